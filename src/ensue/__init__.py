@@ -1,0 +1,1 @@
+"""Ordered and transactional publish/subscribe."""

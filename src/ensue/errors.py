@@ -1,0 +1,101 @@
+"""Every error Ensue raises: one shallow tree, the facts as attributes, one line of text.
+
+`retriable` says whether the same call may succeed later without changing anything.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "BadInput",
+    "ConfigurationError",
+    "EnsueError",
+    "EventVoided",
+    "LimitReached",
+    "LocalProtocolError",
+    "MissingExtra",
+    "RemoteProtocolError",
+    "SubscriptionRefused",
+    "TransportError",
+    "UnsupportedOrder",
+]
+
+
+class EnsueError(Exception):
+    """The root of all errors of this library."""
+
+    retriable: ClassVar[bool] = False
+
+
+class BadInput(EnsueError, ValueError):
+    """A file, an option or a value given by a person can't be used; the text says where and why."""
+
+
+class ConfigurationError(BadInput):
+    """A configuration contradicts itself or the guarantee asked for."""
+
+
+class LocalProtocolError(EnsueError):
+    """This program misused a protocol object."""
+
+
+class RemoteProtocolError(EnsueError):
+    """A peer broke the protocol: its frame was refused and had no effect."""
+
+    def __init__(self, message: str, *, peer: str = "") -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class TransportError(EnsueError, ConnectionError):
+    """Bytes could not be carried."""
+
+    retriable = True
+
+
+class UnsupportedOrder(EnsueError, ValueError):
+    """The transport can't carry the order asked for."""
+
+    def __init__(self, message: str, *, order: str, transport: str) -> None:
+        super().__init__(message)
+        self.order = order
+        self.transport = transport
+
+
+class LimitReached(EnsueError):
+    """A named limit was hit; `limit` names it and `value` is its size."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, limit: str, value: int) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.value = value
+
+
+class EventVoided(EnsueError):
+    """The lease of the event's stamp ran out before the event was out: nobody received it.
+
+    Publishing again gives it a new place in the order.
+    """
+
+    retriable = True
+
+    def __init__(self, message: str, *, event: str) -> None:
+        super().__init__(message)
+        self.event = event
+
+
+class SubscriptionRefused(EnsueError):
+    """The sequencer refused a change of subscription; `reason` is its word."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class MissingExtra(EnsueError, ImportError):
+    """An optional dependency is not installed; the text is the line that installs it."""
+
+    def __init__(self, *, extra: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs an extra: pip install 'ensue[{extra}]'")
+        self.extra = extra

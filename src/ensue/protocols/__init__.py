@@ -1,0 +1,1 @@
+"""Pure protocols: no I/O, no clock, no randomness, no await. Drivers do all of that."""

@@ -1,0 +1,156 @@
+"""The whole surface between a protocol and whatever drives it.
+
+A protocol node is a state machine. A driver (the simulator, the asyncio runtime) hands it frames,
+timer calls and commands, each with the time, and afterwards drains its effects and carries them out:
+
+1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
+2. `Send`, `Broadcast`, `Attach` and `Detach`, in the order given;
+3. the outcomes for the application (`Deliver`, `Discard`, `Settle`, `Join`, `Leave`, `Refuse`),
+   in the order given.
+
+Batches are carried out in the order they were drained. A node that crashes loses the batches
+that were not synced, together with what they would have sent, and restarts from what was synced.
+The same state and input give the same effects, always.
+
+HAZARD: a driver that sends before it syncs lets a restarted node forget what it told others.
+For a sequencer node that means one slot given to two events.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ensue.event import Event
+
+__all__ = [
+    "Attach",
+    "Broadcast",
+    "Deliver",
+    "Detach",
+    "Discard",
+    "Effect",
+    "Frame",
+    "Join",
+    "Leave",
+    "Node",
+    "Outcome",
+    "Persist",
+    "Refuse",
+    "Send",
+    "Settle",
+]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """What peers exchange. Subclasses carry a `tag` unique within their protocol."""
+
+
+class Persist(msgspec.Struct, frozen=True, gc=False):
+    """Write one record to this node's own durable map before anything of this batch is sent."""
+
+    key: str
+    value: bytes | None
+    """None removes the record."""
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Send a frame to one peer. It may be lost, repeated or overtaken."""
+
+    peer: str
+    frame: Frame
+
+
+class Broadcast(msgspec.Struct, frozen=True, gc=False):
+    """Publish an event on its topic of the event notification service (ENS).
+
+    The ENS answers with `ens.Accepted` or `ens.Taken`.
+    """
+
+    event: Event
+
+
+class Attach(msgspec.Struct, frozen=True, gc=False):
+    """Ask the ENS for the events of a topic from a slot on; answered with `ens.Attached`."""
+
+    topic: str
+    from_slot: int
+
+
+class Detach(msgspec.Struct, frozen=True, gc=False):
+    """Tell the ENS that events of a topic are no longer wanted."""
+
+    topic: str
+
+
+class Deliver(msgspec.Struct, frozen=True, gc=False):
+    """Give an event to the application."""
+
+    event: Event
+    position: int
+    """1, 2, 3, … in this subscription."""
+    verdict: str = ""
+    """Empty, or why this delivery is tagged: `out_of_order`."""
+    held_ns: int = 0
+    """How long the event was held back."""
+
+
+class Discard(msgspec.Struct, frozen=True, gc=False):
+    """An event that will not be delivered, and why."""
+
+    event: Event
+    verdict: str
+    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `overflow`."""
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """The fate of an event this node published."""
+
+    event: Event
+    verdict: str
+    """Empty: it is out for good. `void`: nobody will ever see it."""
+
+
+class Join(msgspec.Struct, frozen=True, gc=False):
+    """A subscription to a topic took effect: events published from now on will be delivered."""
+
+    topic: str
+
+
+class Leave(msgspec.Struct, frozen=True, gc=False):
+    """A subscription to a topic ended: nothing more of it will be delivered.
+
+    `missed` is empty unless the events between two slots could no longer be had.
+    """
+
+    topic: str
+    missed: tuple[int, int] | None = None
+
+
+class Refuse(msgspec.Struct, frozen=True, gc=False):
+    """A command of the application was refused for good by a peer."""
+
+    topics: tuple[str, ...]
+    reason: str
+
+
+Outcome = Deliver | Discard | Settle | Join | Leave | Refuse
+Effect = Persist | Send | Broadcast | Attach | Detach | Outcome
+
+
+class Node(Protocol):
+    """What a driver knows of every protocol node. Commands are the protocol's own."""
+
+    name: str
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle a frame from a peer; `source` is the peer's name, as the driver knows it."""
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due at `now_ns`. Calling it early or often is harmless."""
+
+    def next_timer_ns(self) -> int | None:
+        """When `handle_timer` wants to be called next, if ever."""
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done, in the order of the module's rules."""
