@@ -138,7 +138,10 @@ _decode_event = msgspec.msgpack.Decoder(Event).decode
 
 
 class TopicLog:
-    """One ENS node. Commands: none; it only answers frames."""
+    """One ENS node. It has no commands of its own: it answers frames.
+
+    `records` is what an earlier incarnation persisted.
+    """
 
     def __init__(
         self,
@@ -147,7 +150,6 @@ class TopicLog:
         config: EnsConfig | None = None,
         records: Mapping[str, bytes] | None = None,
     ) -> None:
-        """`records` is what an earlier incarnation persisted."""
         self.name = name
         self.config = config or EnsConfig()
         self._topics: dict[str, _Topic] = {}
