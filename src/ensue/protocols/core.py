@@ -5,8 +5,8 @@ timer calls and commands, each with the time, and afterwards drains its effects 
 
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
 2. `Send`, `Broadcast`, `Attach` and `Detach`, in the order given;
-3. the outcomes for the application (`Deliver`, `Discard`, `Settle`, `Join`, `Leave`, `Refuse`),
-   in the order given.
+3. the outcomes for the application (`Publish`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
+   `Refuse`), in the order given.
 
 Batches are carried out in the order they were drained. A node that crashes loses the batches
 that were not synced, together with what they would have sent, and restarts from what was synced.
@@ -36,6 +36,7 @@ __all__ = [
     "Node",
     "Outcome",
     "Persist",
+    "Publish",
     "Refuse",
     "Send",
     "Settle",
@@ -71,7 +72,10 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attach(msgspec.Struct, frozen=True, gc=False):
-    """Ask the ENS for the events of a topic from a slot on; answered with `ens.Attached`."""
+    """Ask the ENS for the events of a topic from a slot on; answered with `ens.Attached`.
+
+    Slot 0 asks for what is published from now on.
+    """
 
     topic: str
     from_slot: int
@@ -81,6 +85,12 @@ class Detach(msgspec.Struct, frozen=True, gc=False):
     """Tell the ENS that events of a topic are no longer wanted."""
 
     topic: str
+
+
+class Publish(msgspec.Struct, frozen=True, gc=False):
+    """This node has taken charge of an event of its application: it will go out, or be settled."""
+
+    event: Event
 
 
 class Deliver(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +144,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-Outcome = Deliver | Discard | Settle | Join | Leave | Refuse
+Outcome = Publish | Deliver | Discard | Settle | Join | Leave | Refuse
 Effect = Persist | Send | Broadcast | Attach | Detach | Outcome
 
 

@@ -64,7 +64,7 @@ class Taken(Frame, frozen=True, tag=3):
 
 
 class AttachRequest(Frame, frozen=True, tag=4):
-    """Send me the events of a topic from a slot on, and new ones as they come."""
+    """Send me the events of a topic from a slot on (0: only new ones), and new ones as they come."""
 
     topic: str
     from_slot: int
@@ -244,7 +244,7 @@ class TopicLog:
             self._persist(f"attached/{len(topic)}/{topic}/{source}", b"")
         first = log.first if self.config.keeps_log else log.next
         self._effects.append(Send(source, Attached(topic=topic, first=first, next=log.next)))
-        if not self.config.keeps_log:
+        if not self.config.keeps_log or from_slot < 1:
             return
         stop = min(log.next, max(from_slot, log.first) + self.config.batch_max)
         for slot in range(max(from_slot, log.first), stop):

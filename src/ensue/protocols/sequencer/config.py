@@ -1,0 +1,78 @@
+"""The configuration that sequencer nodes, publishers and subscribers of one chain share."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ensue.errors import ConfigurationError
+
+__all__ = ["SequencerConfig"]
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Named limits, waits and choices. Everybody on one chain must be given the same values."""
+
+    groups: int = 1
+    """Topics are ordered together when this many subscriptions share them: 1, or 2 with `fixed`."""
+    fixed: Mapping[str, tuple[str, ...]] | None = None
+    """Subscriber to topics, for ever. Needed by `groups=2`; changes are refused."""
+    reliable: bool = True
+    """Whether lost notifications can be had again from the ENS."""
+    leave_out: bool = True
+    """Leave stamp entries out that have not changed since the topic's previous event."""
+    durable: bool = True
+    """False: nothing is persisted, for a chain that lives and dies with one process."""
+    lease_ns: int = 10 * SECOND_NS
+    """A publisher that has not got its event out so long after the stamp was made loses the slot."""
+    retry_ns: int = 500 * MILLISECOND_NS
+    """Requests that got no answer are repeated so often."""
+    poll_ns: int = 2 * SECOND_NS
+    """A subscriber asks the ENS so often whether it missed something."""
+    gap_ns: int = 200 * MILLISECOND_NS
+    """A subscriber that holds something back asks the ENS for the missing after so long."""
+    window: int = 1024
+    """Requests a publisher may have in flight at one node."""
+    outgoing_max: int = 65_536
+    """Events a publisher may have under way."""
+    held_max: int = 65_536
+    """Events a subscriber may hold back; the `b` of the paper."""
+    time_to_live_ns: int = SECOND_NS
+    """How long an event is held back for missing ones, if the ENS is unreliable."""
+    missing_max: int = 65_536
+    """Slots given up that a subscriber remembers, to tell a late event from a repeated one."""
+    topics_max: int = 1_000_000
+    """Topics a node hosts."""
+    clients_max: int = 1_000_000
+    """Publishers, and subscribers, that a node remembers."""
+
+    def __post_init__(self) -> None:
+        if self.groups not in (1, 2):
+            raise ConfigurationError(f"groups must be 1 or 2, not {self.groups}")
+        if self.groups == 2 and self.fixed is None:
+            raise ConfigurationError(
+                "groups = 2 orders correctly only while subscriptions don't change: "
+                "name them all in `fixed`, or use groups = 1"
+            )
+        if not self.reliable and self.leave_out:
+            raise ConfigurationError(
+                "leave_out needs a reliable ENS: an entry left out is known only from the topic's "
+                "previous event; set leave_out = False"
+            )
+        for field in (
+            "lease_ns",
+            "retry_ns",
+            "poll_ns",
+            "gap_ns",
+            "window",
+            "outgoing_max",
+            "held_max",
+            "time_to_live_ns",
+            "missing_max",
+            "topics_max",
+            "clients_max",
+        ):
+            if getattr(self, field) < 1:
+                raise ConfigurationError(f"{field} must be at least 1, not {getattr(self, field)}")

@@ -1,0 +1,156 @@
+"""What publishers, subscribers and sequencer nodes tell each other.
+
+| frame | from | to | says |
+|---|---|---|---|
+| StampRequest | publisher | the topics' node (the origin) | order these events |
+| Fill | node | next node | go on with this stamp |
+| Stamped | last node | publisher | here are your stamps |
+| Confirm | publisher | last node | these events are out, or given up |
+| Repeat | origin | last node | answer this request again |
+| Voided | last node | publisher | the lease ran out: these reach nobody |
+| ChangeRequest | subscriber | first node | change my subscription |
+| ChangeFill | node | next node | go on with this change |
+| Changed | last node | subscriber | here is your cut |
+| ChangeRepeat | first node | last node | answer this change again |
+| Refused | node | publisher, subscriber | not possible, and why |
+
+Between nodes of the chain frames travel over numbered links (`ensue.protocols.link`). Everything
+else may be lost, repeated or overtaken: requests are repeated until answered, and a repeated one
+is answered with the same words.
+"""
+
+import msgspec
+
+from ensue.event import Stamp
+from ensue.protocols.core import Frame
+
+__all__ = [
+    "ChangeFill",
+    "ChangeRepeat",
+    "ChangeRequest",
+    "Changed",
+    "Confirm",
+    "Fill",
+    "Grant",
+    "Refused",
+    "Repeat",
+    "SequencerFrame",
+    "StampRequest",
+    "Stamped",
+    "Voided",
+]
+
+
+class StampRequest(Frame, frozen=True, tag=16):
+    """Order a run of events, numbered from `number` on, all of topics hosted by one node."""
+
+    number: int
+    """1, 2, 3, … per publisher and origin."""
+    topics: tuple[str, ...]
+    settled: int
+    """Every number below this one is settled: nobody will ask for it again."""
+
+
+class Fill(Frame, frozen=True, tag=17):
+    """A stamp on its way up the chain."""
+
+    publisher: str
+    origin: str
+    number: int
+    topic: str
+    entries: dict[str, int]
+    whole: bool
+    last: int
+    """The stage that completes it."""
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One request's stamp."""
+
+    number: int
+    stamp: Stamp
+
+
+class Stamped(Frame, frozen=True, tag=18):
+    """Stamps for requests made at `origin`."""
+
+    origin: str
+    grants: tuple[Grant, ...]
+
+
+class Confirm(Frame, frozen=True, tag=19):
+    """The publisher is done with these requests."""
+
+    origin: str
+    numbers: tuple[int, ...]
+    settled: int
+
+
+class Repeat(Frame, frozen=True, tag=20):
+    """A publisher asked again for a stamp that this node completes."""
+
+    publisher: str
+    number: int
+
+
+class Voided(Frame, frozen=True, tag=21):
+    """These requests' slots were given up: their events reach nobody."""
+
+    origin: str
+    numbers: tuple[int, ...]
+
+
+class ChangeRequest(Frame, frozen=True, tag=22):
+    """Replace the sender's subscription."""
+
+    number: int
+    """1, 2, 3, … per subscriber, one at a time."""
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+class ChangeFill(Frame, frozen=True, tag=23):
+    """A change on its way up the chain, reading the counters as it goes."""
+
+    subscriber: str
+    number: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    entries: dict[str, int]
+    last: int
+
+
+class Changed(Frame, frozen=True, tag=24):
+    """The change is made everywhere; `cut` is where its topics stood."""
+
+    number: int
+    cut: dict[str, int]
+
+
+class ChangeRepeat(Frame, frozen=True, tag=25):
+    """A subscriber asked again for a change that this node completes."""
+
+    subscriber: str
+    number: int
+
+
+class Refused(Frame, frozen=True, tag=26):
+    """A request that can't be granted."""
+
+    number: int
+    reason: str
+
+
+SequencerFrame = (
+    StampRequest
+    | Fill
+    | Stamped
+    | Confirm
+    | Repeat
+    | Voided
+    | ChangeRequest
+    | ChangeFill
+    | Changed
+    | ChangeRepeat
+    | Refused
+)

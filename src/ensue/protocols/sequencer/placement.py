@@ -1,0 +1,78 @@
+"""Which sequencer node hosts which topic, and the rank of each.
+
+Nodes stand in a chain; the place of a node in it is its stage. Requests travel from lower stages to
+higher ones, never back. (The paper ranks the other way round: its requests start at the lowest rank
+and climb; here stage 0 is where they start.) A topic's rank is its node's stage, then its place at
+that node.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+
+from ensue.errors import ConfigurationError
+
+__all__ = ["Placement"]
+
+
+class Placement:
+    """Topic to node and rank: listed explicitly, by hashing the topic's name, or both.
+
+    A listed topic goes where it is listed. Any other goes to the node its hash picks, unless
+    `closed`, which refuses topics that are not listed. `topics` maps a node to the topics it hosts,
+    in rank order.
+    """
+
+    __slots__ = ("_ranks", "_stages", "closed", "nodes", "topics")
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        *,
+        topics: Mapping[str, Sequence[str]] | None = None,
+        closed: bool = False,
+    ) -> None:
+        if not nodes:
+            raise ConfigurationError("a placement needs at least one node")
+        if len(set(nodes)) != len(nodes):
+            raise ConfigurationError(f"a placement names each node once: {list(nodes)}")
+        self.nodes = tuple(nodes)
+        self.closed = closed
+        self._stages: dict[str, int] = {}
+        self._ranks: dict[str, int] = {}
+        listed: list[str] = []
+        for node in topics or {}:
+            if node not in self.nodes:
+                raise ConfigurationError(
+                    f"topics are placed on {node!r}, which is no node of the chain: {list(nodes)}"
+                )
+        for stage, node in enumerate(self.nodes):
+            for topic in (topics or {}).get(node, ()):
+                if topic in self._stages:
+                    raise ConfigurationError(f"topic {topic!r} is placed twice")
+                self._stages[topic] = stage
+                self._ranks[topic] = len(listed)
+                listed.append(topic)
+        self.topics = tuple(listed)
+
+    def stage(self, topic: str) -> int:
+        """Return the place in the chain of the node that hosts a topic."""
+        stage = self._stages.get(topic)
+        if stage is not None:
+            return stage
+        if self.closed:
+            raise ConfigurationError(f"topic {topic!r} is not placed, and the placement is closed")
+        digest = blake2b(topic.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % len(self.nodes)
+
+    def node(self, topic: str) -> str:
+        """Return the name of the node that hosts a topic."""
+        return self.nodes[self.stage(topic)]
+
+    def rank(self, topic: str) -> tuple[int, int, str]:
+        """Return what topics are sorted by: stage, then listed before hashed, then name."""
+        return (self.stage(topic), self._ranks.get(topic, len(self.topics)), topic)
+
+    def span(self, topics: Iterable[str]) -> tuple[int, int]:
+        """Return the first and the last stage that host any of the topics."""
+        stages = [self.stage(topic) for topic in topics]
+        return min(stages), max(stages)
