@@ -1,11 +1,29 @@
 """The one record that every run writes and every checker and Spark job reads.
 
 A trace is a Parquet dataset: a directory, one row per observable event. See `docs/trace.md`.
+
+In memory a trace is a list of `Row`. On disk it is columns: `write` turns rows into one array a
+column, sorts them by run, node and step, and writes one file a call; `read` does the reverse
+for every Parquet file below a directory. The columns and their types are exactly those of
+`Row`: a file with another column, a missing one or one of another type is refused by name,
+because a checker that guesses what a column meant proves nothing.
+
+Row position means nothing: order is the column `step`, so files may be read in any sequence.
 """
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-__all__ = ["ACTIONS", "Row"]
+from ensue.errors import BadInput, MissingExtra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ACTIONS", "Row", "digest", "read", "schema", "write"]
 
 ACTIONS = (
     "published",
@@ -52,3 +70,157 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ns: int | None = None
     bytes: int | None = None
     """Size on the wire, for `sent` and `published`."""
+
+
+_REQUIRED = ("run", "node", "step", "at_ns", "action", "verdict", "order")
+"""Columns that are never null."""
+
+
+def schema() -> "pa.Schema":
+    """Return the Parquet schema of a trace."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra(extra="trace", needed_for="Reading and writing traces") from error
+    types: dict[str, pa.DataType] = {
+        "run": pa.string(),
+        "node": pa.string(),
+        "step": pa.int64(),
+        "at_ns": pa.int64(),
+        "true_ns": pa.int64(),
+        "action": pa.string(),
+        "event": pa.string(),
+        "topic": pa.string(),
+        "publisher": pa.string(),
+        "publisher_seq": pa.int64(),
+        "position": pa.int64(),
+        "subscription": pa.string(),
+        "verdict": pa.string(),
+        "order": pa.string(),
+        "stamp": pa.map_(pa.string(), pa.int64()),
+        "transaction": pa.string(),
+        "deadline_ns": pa.int64(),
+        "bytes": pa.int32(),
+    }
+    assert tuple(types) == Row.__struct_fields__
+    fields = [pa.field(name, kind, nullable=name not in _REQUIRED) for name, kind in types.items()]
+    return pa.schema(fields)
+
+
+def write(
+    rows: Iterable[Row], directory: str | Path, *, name: str = "trace", append: bool = False
+) -> Path:
+    """Write rows as the file `<name>.parquet` of a directory, and return its path.
+
+    The directory is made if absent. One that holds anything is refused, so that two traces are
+    never mixed by accident; `append=True` adds a file to it, and never replaces one.
+    """
+    wanted = schema()
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+    folder = Path(directory)
+    path = folder / f"{name}.parquet"
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file; a trace is written to a directory")
+    if folder.is_dir() and not append and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty; a trace needs a directory of its own")
+    if path.exists():
+        raise BadInput(f"{path} exists already; give this part of the trace another name")
+    ordered = _sorted(rows)
+    columns: list[pa.Array[Any]] = []
+    for field in wanted:
+        values = [getattr(row, field.name) for row in ordered]
+        if field.name == "stamp":
+            values = [None if stamp is None else sorted(stamp.items()) for stamp in values]
+        try:
+            columns.append(pa.array(values, type=field.type))
+        except (pa.ArrowException, OverflowError, TypeError) as error:
+            raise BadInput(
+                f"column {field.name!r} can't be written as {field.type}: {error}"
+            ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_arrays(columns, schema=wanted)
+    pq.write_table(table, str(path), compression="zstd")
+    return path
+
+
+def read(source: str | Path) -> list[Row]:
+    """Read a trace from a directory or from one Parquet file, sorted by run, node and step."""
+    wanted = schema()
+    rows: list[Row] = []
+    for path in _files(Path(source)):
+        rows.extend(_read_file(path, wanted))
+    return _sorted(rows)
+
+
+def digest(rows: Iterable[Row]) -> str:
+    """Return a hash that is equal for two traces with the same rows, in whatever sequence.
+
+    The names of the runs are left out, so that two runs of one seed compare equal.
+    """
+    encode = msgspec.msgpack.Encoder(order="sorted").encode
+    running = hashlib.sha256()
+    for row in _sorted(rows):
+        running.update(encode(msgspec.structs.astuple(row)[1:]))
+    return running.hexdigest()
+
+
+def _sorted(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row.run, row.node, row.step))
+
+
+def _files(source: Path) -> Sequence[Path]:
+    """List the Parquet files of a trace; names that begin with `_` or `.` are other tools' notes."""
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise BadInput(f"{source} does not exist; a trace is a directory of Parquet files")
+    paths = sorted(path for path in source.rglob("*.parquet") if path.name[0] not in "._")
+    if not paths:
+        raise BadInput(f"{source} holds no Parquet file")
+    return paths
+
+
+def _read_file(path: Path, wanted: "pa.Schema") -> list[Row]:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+    try:
+        table = pq.ParquetFile(str(path)).read()
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{path} can't be read as Parquet: {reason}") from error
+    _check_columns(path, table, wanted)
+    columns = [table.column(name).to_pylist() for name in wanted.names]
+    names = wanted.names
+    stamps = names.index("stamp")
+    columns[stamps] = [None if stamp is None else dict(stamp) for stamp in columns[stamps]]
+    for action in sorted({str(action) for action in columns[names.index("action")]}):
+        if action not in ACTIONS:
+            raise BadInput(
+                f"{path}: column 'action' holds {action!r}; expected one of {', '.join(ACTIONS)}"
+            )
+    return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def _check_columns(path: Path, table: "pa.Table", wanted: "pa.Schema") -> None:
+    found = table.schema
+    for field in wanted:
+        if found.names.count(field.name) != 1:
+            problem = "is missing" if field.name not in found.names else "occurs more than once"
+            raise BadInput(f"{path}: column {field.name!r} {problem}; expected {field.type}")
+        kind = found.field(field.name).type
+        if kind != field.type:
+            raise BadInput(f"{path}: column {field.name!r} is {kind}; expected {field.type}")
+        empty = table.column(field.name).null_count
+        if empty and not field.nullable:
+            raise BadInput(
+                f"{path}: column {field.name!r} is null in {empty} rows; expected a value in each"
+            )
+    for name in found.names:
+        if name not in wanted.names:
+            raise BadInput(
+                f"{path}: column {name!r} is not part of a trace; "
+                f"expected only {', '.join(wanted.names)}"
+            )
