@@ -12,17 +12,32 @@ def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
     return f"{publisher}/{topic}/{publisher_seq}"
 
 
-class Stamp(msgspec.Struct, frozen=True, gc=False):
+class Stamp:
     """The logical timestamp of an event: how many events of each topic come up to it.
 
-    The entry of the event's own topic is its slot: 1, 2, 3, … in that topic.
+    The entry of the event's own topic is its slot: 1, 2, 3, … in that topic. `entries` maps topics
+    to counts and is never changed once the stamp is made. `whole` says what an absent entry means:
+    True: it is zero, or of no concern to any subscriber of the event's topic. False: it has not
+    changed since the previous event of that topic.
     """
 
-    entries: dict[str, int]
-    """Topic to count. Never changed after the stamp is made."""
-    whole: bool = True
-    """False: an absent entry has not changed since the previous event of the same topic.
-    True: an absent entry is zero or of no concern to any subscriber of the event's topic."""
+    # A plain class, not a msgspec struct: the wire packs stamps in a form of their own.
+    __slots__ = ("entries", "whole")
+
+    def __init__(self, entries: dict[str, int], whole: bool = True) -> None:
+        self.entries = entries
+        self.whole = whole
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Stamp):
+            return NotImplemented
+        return self.entries == other.entries and self.whole == other.whole
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{topic}:{count}" for topic, count in self.entries.items())
+        return f"Stamp({inside}{'' if self.whole else ', …'})"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

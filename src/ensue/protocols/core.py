@@ -122,19 +122,20 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
 
 
 class Join(msgspec.Struct, frozen=True, gc=False):
-    """A subscription to a topic took effect: events published from now on will be delivered."""
+    """A subscription to a topic took effect: events published from now on will be delivered.
 
-    topic: str
-
-
-class Leave(msgspec.Struct, frozen=True, gc=False):
-    """A subscription to a topic ended: nothing more of it will be delivered.
-
-    `missed` is empty unless the events between two slots could no longer be had.
+    `missed` names the first and the last slot of what could no longer be had, if this subscription
+    had to start anew because it fell behind what the ENS keeps.
     """
 
     topic: str
     missed: tuple[int, int] | None = None
+
+
+class Leave(msgspec.Struct, frozen=True, gc=False):
+    """A subscription to a topic ended: nothing more of it will be delivered."""
+
+    topic: str
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

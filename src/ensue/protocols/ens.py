@@ -26,6 +26,7 @@ import msgspec
 from ensue.errors import ConfigurationError
 from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Persist, Send
+from ensue.wire import Records
 
 __all__ = [
     "Accepted",
@@ -133,8 +134,7 @@ class _Topic:
         self.attached: dict[str, None] = {}
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_event = msgspec.msgpack.Decoder(Event).decode
+_EVENT = Records[Event](Event)
 
 
 class TopicLog:
@@ -157,7 +157,7 @@ class TopicLog:
         for key, value in (records or {}).items():
             kind, _, rest = key.partition("/")
             if kind == "event":
-                event = _decode_event(value)
+                event = _EVENT.decode(value)
                 self._store(event, int(rest.partition("/")[0]))
             elif kind == "attached":
                 # An attachment is one record a topic and peer; the topic comes with its length
@@ -230,7 +230,7 @@ class TopicLog:
             return
         dropped = self._store(event, slot)
         if self.config.keeps_log:
-            self._persist(f"event/{slot}/{event.topic}", _encode(event))
+            self._persist(f"event/{slot}/{event.topic}", _EVENT.encode(event))
             if dropped is not None:
                 self._persist(f"event/{dropped}/{event.topic}", None)
         notify = Notify(event=event)

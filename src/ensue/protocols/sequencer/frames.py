@@ -58,8 +58,7 @@ class Fill(Frame, frozen=True, tag=17):
     origin: str
     number: int
     topic: str
-    entries: dict[str, int]
-    whole: bool
+    stamp: Stamp
     last: int
     """The stage that completes it."""
 

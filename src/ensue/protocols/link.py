@@ -1,0 +1,217 @@
+"""Numbered links: FIFO and exactly-once between two peers, also across their restarts.
+
+`Linked` wraps a node. Frames to the peers it is told about travel numbered, are kept until
+acknowledged, and are sent again when they are not; frames from them are handed over once each, in
+order. What is needed to go on after a crash is persisted in the same batch as what caused it, so a
+frame is never acknowledged before its effects are safe, nor sent before its number is.
+
+Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node is handed nothing more from
+peers without a link (clients, who repeat their requests) until the backlog shrinks. `early_max`
+frames that arrived before an earlier one are kept; others are dropped and will be sent again.
+
+HAZARD: a peer that lost its records can't be told from one that is slow; its links stay stuck. Give
+it a new name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from ensue.errors import ConfigurationError
+from ensue.protocols.core import Effect, Frame, Node, Persist, Send
+from ensue.wire import Codec, Records
+
+__all__ = ["LinkAck", "LinkConfig", "LinkData", "Linked"]
+
+
+class LinkData(Frame, frozen=True, tag=8):
+    """A numbered frame, as bytes."""
+
+    number: int
+    """1, 2, 3, … per link."""
+    payload: bytes
+
+
+class LinkAck(Frame, frozen=True, tag=9):
+    """Every frame up to this number is safe here."""
+
+    number: int
+
+
+class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits and limits of links."""
+
+    retry_ns: int = 200_000_000
+    """An unacknowledged frame is sent again after so long, then after twice as long, …"""
+    retry_ns_max: int = 2_000_000_000
+    """… but never waits longer than this."""
+    burst: int = 64
+    """Frames sent again at a time."""
+    unacknowledged_max: int = 8192
+    early_max: int = 1024
+
+    def __post_init__(self) -> None:
+        for field in ("retry_ns", "retry_ns_max", "burst", "unacknowledged_max", "early_max"):
+            if getattr(self, field) < 1:
+                raise ConfigurationError(f"LinkConfig.{field} must be at least 1")
+
+
+class _Outgoing:
+    """Frames on their way to one peer."""
+
+    __slots__ = ("due_ns", "next", "unacknowledged", "wait_ns")
+
+    def __init__(self, wait_ns: int) -> None:
+        self.next = 1
+        self.unacknowledged: dict[int, LinkData] = {}
+        self.due_ns: int | None = None
+        """When to send again; None while everything is acknowledged."""
+        self.wait_ns = wait_ns
+
+
+class _Incoming:
+    """Frames from one peer."""
+
+    __slots__ = ("early", "next")
+
+    def __init__(self) -> None:
+        self.next = 1
+        self.early: dict[int, bytes] = {}
+
+
+_INT = Records[int](int)
+
+
+class Linked:
+    """A node whose frames to and from `peers` travel over numbered links.
+
+    `inner` builds the node from its own records. `codec` knows every frame the node exchanges with
+    those peers. `records` is what an earlier incarnation persisted, links and node together.
+    """
+
+    def __init__(
+        self,
+        inner: Callable[[Mapping[str, bytes]], Node],
+        *,
+        peers: Iterable[str],
+        codec: Codec,
+        config: LinkConfig | None = None,
+        durable: bool = True,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        self._config = config or LinkConfig()
+        self._codec = codec
+        self._durable = durable
+        self._effects: list[Effect] = []
+        self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
+        self._in = {peer: _Incoming() for peer in self._out}
+        own: dict[str, bytes] = {}
+        for key, value in (records or {}).items():
+            if key.startswith("link/"):
+                self._restore(key, value)
+            else:
+                own[key] = value
+        for link in self._out.values():
+            link.unacknowledged = dict(sorted(link.unacknowledged.items()))
+            link.due_ns = now_ns if link.unacknowledged else None
+        self.inner = inner(own)
+        self.name = self.inner.name
+        self._drain(now_ns)
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Unwrap frames from linked peers; hand all others over as they are."""
+        match frame:
+            case LinkData(number=number, payload=payload) if source in self._in:
+                self._data(source, number, payload, now_ns)
+            case LinkAck(number=number) if source in self._out:
+                self._acknowledged(source, number, now_ns)
+            case _:
+                if self._congested():
+                    return  # Whoever has no link repeats itself.
+                self.inner.receive(frame, source=source, now_ns=now_ns)
+        self._drain(now_ns)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Send again what was not acknowledged in time; let the node do what is due."""
+        for peer, link in self._out.items():
+            if link.due_ns is None or link.due_ns > now_ns:
+                continue
+            for data in islice(link.unacknowledged.values(), self._config.burst):
+                self._effects.append(Send(peer, data))
+            link.due_ns = now_ns + link.wait_ns
+            link.wait_ns = min(2 * link.wait_ns, self._config.retry_ns_max)
+        self.inner.handle_timer(now_ns=now_ns)
+        self._drain(now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when a link or the node has something due."""
+        dues = [link.due_ns for link in self._out.values() if link.due_ns is not None]
+        inner = self.inner.next_timer_ns()
+        return min(dues if inner is None else [*dues, inner], default=None)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _data(self, peer: str, number: int, payload: bytes, now_ns: int) -> None:
+        link = self._in[peer]
+        if number > link.next:
+            if len(link.early) < self._config.early_max:
+                link.early[number] = payload
+            return
+        if number == link.next:
+            following: bytes | None = payload
+            while following is not None:
+                link.next += 1
+                frame = self._codec.decode(following, peer=peer)
+                self.inner.receive(frame, source=peer, now_ns=now_ns)
+                following = link.early.pop(link.next, None)
+            self._persist(f"link/in/{peer}", _INT.encode(link.next))
+        self._effects.append(Send(peer, LinkAck(number=link.next - 1)))
+
+    def _acknowledged(self, peer: str, number: int, now_ns: int) -> None:
+        link = self._out[peer]
+        while link.unacknowledged and (first := next(iter(link.unacknowledged))) <= number:
+            del link.unacknowledged[first]
+            self._persist(f"link/out/{first}/{peer}", None)
+            link.wait_ns = self._config.retry_ns
+        link.due_ns = now_ns + link.wait_ns if link.unacknowledged else None
+
+    def _congested(self) -> bool:
+        limit = self._config.unacknowledged_max
+        return any(len(link.unacknowledged) >= limit for link in self._out.values())
+
+    def _drain(self, now_ns: int) -> None:
+        """Give numbers to what the node sends to linked peers; pass everything else on."""
+        for effect in self.inner.take_effects():
+            if not isinstance(effect, Send) or effect.peer not in self._out:
+                self._effects.append(effect)
+                continue
+            link = self._out[effect.peer]
+            data = LinkData(number=link.next, payload=self._codec.encode(effect.frame))
+            link.next += 1
+            link.unacknowledged[data.number] = data
+            self._persist(f"link/out/{data.number}/{effect.peer}", data.payload)
+            self._persist(f"link/next/{effect.peer}", _INT.encode(link.next))
+            self._effects.append(Send(effect.peer, data))
+            if link.due_ns is None:
+                link.due_ns = now_ns + link.wait_ns
+
+    def _persist(self, key: str, value: bytes | None) -> None:
+        if self._durable:
+            self._effects.append(Persist(key, value))
+
+    def _restore(self, key: str, value: bytes) -> None:
+        _, kind, rest = key.split("/", 2)
+        if kind == "in" and rest in self._in:
+            self._in[rest].next = _INT.decode(value)
+        elif kind == "next" and rest in self._out:
+            self._out[rest].next = _INT.decode(value)
+        elif kind == "out":
+            number, _, peer = rest.partition("/")
+            if peer in self._out:
+                data = LinkData(number=int(number), payload=value)
+                self._out[peer].unacknowledged[data.number] = data

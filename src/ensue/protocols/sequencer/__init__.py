@@ -1,0 +1,1 @@
+"""Total order by a chain of sequencer nodes. See `docs/protocols/sequencer.md`."""

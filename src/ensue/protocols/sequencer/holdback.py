@@ -1,0 +1,345 @@
+"""What a subscriber holds back, and when it lets go.
+
+`PositionQueue`: groups by one common subscription. All topics of a subscription are ordered with
+each other, so the entries of a stamp over the subscriber's topics add up to the event's position in
+that subscriber's order. The queue is a table of integers: the event at `position + 1` is next, and a
+missing integer is a gap.
+
+- An entry left out stands for the value of the topic's previous event. Events of one topic are
+  therefore read in slot order; each updates a running sum by the entries it names.
+- While topics are joined and left the rule reads: the sum over the current topics of
+  max(entry, cut) - clock is 1, where the cut is where the topic stood when it was joined. Joining
+  or leaving reads the held events again, from the clocks: an undelivered event never has an entry
+  below the clock, and one it left out equals it.
+- An event that names a topic which is being joined waits for the cut: whether something of that
+  topic comes before it can't be known earlier.
+
+`VectorQueue`: groups by two. A subscriber's topics need not all be ordered with each other, so sums
+mean nothing; an event is next when it is the next of its topic and the clocks have reached every
+entry it names.
+
+Both work on a reliable ENS and on one that loses. On the latter stamps are whole, `force` lets the
+first held event go although something before it is missing, and what turns up later than that is
+late: `offer` says so.
+
+Limits: `held_max` events held; `missing_max` given-up slots remembered.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from ensue.event import Event
+
+__all__ = ["Held", "HoldBack", "PositionQueue", "VectorQueue"]
+
+Offer = Literal["held", "duplicate", "late", "overflow", "not_subscribed", "before_join"]
+
+
+class Held:
+    """An event held back since `since_ns`."""
+
+    __slots__ = ("event", "gone", "since_ns", "slot")
+
+    def __init__(self, event: Event, slot: int, since_ns: int) -> None:
+        self.event = event
+        self.slot = slot
+        self.since_ns = since_ns
+        self.gone = False
+        """Delivered or dropped: the queue by age still has to forget it."""
+
+
+class HoldBack(ABC):
+    """The clocks of a subscriber and what waits for them."""
+
+    def __init__(self, *, held_max: int, missing_max: int) -> None:
+        self.clock: dict[str, int] = {}
+        """Topic to the slot last delivered or stepped over."""
+        self.base: dict[str, int] = {}
+        """Topic to the cut at which it was joined."""
+        self.joining: dict[str, None] = {}
+        """Topics whose cut is not known yet; their events are held."""
+        self.held: dict[str, dict[int, Held]] = {}
+        """Topic to slot to event: everything that waits."""
+        self.held_count = 0
+        self._held_max = held_max
+        self._missing_max = missing_max
+        self._by_age: deque[Held] = deque()
+        self._missing: dict[tuple[str, int], None] = {}
+        """Slots that were given up; what turns up of them is late, not repeated."""
+
+    def offer(self, event: Event, slot: int, now_ns: int) -> Offer:
+        """Take in an event, and say what became of it."""
+        topic = event.topic
+        waiting = self.held.get(topic)
+        if waiting is None:
+            return "not_subscribed"
+        clock = self.clock.get(topic)
+        if clock is not None and slot <= clock:
+            if self._missing.pop((topic, slot), 0) is None:
+                return "late"
+            return "before_join" if slot <= self.base[topic] else "duplicate"
+        if slot in waiting:
+            return "duplicate"
+        if self.full and (clock is None or slot != clock + 1):
+            # The next event of a topic is taken in all the same: it may be what all wait for.
+            return "overflow"
+        held = Held(event, slot, now_ns)
+        waiting[slot] = held
+        self.held_count += 1
+        self._by_age.append(held)
+        if clock is not None:
+            self._index(held)
+        return "held"
+
+    @property
+    def full(self) -> bool:
+        """Whether as much is held as the limit allows."""
+        return self.held_count >= self._held_max
+
+    def await_cut(self, topic: str) -> None:
+        """Hold the events of a topic until `join` or `leave`."""
+        self.joining[topic] = None
+        self.held.setdefault(topic, {})
+
+    def join(self, topic: str, cut: int) -> Iterator[Event]:
+        """Start a topic's clock at its cut; yield the held events that precede it."""
+        self.joining.pop(topic, None)
+        self.base[topic] = self.clock[topic] = cut
+        waiting = self.held.setdefault(topic, {})
+        for slot in sorted(slot for slot in waiting if slot <= cut):
+            held = waiting.pop(slot)
+            held.gone = True
+            self.held_count -= 1
+            yield held.event
+        self._reindex()
+
+    def resume(self, topic: str, clock: int, base: int) -> None:
+        """Take a topic up again where it was before a restart."""
+        self.held.setdefault(topic, {})
+        self.base[topic] = base
+        self.clock[topic] = clock
+        self._reindex()
+
+    def leave(self, topic: str) -> None:
+        """Forget a topic and everything of it."""
+        self.joining.pop(topic, None)
+        self.clock.pop(topic, None)
+        self.base.pop(topic, None)
+        for held in self.held.pop(topic, {}).values():
+            held.gone = True
+            self.held_count -= 1
+        for key in [key for key in self._missing if key[0] == topic]:
+            del self._missing[key]
+        self._reindex()
+
+    @abstractmethod
+    def next(self) -> Held | None:
+        """Return the event that is next, if it is here, and move on past it."""
+
+    def force(self) -> Held | None:
+        """Let the first held event go although something before it is missing."""
+        first = self._first()
+        if first is None:
+            return None
+        stamp = first.event.stamp
+        assert stamp is not None
+        for topic, count in stamp.entries.items():
+            clock = self.clock.get(topic)
+            if clock is None or count <= clock:
+                continue
+            given_up = range(clock + 1, count + (topic != first.event.topic))
+            self._give_up(topic, given_up)
+            self.clock[topic] = count
+        self._take(first)
+        self._jumped(first)
+        return first
+
+    def oldest_ns(self) -> int | None:
+        """Return since when the event held longest, of a joined topic, is held."""
+        while self._by_age and self._by_age[0].gone:
+            self._by_age.popleft()
+        return self._by_age[0].since_ns if self._by_age else None
+
+    def first_missing(self, topic: str) -> int:
+        """Return the first slot of a joined topic that is not here."""
+        waiting = self.held[topic]
+        slot = self.clock[topic] + 1
+        while slot in waiting:
+            slot += 1
+        return slot
+
+    def _give_up(self, topic: str, slots: Iterable[int]) -> None:
+        waiting = self.held[topic]
+        for slot in slots:
+            if slot not in waiting:
+                self._missing[topic, slot] = None
+                if len(self._missing) > self._missing_max:
+                    del self._missing[next(iter(self._missing))]
+
+    def _take(self, held: Held) -> None:
+        """Remove an event that is let go."""
+        del self.held[held.event.topic][held.slot]
+        held.gone = True
+        self.held_count -= 1
+
+    @abstractmethod
+    def _first(self) -> Held | None:
+        """Return a held event that no other held one precedes."""
+
+    @abstractmethod
+    def _jumped(self, held: Held) -> None:
+        """Note that clocks jumped because this event was let go before its turn."""
+
+    @abstractmethod
+    def _index(self, held: Held) -> None:
+        """Note that an event of a joined topic was added."""
+
+    @abstractmethod
+    def _reindex(self) -> None:
+        """Read all held events again: clocks, topics or cuts have changed."""
+
+
+class _Tip:
+    """How far one topic's held events have been read, and the sum up to there."""
+
+    __slots__ = ("entries", "slot", "total")
+
+    def __init__(self, slot: int, entries: dict[str, int]) -> None:
+        self.slot = slot
+        self.entries = entries
+        """The subscriber's topics, as in the stamp of the event at `slot`."""
+        self.total = sum(entries.values())
+
+
+class PositionQueue(HoldBack):
+    """Delivery by position. `whole` says that stamps leave nothing out."""
+
+    def __init__(self, *, held_max: int, missing_max: int, whole: bool) -> None:
+        super().__init__(held_max=held_max, missing_max=missing_max)
+        self._whole = whole
+        self._position = 0
+        """The sum of all clocks."""
+        self._by_position: dict[int, Held] = {}
+        self._tips: dict[str, _Tip] = {}
+
+    def next(self) -> Held | None:
+        """Return the event at the next position, if it is here, and move on past it."""
+        held = self._by_position.pop(self._position + 1, None)
+        if held is None:
+            return None
+        self._position += 1
+        self.clock[held.event.topic] = held.slot
+        self._take(held)
+        return held
+
+    def _first(self) -> Held | None:
+        if not self._by_position:
+            return None
+        return self._by_position[min(self._by_position)]
+
+    def _jumped(self, held: Held) -> None:
+        first = min(self._by_position)
+        assert self._by_position[first] is held
+        del self._by_position[first]
+        self._position = sum(self.clock.values())
+
+    def _index(self, held: Held) -> None:
+        if self._whole:
+            self._place(held, _Tip(held.slot - 1, dict(self.base)))
+            return
+        topic = held.event.topic
+        tip = self._tips[topic]
+        waiting = self.held[topic]
+        while (following := waiting.get(tip.slot + 1)) is not None:
+            if not self._place(following, tip):
+                break
+
+    def _place(self, held: Held, tip: _Tip) -> bool:
+        """Work out an event's position from the tip before it; False: it must wait for a cut."""
+        stamp = held.event.stamp
+        assert stamp is not None
+        if self.joining and not self.joining.keys().isdisjoint(stamp.entries):
+            return False
+        entries = tip.entries
+        for topic, count in stamp.entries.items():
+            before = entries.get(topic)
+            if before is not None and count > before:
+                entries[topic] = count
+                tip.total += count - before
+        tip.slot = held.slot
+        self._by_position[tip.total] = held
+        return True
+
+    def _reindex(self) -> None:
+        self._position = sum(self.clock.values())
+        self._by_position = {}
+        self._tips = {topic: _Tip(slot, dict(self.clock)) for topic, slot in self.clock.items()}
+        for topic in self.clock:
+            for held in self.held[topic].values():
+                self._index(held)
+
+
+class VectorQueue(HoldBack):
+    """Delivery by clocks: for topics that need not all be ordered with each other."""
+
+    def __init__(self, *, held_max: int, missing_max: int) -> None:
+        super().__init__(held_max=held_max, missing_max=missing_max)
+        self._to_check: deque[str] = deque()
+        """Topics whose first event may have become next."""
+        self._waiters: dict[str, dict[str, None]] = {}
+        """Topic to the topics whose first event waits for it."""
+
+    def next(self) -> Held | None:
+        """Return an event whose turn it is, and move on past it."""
+        while self._to_check:
+            topic = self._to_check.popleft()
+            clock = self.clock.get(topic)
+            held = None if clock is None else self.held[topic].get(clock + 1)
+            if held is None:
+                continue
+            unmet = self._unmet(held)
+            if unmet is not None:
+                self._waiters.setdefault(unmet, {})[topic] = None
+                continue
+            self.clock[topic] = held.slot
+            self._take(held)
+            self._to_check.append(topic)
+            self._to_check.extend(self._waiters.pop(topic, ()))
+            return held
+        return None
+
+    def _unmet(self, held: Held) -> str | None:
+        """Return a topic that has not come as far as the event asks for."""
+        stamp = held.event.stamp
+        assert stamp is not None
+        for topic, count in stamp.entries.items():
+            clock = self.clock.get(topic)
+            if clock is not None and clock < count and topic != held.event.topic:
+                return topic
+        return None
+
+    def _first(self) -> Held | None:
+        heads = [waiting[min(waiting)] for waiting in self.held.values() if waiting]
+        for head in heads:
+            stamp = head.event.stamp
+            assert stamp is not None
+            if not any(
+                other.slot <= stamp.entries.get(other.event.topic, 0)
+                for other in heads
+                if other is not head
+            ):
+                return head
+        return heads[0] if heads else None
+
+    def _jumped(self, held: Held) -> None:
+        del held  # All clocks may have moved, not only its own.
+        self._reindex()
+
+    def _index(self, held: Held) -> None:
+        self._to_check.append(held.event.topic)
+
+    def _reindex(self) -> None:
+        self._waiters = {}
+        self._to_check = deque(self.clock)

@@ -1,0 +1,284 @@
+"""A publisher: gets a stamp for each event, puts the event out, and sees it settled.
+
+What it guarantees
+- Events are stamped in the order they were published, whatever their topics: a request to another
+  node waits until all earlier ones have their stamps. Requests to one node are pipelined.
+- Every event is settled: out for good, or void (its lease ran out; nobody saw it and nobody will).
+- After a crash it goes on with the same request numbers, so nothing is stamped twice.
+
+States of an event: waiting -> requested -> stamped -> settled.
+
+HAZARD: a publisher that restarts without its records must take a new name. Under the old name its
+requests would be answered with the stamps of its former events.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ensue.errors import LimitReached
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Refuse, Send, Settle
+from ensue.protocols.ens import Accepted, Taken
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Confirm, Refused, Stamped, StampRequest, Voided
+from ensue.protocols.sequencer.placement import Placement
+from ensue.wire import Records
+
+__all__ = ["Publisher"]
+
+
+class _Outgoing:
+    """One event under way."""
+
+    __slots__ = ("due_ns", "event", "granted_by", "number", "origin", "place")
+
+    def __init__(self, event: Event, origin: str, number: int, place: int) -> None:
+        self.event = event
+        self.origin = origin
+        self.number = number
+        self.place = place
+        """Its place among all events of this publisher."""
+        self.granted_by = ""
+        """The node that completed the stamp; empty until stamped."""
+        self.due_ns = 0
+        """When to repeat the request or the broadcast."""
+
+
+class _OutgoingRecord(msgspec.Struct, frozen=True, array_like=True):
+    event: Event
+    origin: str
+    number: int
+
+
+_INT = Records[int](int)
+_OUTGOING = Records[_OutgoingRecord](_OutgoingRecord)
+
+
+class Publisher:
+    """One publisher. Command: `publish`. `records` is what an earlier incarnation persisted."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        placement: Placement,
+        config: SequencerConfig | None = None,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.placement = placement
+        self.config = config or SequencerConfig()
+        self._place = 0
+        self._sequence: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._under_way: dict[str, _Outgoing] = {}
+        """Every unsettled event by id, in the order published."""
+        self._by_request: dict[tuple[str, int], _Outgoing] = {}
+        self._unsettled: dict[str, dict[int, None]] = {}
+        """Origin to its unsettled request numbers, rising."""
+        self._waiting: deque[_Outgoing] = deque()
+        self._requested: dict[int, _Outgoing] = {}
+        """In flight at one origin, by number."""
+        self._origin = ""
+        """The origin that the requests in flight went to."""
+        self._stamped: dict[str, _Outgoing] = {}
+        """Broadcast and not yet answered, by id, in order of due time."""
+        self._effects: list[Effect] = []
+        self._restore(records or {})
+        self._request(now_ns)
+
+    @property
+    def unsettled_count(self) -> int:
+        """How many events are under way."""
+        return len(self._under_way)
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        now_ns: int,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Event:
+        """Take charge of an event; its fate comes as `Settle`."""
+        if len(self._under_way) >= self.config.outgoing_max:
+            raise LimitReached(
+                f"{self.name} has {self.config.outgoing_max} events under way (outgoing_max): "
+                "wait for some to settle",
+                limit="outgoing_max",
+                value=self.config.outgoing_max,
+            )
+        origin = self.placement.node(topic)
+        sequence = self._sequence[topic] = self._sequence.get(topic, 0) + 1
+        event = Event(
+            topic=topic,
+            payload=payload,
+            publisher=self.name,
+            publisher_seq=sequence,
+            key=key,
+            headers=headers or {},
+            published_at_ns=now_ns,
+        )
+        number = self._numbers[origin] = self._numbers.get(origin, 0) + 1
+        self._place += 1
+        outgoing = _Outgoing(event, origin, number, self._place)
+        if self.config.durable:
+            record = _OutgoingRecord(event, origin, number)
+            self._effects.append(Persist(f"event/{self._place}", _OUTGOING.encode(record)))
+            self._effects.append(Persist(f"sequence/{topic}", _INT.encode(sequence)))
+            self._effects.append(Persist(f"number/{origin}", _INT.encode(number)))
+        self._effects.append(Publish(event))
+        self._add(outgoing)
+        self._request(now_ns)
+        return event
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle an answer of a node or of the ENS."""
+        match frame:
+            case Stamped(origin=origin, grants=grants):
+                for grant in grants:
+                    self._grant(origin, grant.number, grant.stamp, source, now_ns)
+                self._request(now_ns)
+            case Accepted(event=event_id):
+                self._settle(self._under_way.get(event_id), "")
+                self._request(now_ns)
+            case Taken(event=event_id):
+                self._settle(self._under_way.get(event_id), "void")
+                self._request(now_ns)
+            case Voided(origin=origin, numbers=numbers):
+                for number in numbers:
+                    outgoing = self._by_request.get((origin, number))
+                    if outgoing is not None:
+                        outgoing.granted_by = source
+                        self._settle(outgoing, "void")
+                self._request(now_ns)
+            case Refused(number=number, reason=reason):
+                outgoing = self._by_request.get((source, number))
+                if outgoing is not None:
+                    self._effects.append(Refuse((outgoing.event.topic,), reason))
+            case _:
+                pass  # Not for a publisher: a stray frame changes nothing.
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Repeat what got no answer in time."""
+        due = [outgoing for outgoing in self._requested.values() if outgoing.due_ns <= now_ns]
+        if due:
+            self._send_requests(due, now_ns)
+        for event_id, outgoing in list(self._stamped.items()):
+            if outgoing.due_ns > now_ns:
+                break
+            self._stamped[event_id] = self._stamped.pop(event_id)
+            outgoing.due_ns = now_ns + self.config.retry_ns
+            self._effects.append(Broadcast(outgoing.event))
+
+    def next_timer_ns(self) -> int | None:
+        """Return when the first unanswered request or broadcast is to be repeated."""
+        dues = [next(iter(these.values())).due_ns for these in self._tables() if these]
+        return min(dues, default=None)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _tables(self) -> tuple[Mapping[int, _Outgoing], Mapping[str, _Outgoing]]:
+        return self._requested, self._stamped
+
+    def _add(self, outgoing: _Outgoing) -> None:
+        self._under_way[outgoing.event.id] = outgoing
+        self._by_request[outgoing.origin, outgoing.number] = outgoing
+        self._unsettled.setdefault(outgoing.origin, {})[outgoing.number] = None
+        self._waiting.append(outgoing)
+
+    def _request(self, now_ns: int) -> None:
+        """Ask for the stamps that may be asked for now, in one frame."""
+        run: list[_Outgoing] = []
+        while self._waiting and len(self._requested) < self.config.window:
+            outgoing = self._waiting[0]
+            if outgoing.event.id not in self._under_way:
+                # Settled by an answer to what this publisher sent before a restart.
+                self._waiting.popleft()
+                continue
+            if self._requested and outgoing.origin != self._origin:
+                # Its place in the order is only certain to be later once all earlier ones
+                # have theirs; requests to one node keep their order on the way.
+                break
+            if outgoing.number >= self._settled(outgoing.origin) + self.config.window:
+                break  # The node would not take it yet.
+            self._waiting.popleft()
+            self._origin = outgoing.origin
+            self._requested[outgoing.number] = outgoing
+            run.append(outgoing)
+        if run:
+            self._send_requests(run, now_ns)
+
+    def _send_requests(self, due: Sequence[_Outgoing], now_ns: int) -> None:
+        """Send requests to the current origin as runs of consecutive numbers."""
+        settled = self._settled(self._origin)
+        start = 0
+        for index, outgoing in enumerate(due):
+            outgoing.due_ns = now_ns + self.config.retry_ns
+            following = due[index + 1].number if index + 1 < len(due) else None
+            if following == outgoing.number + 1:
+                continue
+            topics = tuple(each.event.topic for each in due[start : index + 1])
+            frame = StampRequest(number=due[start].number, topics=topics, settled=settled)
+            self._effects.append(Send(self._origin, frame))
+            start = index + 1
+
+    def _settled(self, origin: str) -> int:
+        """Return the lowest number not settled at an origin."""
+        unsettled = self._unsettled.get(origin)
+        if unsettled:
+            return next(iter(unsettled))
+        return self._numbers.get(origin, 0) + 1
+
+    def _grant(self, origin: str, number: int, stamp: Stamp, source: str, now_ns: int) -> None:
+        outgoing = self._by_request.get((origin, number))
+        if outgoing is None or outgoing.granted_by:
+            return  # Settled or stamped before: this is a repeated answer.
+        self._requested.pop(number, None)
+        outgoing.granted_by = source
+        outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
+        outgoing.due_ns = now_ns + self.config.retry_ns
+        self._stamped[outgoing.event.id] = outgoing
+        self._effects.append(Broadcast(outgoing.event))
+
+    def _settle(self, outgoing: _Outgoing | None, verdict: str) -> None:
+        if outgoing is None:
+            return
+        event_id = outgoing.event.id
+        del self._under_way[event_id]
+        del self._by_request[outgoing.origin, outgoing.number]
+        del self._unsettled[outgoing.origin][outgoing.number]
+        self._stamped.pop(event_id, None)
+        if self._requested.get(outgoing.number) is outgoing:
+            del self._requested[outgoing.number]
+        if self.config.durable:
+            self._effects.append(Persist(f"event/{outgoing.place}", None))
+        if outgoing.granted_by:
+            confirm = Confirm(
+                origin=outgoing.origin,
+                numbers=(outgoing.number,),
+                settled=self._settled(outgoing.origin),
+            )
+            self._effects.append(Send(outgoing.granted_by, confirm))
+        self._effects.append(Settle(outgoing.event, verdict))
+
+    def _restore(self, records: Mapping[str, bytes]) -> None:
+        places: list[tuple[int, _OutgoingRecord]] = []
+        for key, value in records.items():
+            kind, _, rest = key.partition("/")
+            if kind == "event":
+                places.append((int(rest), _OUTGOING.decode(value)))
+            elif kind == "sequence":
+                self._sequence[rest] = _INT.decode(value)
+            elif kind == "number":
+                self._numbers[rest] = _INT.decode(value)
+        for place, record in sorted(places, key=lambda each: each[0]):
+            self._place = max(self._place, place)
+            self._add(_Outgoing(record.event, record.origin, record.number, place))

@@ -1,0 +1,438 @@
+"""A subscriber: one subscription, whose events come out in the one order.
+
+What it guarantees
+- Events are delivered in positions 1, 2, 3, …; two subscribers never see two events in opposite
+  orders. On a reliable ENS nothing is lost and nothing waits for ever.
+- On an ENS that loses, an event is held back for missing ones no longer than its time to live, and
+  what turns up too late is delivered at once and tagged `out_of_order`.
+- Topics can be joined and left at any time. Leaving takes effect at once. Joining takes effect at a
+  cut: everything published from then on is delivered.
+- After a crash it resumes behind the last event that was acknowledged.
+
+How a change goes: attach the new topics to the ENS, so that nothing published after the cut can be
+missed; send the change through the chain; join at the cut that comes back. One at a time: what is
+asked for meanwhile waits for the next change.
+
+HAZARD: with `acknowledge_each=False` an event counts as handled the moment it is handed over; a
+crash of the application before it acted on it loses it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from ensue.errors import SubscriptionRefused
+from ensue.event import Event
+from ensue.protocols.core import (
+    Attach,
+    Deliver,
+    Detach,
+    Discard,
+    Effect,
+    Frame,
+    Join,
+    Leave,
+    Persist,
+    Refuse,
+    Send,
+)
+from ensue.protocols.ens import Attached, Notify
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Refused
+from ensue.protocols.sequencer.holdback import Held, HoldBack, PositionQueue, VectorQueue
+from ensue.protocols.sequencer.placement import Placement
+from ensue.wire import Records
+
+__all__ = ["Subscriber"]
+
+
+class _Change(msgspec.Struct, array_like=True):
+    """A change under way."""
+
+    number: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    joining: tuple[str, ...]
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """What is persisted of the subscription itself."""
+
+    wanted: tuple[str, ...]
+    registered: tuple[str, ...]
+    number: int
+    change: _Change | None
+    fallen: dict[str, int]
+
+
+_INT = Records[int](int)
+_CLOCK = Records[tuple[int, int]](tuple[int, int])
+_STATE = Records[_State](_State)
+
+
+class Subscriber:
+    """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
+
+    `acknowledge_each` makes the application say which events it has handled; otherwise an event
+    counts as handled when it is delivered. `records` is what an earlier incarnation persisted.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        placement: Placement,
+        config: SequencerConfig | None = None,
+        acknowledge_each: bool = False,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.placement = placement
+        self.config = config or SequencerConfig()
+        self._acknowledge_each = acknowledge_each
+        limits = {"held_max": self.config.held_max, "missing_max": self.config.missing_max}
+        self._queue: HoldBack = (
+            VectorQueue(**limits)
+            if self.config.groups == 2
+            else PositionQueue(**limits, whole=not self.config.leave_out)
+        )
+        self._wanted: dict[str, None] = {}
+        self._registered: tuple[str, ...] = ()
+        """What the chain knows this subscription to be."""
+        self._number = 0
+        self._change: _Change | None = None
+        self._attaching: dict[str, None] = {}
+        """Topics of the change under way that the ENS has not attached yet."""
+        self._delivered = 0
+        self._unacknowledged: deque[tuple[int, str, int]] = deque()
+        """Position, topic and slot of what was delivered or stepped over."""
+        self._fallen: dict[str, int] = {}
+        """Topics that have to be joined anew, and the first slot that was missed."""
+        self._change_due_ns = 0
+        self._poll_due_ns = now_ns
+        self._gap_due_ns: int | None = None
+        """When to ask for what held events wait for; None while nothing is held."""
+        self._expire_from_ns = now_ns
+        self._effects: list[Effect] = []
+        if records:
+            self._restore(records, now_ns)
+        elif self.config.fixed is not None:
+            self._start_fixed(self.config.fixed.get(name, ()))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics in effect: joined, and not left."""
+        return tuple(self._queue.clock)
+
+    @property
+    def held_count(self) -> int:
+        """How many events are held back."""
+        return self._queue.held_count
+
+    # -- Commands -------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Ask for topics; each takes effect with its `Join`."""
+        self._refuse_if_fixed()
+        added = [topic for topic in topics if topic not in self._wanted]
+        for topic in added:
+            self.placement.stage(topic)  # Refuses a topic that has no place.
+        self._wanted.update(dict.fromkeys(added))
+        if added:
+            self._begin_change(now_ns)
+            self._persist_state()
+
+    def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Leave topics, at once."""
+        self._refuse_if_fixed()
+        for topic in topics:
+            if topic not in self._wanted:
+                continue
+            del self._wanted[topic]
+            self._fallen.pop(topic, None)
+            self._drop(topic)
+        self._begin_change(now_ns)
+        self._persist_state()
+        self._deliver_ready(now_ns)
+
+    def acknowledge(self, position: int) -> None:
+        """Say that every event up to a position has been handled."""
+        handled: dict[str, int] = {}
+        while self._unacknowledged and self._unacknowledged[0][0] <= position:
+            _, topic, slot = self._unacknowledged.popleft()
+            handled[topic] = slot
+        for topic, slot in handled.items():
+            if slot > self._queue.base.get(topic, slot):
+                self._persist_clock(topic, slot)
+        if handled and self.config.durable:
+            self._effects.append(Persist("delivered", _INT.encode(position)))
+
+    # -- Driver ---------------------------------------------------------------------------------
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle a notification, or an answer of the ENS or of a node."""
+        match frame:
+            case Notify(event=event):
+                self._notify(event, now_ns)
+            case Attached(topic=topic, first=first):
+                self._attached(topic, first, now_ns)
+            case Changed(number=number, cut=cut):
+                if self._change is not None and self._change.number == number:
+                    self._changed(self._change, cut, now_ns)
+            case Refused(number=number, reason=reason):
+                if self._change is not None and self._change.number == number:
+                    self._refused(self._change, reason, source)
+            case _:
+                pass  # Not for a subscriber: a stray frame changes nothing.
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Repeat what got no answer, ask for what is missing, give up what is overdue."""
+        if self._change is not None and self._change_due_ns <= now_ns:
+            self._pursue_change(now_ns)
+        asking = self._gap_due_ns is not None and self._gap_due_ns <= now_ns
+        if self._queue.clock and (asking or self._poll_due_ns <= now_ns):
+            for topic in self._queue.clock:
+                self._effects.append(Attach(topic, self._queue.first_missing(topic)))
+            self._poll_due_ns = now_ns + self.config.poll_ns
+            self._expect_progress(now_ns)
+        if not self.config.reliable:
+            self._expire(now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when something is to be repeated, asked for or given up."""
+        dues: list[int] = []
+        if self._change is not None:
+            dues.append(self._change_due_ns)
+        if self._queue.clock:
+            dues.append(self._poll_due_ns)
+            if self._gap_due_ns is not None:
+                dues.append(self._gap_due_ns)
+        if not self.config.reliable and (oldest := self._queue.oldest_ns()) is not None:
+            dues.append(max(oldest + self.config.time_to_live_ns, self._expire_from_ns))
+        return min(dues, default=None)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- Delivery -------------------------------------------------------------------------------
+
+    def _notify(self, event: Event, now_ns: int) -> None:
+        slot = event.slot
+        if slot is None:
+            return  # Not stamped: nothing that a sequencer ordered.
+        outcome = self._queue.offer(event, slot, now_ns)
+        if outcome == "overflow" and not self.config.reliable:
+            self._force(now_ns)
+            outcome = self._queue.offer(event, slot, now_ns)
+        if outcome == "held":
+            self._deliver_ready(now_ns)
+        elif outcome == "late" and not event.void:
+            self._deliver(event, now_ns, now_ns, "out_of_order")
+        else:
+            self._effects.append(Discard(event, outcome))
+
+    def _deliver_ready(self, now_ns: int) -> None:
+        progress = False
+        while (held := self._queue.next()) is not None:
+            self._let_go(held, now_ns)
+            progress = True
+        if progress or self._gap_due_ns is None:
+            self._expect_progress(now_ns)
+
+    def _expect_progress(self, now_ns: int) -> None:
+        """Be patient for a while with whatever the held events wait for."""
+        waiting = self._queue.held_count > 0
+        self._gap_due_ns = now_ns + self.config.gap_ns if waiting else None
+
+    def _let_go(self, held: Held, now_ns: int) -> None:
+        event = held.event
+        if event.void:
+            self._handled(event.topic, held.slot)
+            self._effects.append(Discard(event, "void"))
+            return
+        self._deliver(event, held.since_ns, now_ns, "")
+
+    def _deliver(self, event: Event, since_ns: int, now_ns: int, verdict: str) -> None:
+        self._delivered += 1
+        if event.slot is not None:
+            self._handled(event.topic, max(event.slot, self._queue.clock[event.topic]))
+        self._effects.append(Deliver(event, self._delivered, verdict, now_ns - since_ns))
+
+    def _handled(self, topic: str, slot: int) -> None:
+        if self._acknowledge_each:
+            self._unacknowledged.append((self._delivered, topic, slot))
+        elif self.config.durable:
+            self._persist_clock(topic, slot)
+            self._effects.append(Persist("delivered", _INT.encode(self._delivered)))
+
+    def _expire(self, now_ns: int) -> None:
+        """Let go what has been held for its time to live, and what comes before it."""
+        while (oldest := self._queue.oldest_ns()) is not None:
+            if oldest + self.config.time_to_live_ns > now_ns:
+                break
+            if not self._force(now_ns):
+                # All that is held waits for a cut, which will come.
+                self._expire_from_ns = now_ns + self.config.time_to_live_ns
+                break
+
+    def _force(self, now_ns: int) -> bool:
+        """Let the first held event go before its turn; False if there is none."""
+        forced = self._queue.force()
+        if forced is None:
+            return False
+        assert forced.event.stamp is not None
+        for topic in forced.event.stamp.entries:
+            # Clocks that jumped over something must not fall back after a restart.
+            if topic != forced.event.topic and topic in self._queue.clock:
+                self._handled(topic, self._queue.clock[topic])
+        self._let_go(forced, now_ns)
+        self._deliver_ready(now_ns)
+        return True
+
+    # -- Changes --------------------------------------------------------------------------------
+
+    def _begin_change(self, now_ns: int) -> None:
+        """Start the next change, unless one is under way or none is needed."""
+        if self._change is not None:
+            return
+        joining = tuple(topic for topic in self._wanted if topic not in self._queue.clock)
+        new = tuple(self._wanted)
+        if not joining and frozenset(new) == frozenset(self._registered):
+            return
+        self._number += 1
+        self._change = _Change(self._number, self._registered, new, joining)
+        for topic in joining:
+            self._queue.await_cut(topic)
+        self._attaching = dict.fromkeys(joining)
+        self._pursue_change(now_ns)
+
+    def _pursue_change(self, now_ns: int) -> None:
+        """Do, or do again, the step that the change under way has come to."""
+        change = self._change
+        assert change is not None
+        self._change_due_ns = now_ns + self.config.retry_ns
+        if self._attaching:
+            self._effects.extend(Attach(topic, 0) for topic in self._attaching)
+            return
+        first, _ = self.placement.span((*change.old, *change.new))
+        request = ChangeRequest(number=change.number, old=change.old, new=change.new)
+        self._effects.append(Send(self.placement.nodes[first], request))
+
+    def _attached(self, topic: str, first: int, now_ns: int) -> None:
+        if topic in self._attaching:
+            del self._attaching[topic]
+            if not self._attaching and self._change is not None:
+                self._pursue_change(now_ns)
+        elif self.config.reliable and topic in self._queue.clock:
+            missing = self._queue.first_missing(topic)
+            if missing < first:
+                # Fell behind what the ENS keeps: start anew at a fresh cut.
+                self._fallen[topic] = self._queue.clock[topic] + 1
+                self._drop(topic)
+                self._begin_change(now_ns)
+                self._persist_state()
+                self._deliver_ready(now_ns)
+
+    def _changed(self, change: _Change, cut: Mapping[str, int], now_ns: int) -> None:
+        self._change = None
+        self._registered = change.new
+        for topic in change.joining:
+            if topic not in self._queue.joining:
+                continue  # Left again before the cut came.
+            self._join(topic, cut.get(topic, 0))
+        # What was published between the cut and now may have been sent before this came.
+        self._poll_due_ns = min(self._poll_due_ns, now_ns + self.config.gap_ns)
+        self._begin_change(now_ns)
+        self._persist_state()
+        self._deliver_ready(now_ns)
+
+    def _join(self, topic: str, cut: int) -> None:
+        for event in self._queue.join(topic, cut):
+            self._effects.append(Discard(event, "before_join"))
+        self._persist_clock(topic, cut)
+        first_missed = self._fallen.pop(topic, None)
+        missed = None
+        if first_missed is not None and first_missed <= cut:
+            missed = (first_missed, cut)
+        self._effects.append(Join(topic, missed))
+
+    def _refused(self, change: _Change, reason: str, source: str) -> None:
+        """Give a change up: what was to be joined is not wanted any more."""
+        self._change = None
+        for topic in change.joining:
+            self._wanted.pop(topic, None)
+            self._queue.leave(topic)
+            self._effects.append(Detach(topic))
+        self._attaching = {}
+        self._persist_state()
+        self._effects.append(Refuse(change.new, f"{source}: {reason}"))
+
+    def _drop(self, topic: str) -> None:
+        """Forget a topic and tell the application and the ENS, if it was in effect."""
+        joined = topic in self._queue.clock
+        self._queue.leave(topic)
+        self._effects.append(Detach(topic))
+        if self._attaching.pop(topic, 0) is None and not self._attaching:
+            self._change_due_ns = 0  # The change no longer waits for the ENS.
+        if joined:
+            if self.config.durable:
+                self._effects.append(Persist(f"clock/{topic}", None))
+            self._effects.append(Leave(topic))
+
+    def _refuse_if_fixed(self) -> None:
+        if self.config.fixed is not None:
+            raise SubscriptionRefused(
+                f"{self.name}: subscriptions of this chain are fixed; groups by one common "
+                "subscription (groups = 1) allow changes",
+                reason="fixed",
+            )
+
+    def _start_fixed(self, topics: Iterable[str]) -> None:
+        self._wanted = dict.fromkeys(topics)
+        self._registered = tuple(self._wanted)
+        for topic in self._wanted:
+            self._join(topic, 0)
+            self._effects.append(Attach(topic, 1))
+        self._persist_state()
+
+    # -- Records --------------------------------------------------------------------------------
+
+    def _persist_clock(self, topic: str, slot: int) -> None:
+        if self.config.durable:
+            record = (slot, self._queue.base[topic])
+            self._effects.append(Persist(f"clock/{topic}", _CLOCK.encode(record)))
+
+    def _persist_state(self) -> None:
+        if self.config.durable:
+            state = _State(
+                tuple(self._wanted), self._registered, self._number, self._change, self._fallen
+            )
+            self._effects.append(Persist("state", _STATE.encode(state)))
+
+    def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
+        state = _STATE.decode(records["state"])
+        self._wanted = dict.fromkeys(state.wanted)
+        self._registered = state.registered
+        self._number = state.number
+        self._change = state.change
+        self._fallen = state.fallen
+        if "delivered" in records:
+            self._delivered = _INT.decode(records["delivered"])
+        for key in sorted(records):
+            kind, _, topic = key.partition("/")
+            if kind == "clock":
+                slot, base = _CLOCK.decode(records[key])
+                self._queue.resume(topic, slot, base)
+                self._effects.append(Attach(topic, slot + 1))
+        if self._change is not None:
+            joining = [topic for topic in self._change.joining if topic in self._wanted]
+            for topic in joining:
+                self._queue.await_cut(topic)
+            self._attaching = dict.fromkeys(joining)
+            self._pursue_change(now_ns)
+        else:
+            self._begin_change(now_ns)
