@@ -1,0 +1,100 @@
+"""Measure the simulator with trivial nodes: events a second on one core, and memory.
+
+Run `python benchmarks/simulator.py`. A protocol event is one frame received or one timer handled.
+Every node sends each frame on to a neighbour, so as many frames as nodes are always on their way;
+every tenth node also has a timer. Each size runs in a process of its own for a clean peak memory.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import time
+from collections.abc import Mapping
+
+from ensue.protocols.core import Effect, Frame, Persist, Send
+from ensue.simulation import World
+
+PERIOD_NS = 1_000_000
+
+
+class Ping(Frame, frozen=True, tag=1):
+    """A frame that travels for ever."""
+
+    hops: int
+
+
+class Echo:
+    """Passes every frame on to the next node."""
+
+    def __init__(self, *, name: str, neighbour: str, timer_ns: int | None, persists: bool) -> None:
+        self.name = name
+        self.persists = persists
+        self._neighbour = neighbour
+        self._timer_ns = timer_ns
+        self._effects: list[Effect] = [Send(neighbour, Ping(hops=0))]
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Pass the frame on."""
+        del source, now_ns
+        assert isinstance(frame, Ping)
+        if self.persists:
+            self._effects.append(Persist("hops", b"1"))
+        self._effects.append(Send(self._neighbour, Ping(hops=frame.hops + 1)))
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Ask for the next call."""
+        self._timer_ns = now_ns + PERIOD_NS
+
+    def next_timer_ns(self) -> int | None:
+        """Return the next call, if this node has a timer."""
+        return self._timer_ns
+
+    def take_effects(self) -> list[Effect]:
+        """Drain what is to be sent."""
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def measure(nodes: int, events: int, persists: bool) -> None:
+    """Run one world in this process and print its figures."""
+    world = World(1)
+    for number in range(nodes):
+
+        def build(records: Mapping[str, bytes], now_ns: int, number: int = number) -> Echo:
+            del records
+            return Echo(
+                name=f"node-{number}",
+                neighbour=f"node-{(number + 1) % nodes}",
+                timer_ns=now_ns + PERIOD_NS if number % 10 == 0 else None,
+                persists=persists,
+            )
+
+        world.add(f"node-{number}", build)
+    started_s = time.perf_counter()
+    while world.steps < events:
+        world.run(world.now_ns + PERIOD_NS)
+    elapsed_s = time.perf_counter() - started_s
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    kind = "with disk" if persists else "no disk"
+    print(
+        f"{nodes:5} nodes, {kind:9}: {world.steps / elapsed_s:9,.0f} protocol events a second, "
+        f"peak memory {peak_mib:,.0f} MiB"
+    )
+
+
+def main() -> None:
+    """Measure each size."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--events", type=int, default=500_000)
+    events = parser.parse_args().events
+    context = multiprocessing.get_context("spawn")
+    for nodes, persists in ((16, False), (256, False), (4096, False), (4096, True)):
+        process = context.Process(target=measure, args=(nodes, events, persists))
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise SystemExit(process.exitcode)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Turn what nodes do into trace rows.
+
+Both drivers use it: the simulator gives the true time, the asyncio runtime gives None. A row is
+written when the thing happened, so a node's rows are numbered in the node's own order: an event is
+`published` when its publication is durable and before it is sent, a delivery is `delivered` when
+the application gets it. What was never carried out, because the node crashed first, leaves no row.
+
+Which effect becomes which row:
+
+| effect | row |
+|---|---|
+| `Publish` | `published` |
+| `Broadcast` | `sent`, always |
+| `Send` | `sent` with `peer_frames`, else none: there are many |
+| `Deliver` | `delivered` with position, verdict and the stamp as sent |
+| `Discard` | `discarded` with its verdict |
+| `Settle` | `discarded` with verdict `void` at the publisher; none if the event is out for good |
+| `Join` | `subscribed`; verdict `missed` if it starts anew because events could not be had |
+| `Leave` | `unsubscribed` |
+| `Refuse` | none |
+
+The sink decides what becomes of rows and how many it holds; the default is a list in memory.
+"""
+
+from typing import Protocol
+
+from ensue.event import Event
+from ensue.protocols.core import (
+    Deliver,
+    Discard,
+    Frame,
+    Join,
+    Leave,
+    Outcome,
+    Publish,
+    Settle,
+)
+from ensue.trace import Row
+
+__all__ = ["Recorder", "Sink"]
+
+
+class Sink(Protocol):
+    """Where rows go. A list is one."""
+
+    def append(self, row: Row, /) -> None:
+        """Take one row. It is never changed afterwards."""
+
+
+class Recorder:
+    """Writes the rows of one run.
+
+    `order` is the order the run promises, as in the trace. `peer_frames` records every frame
+    between peers as well, as `sent` and `received`. `rows` holds the rows unless `sink` is given.
+    """
+
+    __slots__ = ("_append", "_steps", "order", "peer_frames", "rows", "run")
+
+    def __init__(
+        self,
+        run: str,
+        order: str = "none",
+        *,
+        sink: Sink | None = None,
+        peer_frames: bool = False,
+    ) -> None:
+        self.run = run
+        self.order = order
+        self.peer_frames = peer_frames
+        self.rows: list[Row] = []
+        self._append = self.rows.append if sink is None else sink.append
+        self._steps: dict[str, int] = {}
+
+    def published(
+        self,
+        node: str,
+        event: Event,
+        at_ns: int,
+        true_ns: int | None = None,
+        bytes: int | None = None,  # noqa: A002 — the name of the trace's column
+    ) -> None:
+        """Record that the application of a node published an event."""
+        self._event("published", node, event, at_ns, true_ns, size=bytes)
+
+    def sent(
+        self,
+        node: str,
+        event: Event,
+        at_ns: int,
+        true_ns: int | None = None,
+        bytes: int | None = None,  # noqa: A002 — as above
+    ) -> None:
+        """Record that a node handed an event to the notification service."""
+        self._event("sent", node, event, at_ns, true_ns, size=bytes)
+
+    def frame(
+        self,
+        action: str,
+        node: str,
+        frame: Frame,
+        at_ns: int,
+        true_ns: int | None = None,
+        bytes: int | None = None,  # noqa: A002 — as above
+    ) -> None:
+        """Record a frame between peers as `sent` or `received`; drivers ask `peer_frames` first."""
+        event = getattr(frame, "event", None)
+        if isinstance(event, Event):
+            self._event(action, node, event, at_ns, true_ns, size=bytes)
+        else:
+            self._append(
+                Row(
+                    run=self.run,
+                    node=node,
+                    step=self._step(node),
+                    at_ns=at_ns,
+                    true_ns=true_ns,
+                    action=action,
+                    order=self.order,
+                    bytes=bytes,
+                )
+            )
+
+    def outcome(
+        self,
+        node: str,
+        subscription: str | None,
+        effect: Outcome,
+        at_ns: int,
+        true_ns: int | None = None,
+    ) -> None:
+        """Record what the application of a node was told."""
+        if isinstance(effect, Deliver):
+            self._event(
+                "delivered",
+                node,
+                effect.event,
+                at_ns,
+                true_ns,
+                subscription=subscription,
+                position=effect.position,
+                verdict=effect.verdict,
+            )
+        elif isinstance(effect, Discard):
+            self._event(
+                "discarded",
+                node,
+                effect.event,
+                at_ns,
+                true_ns,
+                subscription=subscription,
+                verdict=effect.verdict,
+            )
+        elif isinstance(effect, Settle):
+            if effect.verdict:
+                self._event("discarded", node, effect.event, at_ns, true_ns, verdict=effect.verdict)
+        elif isinstance(effect, Join):
+            verdict = "" if effect.missed is None else "missed"
+            self._membership(
+                "subscribed", node, effect.topic, subscription, at_ns, true_ns, verdict
+            )
+        elif isinstance(effect, Leave):
+            self._membership("unsubscribed", node, effect.topic, subscription, at_ns, true_ns)
+        elif isinstance(effect, Publish):
+            self.published(node, effect.event, at_ns, true_ns)
+
+    def crashed(self, node: str, at_ns: int, true_ns: int | None = None) -> None:
+        """Record that a node lost its volatile state."""
+        self._lifecycle("crashed", node, at_ns, true_ns)
+
+    def restarted(self, node: str, at_ns: int, true_ns: int | None = None) -> None:
+        """Record that a node runs again from what it had persisted."""
+        self._lifecycle("restarted", node, at_ns, true_ns)
+
+    def _step(self, node: str) -> int:
+        step = self._steps[node] = self._steps.get(node, 0) + 1
+        return step
+
+    def _event(
+        self,
+        action: str,
+        node: str,
+        event: Event,
+        at_ns: int,
+        true_ns: int | None,
+        *,
+        subscription: str | None = None,
+        position: int | None = None,
+        verdict: str = "",
+        size: int | None = None,
+    ) -> None:
+        stamp = event.stamp
+        self._append(
+            Row(
+                run=self.run,
+                node=node,
+                step=self._step(node),
+                at_ns=at_ns,
+                true_ns=true_ns,
+                action=action,
+                event=event.id,
+                topic=event.topic,
+                publisher=event.publisher,
+                publisher_seq=event.publisher_seq,
+                position=position,
+                subscription=subscription,
+                verdict=verdict,
+                order=self.order,
+                # Not copied: the entries of a stamp never change after it is made.
+                stamp=None if stamp is None else stamp.entries,
+                bytes=size,
+            )
+        )
+
+    def _membership(
+        self,
+        action: str,
+        node: str,
+        topic: str,
+        subscription: str | None,
+        at_ns: int,
+        true_ns: int | None,
+        verdict: str = "",
+    ) -> None:
+        self._append(
+            Row(
+                run=self.run,
+                node=node,
+                step=self._step(node),
+                at_ns=at_ns,
+                true_ns=true_ns,
+                action=action,
+                topic=topic,
+                subscription=subscription,
+                verdict=verdict,
+                order=self.order,
+            )
+        )
+
+    def _lifecycle(self, action: str, node: str, at_ns: int, true_ns: int | None) -> None:
+        self._append(
+            Row(
+                run=self.run,
+                node=node,
+                step=self._step(node),
+                at_ns=at_ns,
+                true_ns=true_ns,
+                action=action,
+                order=self.order,
+            )
+        )

@@ -1,0 +1,98 @@
+"""Node clocks: true time plus skew, drift and jumps, in whole nanoseconds.
+
+A clock is a straight line through (true, node) time: `node = base + elapsed + elapsed * drift`. A
+jump moves the line. Timers are set in node time, so a clock can also say at which true time it will
+show a node time; both directions use whole numbers and agree to the nanosecond.
+
+What a node is given never goes backwards, unless a jump says so: after a jump back the reading
+stands still until the line has caught up, as a process sees that keeps the highest time it read.
+A jump with `monotone=False` lets the reading itself go back, as a process sees that trusts the
+wall clock. A clock belongs to the machine: it runs on while its node is paused or down.
+
+HAZARD: a lease or timeout judged by a clock that jumped ahead ends early for that node alone.
+"""
+
+import msgspec
+
+from ensue.errors import ConfigurationError
+from ensue.simulation.delays import DELAY_NS_MAX, require_between
+
+__all__ = ["DRIFT_PPM_MAX", "Clock", "ClockConfig"]
+
+DRIFT_PPM_MAX = 500_000
+"""A clock runs at between half and one and a half times the true speed."""
+
+_BILLION = 1_000_000_000
+
+
+class ClockConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node's clock differs from true time from the start."""
+
+    skew_ns: int = 0
+    """What the clock shows at true time 0."""
+    drift_ppm: float = 0
+    """Microseconds gained per true second; negative for a slow clock."""
+
+    def __post_init__(self) -> None:
+        require_between("ClockConfig.skew_ns", self.skew_ns, -DELAY_NS_MAX, DELAY_NS_MAX)
+        require_between("ClockConfig.drift_ppm", self.drift_ppm, -DRIFT_PPM_MAX, DRIFT_PPM_MAX)
+
+
+class Clock:
+    """The clock of one node."""
+
+    __slots__ = ("_base_node_ns", "_base_true_ns", "_drift_ppb", "_floor_ns")
+
+    def __init__(self, config: ClockConfig | None = None) -> None:
+        config = config or ClockConfig()
+        self._base_true_ns = 0
+        self._base_node_ns = config.skew_ns
+        self._drift_ppb = round(config.drift_ppm * 1_000)
+        self._floor_ns: int | None = None
+
+    def read(self, true_ns: int) -> int:
+        """Return what the clock shows at a true time."""
+        elapsed_ns = true_ns - self._base_true_ns
+        node_ns = self._base_node_ns + elapsed_ns
+        if self._drift_ppb:
+            node_ns += elapsed_ns * self._drift_ppb // _BILLION
+        if self._floor_ns is not None and node_ns < self._floor_ns:
+            return self._floor_ns
+        return node_ns
+
+    def true_at(self, node_ns: int, now_true_ns: int) -> int:
+        """Return the first true time, from now on, at which the clock shows at least `node_ns`."""
+        if self.read(now_true_ns) >= node_ns:
+            return now_true_ns
+        wanted_ns = node_ns - self._base_node_ns
+        if not self._drift_ppb:
+            return self._base_true_ns + wanted_ns
+        # The first true time of the line without rounding is at most one off; walk the rest.
+        true_ns = self._base_true_ns + wanted_ns * _BILLION // (_BILLION + self._drift_ppb)
+        while self.read(true_ns) < node_ns:
+            true_ns += 1
+        while self.read(true_ns - 1) >= node_ns:
+            true_ns -= 1
+        assert true_ns > now_true_ns
+        return true_ns
+
+    def jump(self, true_ns: int, by_ns: int, *, monotone: bool = True) -> None:
+        """Move the clock at a true time, forward or back."""
+        if by_ns == 0:
+            raise ConfigurationError("Clock.jump by_ns must not be 0")
+        reading_ns = self.read(true_ns)
+        line_ns = self._line(true_ns)
+        self._base_true_ns = true_ns
+        self._base_node_ns = line_ns + by_ns
+        self._floor_ns = reading_ns if monotone else None
+
+    def set_drift(self, true_ns: int, drift_ppm: float) -> None:
+        """Change the speed of the clock at a true time."""
+        require_between("Clock.set_drift drift_ppm", drift_ppm, -DRIFT_PPM_MAX, DRIFT_PPM_MAX)
+        self._base_node_ns = self._line(true_ns)
+        self._base_true_ns = true_ns
+        self._drift_ppb = round(drift_ppm * 1_000)
+
+    def _line(self, true_ns: int) -> int:
+        elapsed_ns = true_ns - self._base_true_ns
+        return self._base_node_ns + elapsed_ns + elapsed_ns * self._drift_ppb // _BILLION

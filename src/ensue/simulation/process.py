@@ -1,0 +1,105 @@
+"""What the world keeps about one node: the machine around it, which outlives a crash.
+
+A process is up, paused or down. `incarnation` counts crashes; whatever was scheduled on behalf of
+an earlier incarnation finds a different number and does nothing.
+
+One timer entry a process is live on the world's heap: the earliest. A timer moved later leaves the
+entry where it is, to be looked at when it comes up, so nodes that push their timer ahead with
+every frame don't fill the heap with dead entries.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ensue.protocols.core import Effect, Node
+from ensue.simulation.clocks import Clock
+from ensue.simulation.disks import Disk
+from ensue.simulation.queueing import Card, Server
+
+__all__ = ["NEVER_NS", "Factory", "Process"]
+
+Factory: TypeAlias = Callable[[Mapping[str, bytes], int], Node]
+"""Builds a node from the records that were synced and the time on its clock."""
+
+NEVER_NS = 1 << 62
+
+
+class Process:
+    """One node of the world with its clock, disk, queue and card."""
+
+    __slots__ = (
+        "backlog",
+        "card",
+        "clock",
+        "disk",
+        "factory",
+        "incarnation",
+        "name",
+        "node",
+        "outputs",
+        "pauses",
+        "server",
+        "service_over",
+        "site",
+        "subscription",
+        "timer_due_ns",
+        "timer_entry_ns",
+        "timer_fired_ns",
+        "timer_node_ns",
+        "timer_repeats",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        factory: Factory,
+        *,
+        site: str,
+        subscription: str,
+        clock: Clock,
+        disk: Disk[Sequence[Effect]],
+        server: Server | None,
+        card: Card | None,
+    ) -> None:
+        self.name = name
+        self.factory = factory
+        self.site = site
+        self.subscription = subscription
+        self.clock = clock
+        self.disk = disk
+        self.server = server
+        self.card = card
+        self.node: Node | None = None
+        """None while down."""
+        self.incarnation = 0
+        self.pauses = 0
+        """How many pauses are on; they nest."""
+        self.backlog: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Calls that came while paused."""
+        self.outputs: list[Sequence[Effect]] = []
+        """Batches that became durable while paused, to be carried out."""
+        self.service_over = False
+        """The service of a frame ended while paused."""
+        self.timer_node_ns: int | None = None
+        """The timer the node asked for, on its own clock."""
+        self.timer_due_ns = NEVER_NS
+        """The same in true time."""
+        self.timer_entry_ns = NEVER_NS
+        """The true time of the live entry on the heap."""
+        self.timer_fired_ns = -1
+        self.timer_repeats = 0
+
+    def forget(self, now_ns: int) -> None:
+        """Lose everything volatile."""
+        self.node = None
+        self.incarnation += 1
+        self.pauses = 0
+        self.backlog.clear()
+        self.outputs.clear()
+        self.service_over = False
+        self.timer_node_ns = None
+        self.timer_due_ns = NEVER_NS
+        self.timer_entry_ns = NEVER_NS
+        if self.server is not None:
+            self.server.crash(now_ns)

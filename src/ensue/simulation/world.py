@@ -1,0 +1,260 @@
+"""The simulated world: nodes under faults, deterministically.
+
+A world is a loop of calls in true time, and processes: a node with its clock, disk and perhaps a
+queue. `driver` says what becomes of a node's effects; this module adds nodes and lets them suffer.
+
+A node is up, paused or down. Paused, it stands still: frames, timers, commands and the outputs of
+batches that become durable wait for it, while its clock goes on. A crash takes everything volatile
+and every batch not carried out; frames to a node that is down are lost. A restart builds a new
+node from what was synced.
+
+Commands never run inside an outcome's callback: `call` puts them on the loop, so an application
+may react to what it is told without upsetting the batch being carried out.
+
+The same seed, nodes, commands and faults give the same trace. Streams: `network` (delays),
+`faults` (chances, what a crash leaves), `disks` (sync times); `workload` and any other name are
+for whoever uses the world.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ensue.errors import ConfigurationError
+from ensue.protocols.core import Node, Outcome
+from ensue.recorder import Recorder
+from ensue.simulation.clocks import Clock, ClockConfig
+from ensue.simulation.disks import Disk, DiskConfig
+from ensue.simulation.driver import Codec, Command, Driver
+from ensue.simulation.faults import Crash, Faults, InstantFault, Pause, TimedFault
+from ensue.simulation.network import NetworkConfig
+from ensue.simulation.process import Factory, Process
+from ensue.simulation.queueing import Card, QueueConfig, QueueStatistics, Server
+
+__all__ = ["World"]
+
+
+class World(Driver):
+    """A deterministic world of nodes.
+
+    Without `codec` frames travel as objects and have no size; without `queueing` nodes and cards
+    take no time; without `recorder` there is no trace.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        network: NetworkConfig | None = None,
+        disk: DiskConfig | None = None,
+        queueing: QueueConfig | None = None,
+        codec: Codec | None = None,
+        recorder: Recorder | None = None,
+        on_outcome: Callable[[str, Outcome], None] | None = None,
+        ens_for: Callable[[str], str] = lambda _topic: "ens",
+    ) -> None:
+        super().__init__(
+            seed,
+            network=network or NetworkConfig(),
+            disk=disk or DiskConfig(),
+            queueing=queueing,
+            codec=codec,
+            recorder=recorder,
+            on_outcome=on_outcome,
+            ens_for=ens_for,
+        )
+        self._fault_epoch = 0
+
+    # Nodes
+
+    def add(
+        self,
+        name: str,
+        factory: Factory,
+        *,
+        site: str = "",
+        subscription: str | None = None,
+        clock: ClockConfig | None = None,
+        records: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Add a node, up from now on. `subscription` is its name in the trace, else the node's.
+
+        What the node wants done from the start is done when the world runs, so that nodes added
+        after it are there.
+        """
+        if name in self._processes:
+            raise ConfigurationError(f"World.add name must be unique; {name!r} is taken")
+        queueing = self._queueing
+        has_card = queueing is not None and queueing.bandwidth_bytes_per_s is not None
+        process = self._processes[name] = Process(
+            name,
+            factory,
+            site=site,
+            subscription=name if subscription is None else subscription,
+            clock=Clock(clock),
+            disk=Disk(self._disk_config),
+            server=None if queueing is None else Server(queueing),
+            card=Card(queueing) if queueing is not None and has_card else None,
+        )
+        process.disk.records.update(records or {})
+        process.node = factory(process.disk.snapshot(), process.clock.read(self.now_ns))
+        self.schedule(self.now_ns, self._start, (process, process.incarnation))
+
+    def names(self) -> list[str]:
+        """Return the names of all nodes, in the order they were added."""
+        return list(self._processes)
+
+    def node(self, name: str) -> Node | None:
+        """Return a node to look at, or None while it is down."""
+        return self._process(name).node
+
+    def clock_ns(self, name: str) -> int:
+        """Return what a node's clock shows."""
+        return self._process(name).clock.read(self.now_ns)
+
+    def records(self, name: str) -> dict[str, bytes]:
+        """Return what a node has synced."""
+        return self._process(name).disk.snapshot()
+
+    def queue(self, name: str) -> QueueStatistics | None:
+        """Return the statistics of the frames queued at a node, if queues are modelled."""
+        server = self._process(name).server
+        return None if server is None else server.statistics
+
+    def card(self, name: str) -> QueueStatistics | None:
+        """Return the statistics of a node's network card, if its bandwidth is modelled."""
+        card = self._process(name).card
+        return None if card is None else card.statistics
+
+    def call(self, name: str, command: Command, *, at_ns: int | None = None) -> None:
+        """Give a node a command, now or at a true time; it is lost if the node is down then."""
+        due_ns = self.now_ns if at_ns is None else at_ns
+        self.schedule(due_ns, self._command, (self._process(name), command))
+
+    # Faults
+
+    def inject(self, faults: Faults) -> None:
+        """Let every fault happen at its time."""
+        if unknown := sorted(faults.nodes() - self._processes.keys()):
+            raise ConfigurationError(f"Faults must name nodes of this world, not {unknown}")
+        timed, instant = faults.timed(), faults.instant()
+        times_ns = [fault.from_ns for fault in timed] + [fault.at_ns for fault in instant]
+        if times_ns and min(times_ns) < self.now_ns:
+            raise ConfigurationError(
+                f"Faults must begin at {self.now_ns} ns or later, not {min(times_ns)}"
+            )
+        for lasting in timed:
+            self.schedule(lasting.from_ns, self._begin, (lasting, self._fault_epoch))
+        for striking in instant:
+            self.schedule(striking.at_ns, self._strike, (striking, self._fault_epoch))
+
+    def heal(self) -> None:
+        """Remove every fault, present and to come, and bring every node up.
+
+        A clock that jumped stays where it is.
+        """
+        self._fault_epoch += 1
+        self.network.heal(self.now_ns)
+        for name, process in self._processes.items():
+            if process.pauses:
+                process.pauses = 1
+                self.resume(name)
+            self.restart(name)
+
+    def pause(self, name: str) -> None:
+        """Make a node stand still; pauses nest."""
+        process = self._process(name)
+        if process.node is not None:
+            process.pauses += 1
+
+    def resume(self, name: str) -> None:
+        """End one pause: after the last, first what was about to be sent, then what waited."""
+        process = self._process(name)
+        if not process.pauses:
+            return
+        process.pauses -= 1
+        if process.pauses:
+            return
+        incarnation = process.incarnation
+        outputs, process.outputs = process.outputs, []
+        self._carry_out_all(process, outputs)
+        while process.backlog and process.incarnation == incarnation and not process.pauses:
+            function, arguments = process.backlog.popleft()
+            function(*arguments)
+        if process.incarnation != incarnation or process.pauses:
+            return
+        self._arm(process, process.timer_node_ns)
+        server = process.server
+        if server is not None and process.service_over:
+            process.service_over = False
+            self._served(process, incarnation)
+        elif server is not None and server.serving is None:
+            self._serve(process)
+
+    def crash(self, name: str, *, restart_after_ns: int | None = None) -> None:
+        """Take a node down; nothing happens if it is down already."""
+        process = self._process(name)
+        if process.node is None:
+            return
+        process.disk.crash(self.stream("faults"))
+        process.forget(self.now_ns)
+        if self.recorder is not None:
+            self.recorder.crashed(name, process.clock.read(self.now_ns), self.now_ns)
+        if restart_after_ns is not None:
+            due_ns = self.now_ns + restart_after_ns
+            self.schedule(due_ns, self._restart, (process, process.incarnation))
+
+    def restart(self, name: str) -> None:
+        """Bring a node up from what it synced; nothing happens if it is up."""
+        process = self._process(name)
+        self._restart(process, process.incarnation)
+
+    def jump_clock(self, name: str, by_ns: int, *, monotone: bool = True) -> None:
+        """Move a node's clock; see `clocks` for what it sees."""
+        process = self._process(name)
+        process.clock.jump(self.now_ns, by_ns, monotone=monotone)
+        self._arm(process, process.timer_node_ns)
+
+    def _begin(self, fault: TimedFault, epoch: int) -> None:
+        if epoch != self._fault_epoch:
+            return
+        incarnation = 0
+        if isinstance(fault, Pause):
+            process = self._processes[fault.node]
+            if process.node is None:
+                return
+            self.pause(fault.node)
+            incarnation = process.incarnation
+        else:
+            self.network.begin(fault)
+        if fault.until_ns is not None:
+            self.schedule(fault.until_ns, self._end, (fault, epoch, incarnation))
+
+    def _end(self, fault: TimedFault, epoch: int, incarnation: int) -> None:
+        if epoch != self._fault_epoch:
+            return
+        if not isinstance(fault, Pause):
+            self.network.end(fault, self.now_ns)
+        elif self._processes[fault.node].incarnation == incarnation:
+            self.resume(fault.node)
+
+    def _strike(self, fault: InstantFault, epoch: int) -> None:
+        if epoch != self._fault_epoch:
+            return
+        if isinstance(fault, Crash):
+            self.crash(fault.node, restart_after_ns=fault.restart_after_ns)
+        else:
+            self.jump_clock(fault.node, fault.by_ns, monotone=fault.monotone)
+
+    def _restart(self, process: Process, incarnation: int) -> None:
+        if process.node is not None or process.incarnation != incarnation:
+            return
+        now_ns = process.clock.read(self.now_ns)
+        process.node = process.factory(process.disk.snapshot(), now_ns)
+        if self.recorder is not None:
+            self.recorder.restarted(process.name, now_ns, self.now_ns)
+        self._drain(process)
+
+    def _process(self, name: str) -> Process:
+        process = self._processes.get(name)
+        if process is None:
+            raise ConfigurationError(f"World has no node {name!r}")
+        return process
