@@ -1,0 +1,409 @@
+"""The house rules, checked by machine.
+
+A rule is a function from the root of a source tree to what it found there, one line for each
+breach. Every rule is run over the package, and over a planted breach that it must find: a rule
+that cannot go red is no rule.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+PACKAGE = PROJECT / "src" / "ensue"
+
+MODULE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+
+LAYERS = (
+    ("event", "order", "clock", "errors", "trace", "wire"),
+    ("protocols",),
+    ("transports", "store", "recorder"),
+    ("runtime", "simulation", "checkers"),
+    ("client", "spark", "testing"),
+    ("",),  # the root package, from which users import
+    ("cli", "web", "__main__"),
+)
+"""From the bottom up, as in ARCHITECTURE.md. An import points to a lower layer or stays at home."""
+LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
+VALUES = LAYERS[0]
+
+IMPURE_MODULES = (
+    "asyncio",
+    "datetime",
+    "logging",
+    "os",
+    "random",
+    "secrets",
+    "socket",
+    "threading",
+    "time",
+    "uuid",
+)
+IMPURE_CALLS = ("hash", "id")
+"""Their results differ from one process to the next."""
+
+ORDER_BLIND = ("all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum")
+"""Functions whose result does not depend on the order in which they are given things."""
+ORDER_BOUND = ("enumerate", "iter", "list", "tuple")
+
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp)/")
+
+Rule = Callable[[Path], list[str]]
+
+
+def modules(root: Path, under: str = "") -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((root / under).rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def breach(root: Path, path: Path, line: int, what: str) -> str:
+    return f"{path.relative_to(root)}:{line}: {what}"
+
+
+def part_of(root: Path, path: Path) -> str:
+    """The part of the architecture that a module belongs to: its name right under the root."""
+    first = path.relative_to(root).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def imports(root: Path, path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything a module imports."""
+    package = ("ensue", *path.relative_to(root).parts[:-1])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
+            prefix = ".".join(filter(None, (base, node.module)))
+            yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in node.names)
+
+
+def part_imported(root: Path, name: str) -> str | None:
+    """The part of Ensue that a dotted name belongs to; None for everybody else's modules."""
+    head, _, rest = name.partition(".")
+    if head != "ensue":
+        return None
+    part = rest.partition(".")[0]
+    known = part in LEVELS or (root / part).is_dir() or (root / f"{part}.py").is_file()
+    return part if known else ""
+
+
+def imports_point_downwards(root: Path) -> list[str]:
+    found = []
+    for path, tree in modules(root):
+        part = part_of(root, path)
+        if part not in LEVELS:
+            found.append(breach(root, path, 1, f"{part!r} has no place in the layers"))
+            continue
+        for line, name in imports(root, path, tree):
+            target = part_imported(root, name)
+            if target is None or target == part or (part in VALUES and target in VALUES):
+                continue
+            if target not in LEVELS:
+                found.append(breach(root, path, line, f"{target!r} has no place in the layers"))
+            elif LEVELS[target] >= LEVELS[part] or (part == "checkers" and target not in VALUES):
+                found.append(breach(root, path, line, f"{part or 'ensue'} may not import {name}"))
+    return found
+
+
+def protocols_import_nothing_impure(root: Path) -> list[str]:
+    return [
+        breach(root, path, line, f"a protocol may not import {name}")
+        for path, tree in modules(root, "protocols")
+        for line, name in imports(root, path, tree)
+        if name.partition(".")[0] in IMPURE_MODULES
+    ]
+
+
+def protocols_call_nothing_impure(root: Path) -> list[str]:
+    return [
+        breach(root, path, node.lineno, f"a protocol may not call {node.func.id}()")
+        for path, tree in modules(root, "protocols")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in IMPURE_CALLS
+    ]
+
+
+def is_set_type(annotation: ast.expr) -> bool:
+    return re.match(r"(frozen)?set\b", ast.unparse(annotation)) is not None
+
+
+def is_set(node: ast.expr, known: set[str]) -> bool:
+    """Whether an expression is plainly a set: by its form, or because a known set is in it."""
+    if isinstance(node, ast.Set | ast.SetComp):
+        return True
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+    if isinstance(node, ast.BinOp) and isinstance(
+        node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor
+    ):
+        return is_set(node.left, known) or is_set(node.right, known)
+    return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in known
+
+
+def sets_in(scope: ast.AST) -> set[str]:
+    """The names and attributes that are given a set, or declared as one, somewhere in a scope."""
+    known: set[str] = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Assign) and is_set(node.value, set()):
+            known.update(ast.unparse(target) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign) and is_set_type(node.annotation):
+            known.add(ast.unparse(node.target))
+        elif isinstance(node, ast.arg) and node.annotation and is_set_type(node.annotation):
+            known.add(node.arg)
+    return known
+
+
+def iterated(scope: ast.AST) -> Iterator[ast.expr]:
+    """What a scope goes through in a way that shows the order."""
+    blind: set[ast.AST] = set()
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ORDER_BLIND:
+                blind.update(node.args)
+            elif node.func.id in ORDER_BOUND and node not in blind:
+                yield from node.args[:1]
+        elif isinstance(node, ast.For):
+            yield node.iter
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp) and node not in blind:
+            yield from (generator.iter for generator in node.generators)
+
+
+def protocols_iterate_over_no_set(root: Path) -> list[str]:
+    """As far as one can see without types: sets by form, by assignment and by annotation."""
+    found: set[str] = set()
+    for path, tree in modules(root, "protocols"):
+        shared = {name for name in sets_in(tree) if name.startswith("self.")}
+        scopes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        for scope in scopes:
+            known = shared | sets_in(scope)
+            for node in iterated(scope):
+                if is_set(node, known):
+                    what = f"the order of {ast.unparse(node)} is not defined: sort it"
+                    found.add(breach(root, path, node.lineno, what))
+    return sorted(found)
+
+
+def modules_are_short(root: Path) -> list[str]:
+    found = []
+    for path, _ in modules(root):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MODULE_LINES_MAX:
+            found.append(breach(root, path, lines, f"more than {MODULE_LINES_MAX} lines"))
+    return found
+
+
+def functions_are_short(root: Path) -> list[str]:
+    found = []
+    for path, tree in modules(root):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    what = f"{node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+                    found.append(breach(root, path, node.lineno, what))
+    return found
+
+
+def packages_say_what_they_export(root: Path) -> list[str]:
+    found = []
+    for path, tree in modules(root):
+        if path.name != "__init__.py":
+            continue
+        exports = any(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            for node in tree.body
+        ) or any(part_imported(root, name) is not None for _, name in imports(root, path, tree))
+        declared = any(
+            ast.unparse(target) == "__all__"
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        )
+        if exports and not declared:
+            found.append(breach(root, path, 1, "exports names without __all__"))
+    return found
+
+
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    source = io.StringIO(path.read_text(encoding="utf-8"))
+    for token in tokenize.generate_tokens(source.readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def ignored_types_name_the_error(root: Path) -> list[str]:
+    return [
+        breach(root, path, line, "type: ignore without a code")
+        for path in sorted(root.rglob("*.py"))
+        for line, comment in comments(path)
+        if re.search(r"type:\s*ignore(?!\[[\w-]+)", comment)
+    ]
+
+
+def machine_paths(root: Path, paths: list[Path]) -> list[str]:
+    """Places that exist on one machine only."""
+    return [
+        breach(root, path, number, line.strip())
+        for path in paths
+        if path.is_file()
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1
+        )
+        if MACHINE_PATH.search(line)
+    ]
+
+
+def source(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+LONG_FUNCTION = source("def long() -> None:", *["    pass"] * FUNCTION_LINES_MAX)
+
+RED: list[tuple[Rule, str, str]] = [
+    (imports_point_downwards, "event.py", "from ensue.protocols.core import Node"),
+    (imports_point_downwards, "protocols/core.py", "from ensue.runtime import driver"),
+    (imports_point_downwards, "protocols/core.py", "import ensue.store"),
+    (imports_point_downwards, "protocols/merge/node.py", "from ...simulation import world"),
+    (imports_point_downwards, "checkers/total.py", "from ensue.protocols import core"),
+    (imports_point_downwards, "simulation/world.py", "from ensue import checkers"),
+    (imports_point_downwards, "client/bus.py", "from ensue import connect"),
+    (imports_point_downwards, "client/bus.py", "def f():\n    from ensue.cli import main"),
+    (imports_point_downwards, "helpers.py", ""),
+    (protocols_import_nothing_impure, "protocols/core.py", "import time"),
+    (protocols_import_nothing_impure, "protocols/merge/node.py", "from os.path import join"),
+    (protocols_import_nothing_impure, "protocols/core.py", "from random import Random"),
+    (protocols_call_nothing_impure, "protocols/core.py", "key = hash('topic')"),
+    (protocols_call_nothing_impure, "protocols/core.py", "def f(x):\n    return id(x)"),
+    (protocols_iterate_over_no_set, "protocols/core.py", "def f():\n    for x in {1, 2}: g(x)"),
+    (
+        protocols_iterate_over_no_set,
+        "protocols/core.py",
+        "def f(xs):\n    known = set(xs)\n    return [g(x) for x in known]",
+    ),
+    (
+        protocols_iterate_over_no_set,
+        "protocols/core.py",
+        "def f(known: set[str], other):\n    return list(known - other)",
+    ),
+    (
+        protocols_iterate_over_no_set,
+        "protocols/core.py",
+        source(
+            "class A:",
+            "    def __init__(self):",
+            "        self.peers: set[str] = set()",
+            "    def f(self):",
+            "        for peer in self.peers: g(peer)",
+        ),
+    ),
+    (modules_are_short, "event.py", source(*["pass"] * (MODULE_LINES_MAX + 1))),
+    (functions_are_short, "event.py", LONG_FUNCTION),
+    (functions_are_short, "event.py", f"async {LONG_FUNCTION}"),
+    (packages_say_what_they_export, "__init__.py", "from ensue.event import Event"),
+    (packages_say_what_they_export, "client/__init__.py", "from .bus import Bus"),
+    (packages_say_what_they_export, "client/__init__.py", "def connect(): ..."),
+    (ignored_types_name_the_error, "event.py", "x: int = ''  # type: ignore"),
+    (ignored_types_name_the_error, "event.py", "x: int = ''  # type: ignore[]"),
+]
+
+GREEN: list[tuple[Rule, str, str]] = [
+    (imports_point_downwards, "event.py", "from ensue.errors import EnsueError\nimport msgspec"),
+    (imports_point_downwards, "protocols/merge/node.py", "from ensue.protocols.core import Node"),
+    (imports_point_downwards, "protocols/merge/node.py", "from ..core import Node\nimport json"),
+    (imports_point_downwards, "checkers/total.py", "from ensue.trace import Row"),
+    (imports_point_downwards, "cli/main.py", "import ensue\nfrom ensue import connect"),
+    (imports_point_downwards, "__init__.py", "from ensue.client import connect"),
+    (protocols_import_nothing_impure, "runtime/driver.py", "import asyncio, time"),
+    (protocols_import_nothing_impure, "protocols/core.py", "import hashlib, timeit_free"),
+    (protocols_call_nothing_impure, "protocols/core.py", "def f(event):\n    return event.id()"),
+    (
+        protocols_iterate_over_no_set,
+        "protocols/core.py",
+        source(
+            "def f(xs):",
+            "    known = set(xs)",
+            "    for x in sorted(known): g(x)",
+            "    return any(x > 1 for x in known), len(known), {x + 1 for x in known}",
+        ),
+    ),
+    (
+        protocols_iterate_over_no_set,
+        "protocols/core.py",
+        "def f(xs):\n    known = set(xs)\n    return known\ndef g(known):\n    return list(known)",
+    ),
+    (modules_are_short, "event.py", source(*["pass"] * MODULE_LINES_MAX)),
+    (functions_are_short, "event.py", LONG_FUNCTION.removesuffix("    pass\n")),
+    (packages_say_what_they_export, "client/__init__.py", '"""Only a docstring."""'),
+    (
+        packages_say_what_they_export,
+        "__init__.py",
+        'from ensue.event import Event\n__all__ = ["Event"]',
+    ),
+    (ignored_types_name_the_error, "event.py", "x: int = ''  # type: ignore[assignment]"),
+    (ignored_types_name_the_error, "event.py", 'x = "# type: ignore"'),
+]
+
+RULES = list(dict.fromkeys(rule for rule, _, _ in RED))
+
+
+def plant(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_package_keeps_the_rule(rule: Rule) -> None:
+    assert rule(PACKAGE) == []
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), RED)
+def test_the_rule_finds_a_planted_breach(tmp_path: Path, rule: Rule, name: str, text: str) -> None:
+    plant(tmp_path, name, text)
+    (found,) = rule(tmp_path)
+    assert found.startswith(f"{name}:")
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), GREEN)
+def test_the_rule_lets_good_code_pass(tmp_path: Path, rule: Rule, name: str, text: str) -> None:
+    plant(tmp_path, name, text)
+    assert rule(tmp_path) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_does_not_mind_an_empty_tree(tmp_path: Path, rule: Rule) -> None:
+    assert rule(tmp_path) == []
+
+
+def test_tests_name_the_errors_of_types_they_ignore() -> None:
+    assert ignored_types_name_the_error(PROJECT / "tests") == []
+
+
+def test_tracked_files_name_no_place_of_one_machine() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout: nothing is tracked")
+    names = filter(None, listing.stdout.split("\0"))
+    assert machine_paths(PROJECT, [PROJECT / name for name in names]) == []
+
+
+@pytest.mark.parametrize("place", ["work", "tmp"])
+def test_a_planted_machine_path_is_found(tmp_path: Path, place: str) -> None:
+    slash = "/"
+    plant(tmp_path, "bad.md", f"good\nsee {slash}{place}{slash}notes\n")
+    plant(tmp_path, "good.md", f"see docs{slash}{place}{slash}notes, or https://x.y/{place}/z\n")
+    paths = [tmp_path / "bad.md", tmp_path / "good.md", tmp_path / "deleted.md"]
+    (found,) = machine_paths(tmp_path, paths)
+    assert found.startswith("bad.md:2:")
