@@ -1,0 +1,118 @@
+"""Judge a trace: say whether the order that was promised was kept.
+
+Checkers are separate from the protocols and share no code with them. They read rows of a trace
+and nothing else, and believe only what a node can observe: that it published, delivered,
+subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps are never
+believed: a wrong stamp that every node obeys must still be found out.
+
+`check` picks the rules that an order promises and returns a `Report`. Each rule has a module of
+its own, which opens with its exact definition: `fifo`, `total`, `causal`, `complete`.
+"""
+
+from collections.abc import Sequence
+
+from ensue.checkers import causal as causal_order
+from ensue.checkers import complete, fifo, total
+from ensue.checkers.disagreement import Inversions, Side, inversions
+from ensue.checkers.history import History, histories
+from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
+from ensue.errors import BadInput
+from ensue.trace import Row
+
+__all__ = [
+    "ORDERS",
+    "Finding",
+    "Inversions",
+    "Report",
+    "Side",
+    "Subscriber",
+    "Verdict",
+    "Violation",
+    "check",
+    "inversions",
+]
+
+ORDERS = {
+    "total": ("fifo", "total", "complete"),
+    "causal": ("fifo", "causal", "complete"),
+    "fifo": ("fifo", "complete"),
+    "none": ("complete",),
+}
+"""Each order and the rules it promises."""
+
+
+def check(
+    rows: Sequence[Row],
+    order: str = "total",
+    *,
+    causal: bool = False,
+    lossy: bool = False,
+    settle_ns: int | None = None,
+    clock_error_ns: int = 0,
+    violations_max: int = 20,
+) -> Report:
+    """Judge a trace by the order that was promised.
+
+    `causal` adds that rule to any order. `lossy` accepts that events are lost. `settle_ns` and
+    `clock_error_ns` say what counts as owed, see `complete`. At most `violations_max` violations
+    of each rule are explained.
+    """
+    if order not in ORDERS:
+        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
+    if violations_max < 1:
+        raise BadInput(f"violations_max is {violations_max}; expected at least 1")
+    rules = list(ORDERS[order])
+    if causal and "causal" not in rules:
+        rules.insert(-1, "causal")
+    terms = complete.Terms(
+        settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
+    )
+    runs, reasons = histories(rows)
+    collectors = {rule: Collector(rule, violations_max=violations_max) for rule in rules}
+    for history in runs:
+        if not any(history.delivered.values()):
+            reasons.append(f"run {history.run} has no deliveries")
+            continue
+        _judge(history, collectors, terms, violations_max)
+    if not rows:
+        reasons.append("the trace is empty")
+    if "complete" in collectors:
+        _sum_up(collectors["complete"])
+    findings = tuple(collector.finding() for collector in collectors.values())
+    verdicts = [finding.verdict for finding in findings]
+    return Report(
+        verdict=Verdict.worst([*verdicts, *(Verdict.UNKNOWN for _ in reasons)]),
+        order=order,
+        findings=findings,
+        reasons=tuple(reasons),
+        run_count=len({row.run for row in rows}),
+        event_count=sum(len(history.published) for history in runs),
+        delivery_count=sum(len(one) for history in runs for one in history.delivered.values()),
+        subscriber_count=sum(len(history.delivered) for history in runs),
+    )
+
+
+def _judge(
+    history: History, collectors: dict[str, Collector], terms: complete.Terms, violations_max: int
+) -> None:
+    for rule, collector in collectors.items():
+        if rule == "fifo":
+            fifo.judge(history, collector)
+        elif rule == "total":
+            total.judge(history, collector, disagreements_max=violations_max)
+        elif rule == "causal":
+            causal_order.judge(history, collector)
+        else:
+            complete.judge(history, collector, terms)
+
+
+def _sum_up(collector: Collector) -> None:
+    """Tell the counts of all runs as notes."""
+    facts = collector.facts
+    if facts.get("lost"):
+        collector.note(f"{facts['lost']} of {facts['owed']} owed deliveries never came")
+    if facts.get("in doubt"):
+        collector.note(
+            f"{facts['in doubt']} events are in doubt: their publisher crashed for good and "
+            "nobody delivered them"
+        )

@@ -1,0 +1,236 @@
+"""Checks that everybody got what they were owed, once, and nothing else.
+
+Rules, for each subscriber:
+
+- `lost`: an event that was owed never came. An event is owed if it was published after the
+  subscription to its topic took effect, and the subscription lasted to the end of the trace.
+  If it ended, an event is owed if it was published at least `settle_ns` before the end; and, if
+  `gaps` is set, if a later event of the same publisher and topic did come. Near the edges
+  an event may or may not come.
+- `duplicate`: an event came twice.
+- `phantom`: an event came that nobody published, or under another name than it was published.
+- `uninvited`: an event came while there was no subscription to its topic.
+- `void`: an event came although the node that published it had discarded it as void. Such events
+  are owed to nobody.
+
+Tagged deliveries count as deliveries here.
+
+Crashes. A subscription outlives a crash if the node restarts; a node that stays down is owed
+nothing from its crash on. An event is in doubt, and owed to nobody, if its publisher stays down
+and nobody delivered it: it may never have left.
+
+Cost: sorting, and then one look at each event owed, which either is a delivery in the trace or
+a violation. HAZARD: a trace that ends while events are still under way shows them as lost.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+from ensue.checkers.history import Delivery, History, Interval, Publication, ordinal
+from ensue.checkers.verdict import Collector, Subscriber
+
+__all__ = ["Terms", "judge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What counts as owed."""
+
+    settle_ns: int | None = None
+    """How long before its end a subscription is sure to get what is published; None: never."""
+    clock_error_ns: int = 0
+    """By how much the clocks of two nodes may differ, for runs without true time."""
+    lossy: bool = False
+    """Accept losses, and only tell how many there were."""
+    gaps: bool = True
+    """Whether a later event of a publisher proves that an earlier one is lost."""
+
+
+class _Lane:
+    """The events on a topic, of one publisher or of all, by the time they were published."""
+
+    def __init__(self, publications: Iterable[Publication]) -> None:
+        self.by_time = sorted(publications, key=lambda one: (one.time_ns, one.step))
+        self.times = [one.time_ns for one in self.by_time]
+        by_number = sorted(self.by_time, key=lambda one: one.publisher_seq)
+        self._numbers = [one.publisher_seq for one in by_number]
+        self._latest = list(accumulate((one.time_ns for one in by_number), max))
+
+    def between(self, after_ns: int, until_ns: int | None) -> list[Publication]:
+        """List the events published after one time and not after another."""
+        start = bisect_right(self.times, after_ns)
+        end = len(self.times) if until_ns is None else bisect_right(self.times, until_ns)
+        return self.by_time[start:end]
+
+    def below(self, number: int, after_ns: int) -> list[Publication]:
+        """List the events with a smaller number published after a time."""
+        count = bisect_left(self._numbers, number)
+        if not count:
+            return []
+        found = self.between(after_ns, self._latest[count - 1])
+        return [one for one in found if one.publisher_seq < number]
+
+
+def judge(history: History, collector: Collector, terms: Terms) -> None:
+    """Report everything that came wrongly, and everything that did not come."""
+    for subscriber, deliveries in history.delivered.items():
+        _judge_deliveries(history, subscriber, deliveries, collector)
+    _Debts(history, terms).judge(collector)
+
+
+def _judge_deliveries(
+    history: History, subscriber: Subscriber, deliveries: list[Delivery], collector: Collector
+) -> None:
+    name = history.name(subscriber)
+    seen: dict[str, Delivery] = {}
+    for delivery in deliveries:
+        event = delivery.event
+        first = seen.setdefault(event, delivery)
+        wrong: dict[str, str] = {}
+        if first is not delivery:
+            wrong["duplicate"] = f"had delivered it before (its {ordinal(first.position)})"
+        if not _is_published(history, delivery):
+            wrong["phantom"] = _not_published(history, delivery)
+        if event in history.void:
+            node = history.published[event].node
+            wrong["void"] = f"{node}, which published it, had discarded it as void"
+        if not _is_invited(history, subscriber, delivery):
+            wrong["uninvited"] = f"was not subscribed to {delivery.topic} then"
+        for anomaly, why in wrong.items():
+            explain = partial(_explain_delivery, name, delivery, why)
+            collector.violation(anomaly, (subscriber,), (event,), explain)
+
+
+def _explain_delivery(name: str, delivery: Delivery, why: str) -> str:
+    return f"{name} delivered {delivery.event} (its {ordinal(delivery.position)}), but {why}"
+
+
+def _is_published(history: History, delivery: Delivery) -> bool:
+    publication = history.published.get(delivery.event)
+    return publication is not None and _label(publication) == _label(delivery)
+
+
+def _not_published(history: History, delivery: Delivery) -> str:
+    publication = history.published.get(delivery.event)
+    if publication is None:
+        return "nobody published it"
+    return f"as {_label(delivery)}, and it was published as {_label(publication)}"
+
+
+def _label(one: Publication | Delivery) -> str:
+    return f"number {one.publisher_seq} of {one.publisher} on {one.topic}"
+
+
+def _is_invited(history: History, subscriber: Subscriber, delivery: Delivery) -> bool:
+    intervals = history.intervals.get((subscriber, delivery.topic), [])
+    index = bisect_right(intervals, delivery.step, key=lambda one: one.opened_step) - 1
+    if index < 0:
+        return False
+    closed = intervals[index].closed_step
+    return closed is None or delivery.step < closed
+
+
+class _Debts:
+    """What every subscriber is owed."""
+
+    def __init__(self, history: History, terms: Terms) -> None:
+        self._history = history
+        self._terms = terms
+        self._slack_ns = 0 if history.simulated else terms.clock_error_ns
+        came = {one.event for deliveries in history.delivered.values() for one in deliveries}
+        self.doubtful_count = 0
+        topics: dict[str, list[Publication]] = {}
+        lanes: dict[tuple[str, str], list[Publication]] = {}
+        for publication in history.published.values():
+            if publication.event in history.void:
+                continue
+            if publication.node in history.down and publication.event not in came:
+                self.doubtful_count += 1
+                continue
+            topics.setdefault(publication.topic, []).append(publication)
+            lanes.setdefault((publication.publisher, publication.topic), []).append(publication)
+        self._topics = {topic: _Lane(ones) for topic, ones in topics.items()}
+        self._lanes = {key: _Lane(ones) for key, ones in lanes.items()}
+
+    def judge(self, collector: Collector) -> None:
+        history = self._history
+        owed_count = lost_count = 0
+        by_topic: dict[tuple[Subscriber, str], list[Delivery]] = {}
+        for subscriber, deliveries in history.delivered.items():
+            for delivery in deliveries:
+                by_topic.setdefault((subscriber, delivery.topic), []).append(delivery)
+        came = {
+            subscriber: {one.event for one in deliveries}
+            for subscriber, deliveries in history.delivered.items()
+        }
+        for (subscriber, topic), intervals in history.intervals.items():
+            owed: dict[str, str] = {}
+            for interval in intervals:
+                self._owe(interval, topic, by_topic.get((subscriber, topic), []), owed)
+            owed_count += len(owed)
+            lost = [event for event in owed if event not in came[subscriber]]
+            lost_count += len(lost)
+            if self._terms.lossy:
+                continue
+            for event in lost:
+                explain = partial(self._explain, subscriber, event, owed[event])
+                collector.violation("lost", (subscriber,), (event,), explain)
+        if self._terms.lossy:
+            collector.tally({"owed": owed_count, "lost": lost_count})
+        collector.tally({"in doubt": self.doubtful_count})
+
+    def _owe(
+        self, interval: Interval, topic: str, deliveries: list[Delivery], owed: dict[str, str]
+    ) -> None:
+        """Add what is owed within an interval, with the reason why."""
+        after_ns = interval.opened_ns + self._slack_ns
+        lane = self._topics.get(topic)
+        if lane is None:
+            return
+        if interval.closed_ns is None:
+            for one in lane.between(after_ns, None):
+                owed.setdefault(one.event, "was subscribed to the end")
+            return
+        settle_ns = self._terms.settle_ns
+        if settle_ns is not None:
+            until_ns = interval.closed_ns - settle_ns - self._slack_ns
+            for one in lane.between(after_ns, until_ns):
+                owed.setdefault(one.event, "stayed subscribed for long enough")
+        if self._terms.gaps:
+            self._owe_gaps(interval, topic, deliveries, owed)
+
+    def _owe_gaps(
+        self, interval: Interval, topic: str, deliveries: list[Delivery], owed: dict[str, str]
+    ) -> None:
+        """Add what a publisher had published before the last of it that came."""
+        start = bisect_right(deliveries, interval.opened_step, key=lambda one: one.step)
+        end = len(deliveries)
+        if interval.closed_step is not None:
+            end = bisect_left(deliveries, interval.closed_step, key=lambda one: one.step)
+        furthest: dict[str, Delivery] = {}
+        for delivery in deliveries[start:end]:
+            if not _is_published(self._history, delivery):
+                continue
+            known = furthest.setdefault(delivery.publisher, delivery)
+            if delivery.publisher_seq > known.publisher_seq:
+                furthest[delivery.publisher] = delivery
+        after_ns = interval.opened_ns + self._slack_ns
+        for publisher, last in furthest.items():
+            lane = self._lanes.get((publisher, topic))
+            if lane is None:
+                continue
+            for one in lane.below(last.publisher_seq, after_ns):
+                owed.setdefault(one.event, f"did deliver {last.event}, a later one of {publisher}")
+
+    def _explain(self, subscriber: Subscriber, event: str, reason: str) -> str:
+        name = self._history.name(subscriber)
+        publication = self._history.published[event]
+        verdict = self._history.discarded.get((subscriber.node, event))
+        discarded = "" if verdict is None else f"; {subscriber.node} discarded it as {verdict}"
+        return (
+            f"{name} never delivered {event}, which {publication.publisher} published on "
+            f"{publication.topic} after {name} had subscribed; {name} {reason}{discarded}"
+        )

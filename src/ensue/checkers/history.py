@@ -1,0 +1,301 @@
+"""Rows of a trace, sorted into what the checkers ask for: one `History` a run.
+
+Event ids are unique within a run only, and nodes of two runs never met: nothing is ever compared
+across runs. Within a run the only order that is believed is `step`, node by node. Row position,
+`position` and `stamp` are never looked at.
+
+A run whose rows contradict each other is not judged: the reason is returned in its stead. That
+keeps every checker free of half-believed rows.
+
+Time. Whether an event was published before a subscription took effect is a question of time,
+because it concerns two nodes. A run in which every row that matters has `true_ns` is judged by
+it; any other run is judged by `at_ns`, give or take the clock error.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ensue.checkers.verdict import Subscriber
+from ensue.trace import ACTIONS, Row
+
+__all__ = ["Delivery", "History", "Interval", "Publication", "histories", "ordinal"]
+
+_TIMED = frozenset({"published", "subscribed", "unsubscribed", "crashed"})
+_NAMED = frozenset({"published", "delivered"})
+
+
+class Publication(msgspec.Struct, frozen=True, gc=False):
+    """A `published` row."""
+
+    event: str
+    topic: str
+    publisher: str
+    publisher_seq: int
+    node: str
+    step: int
+    time_ns: int
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A `delivered` row."""
+
+    event: str
+    topic: str
+    publisher: str
+    publisher_seq: int
+    step: int
+    position: int
+    """1, 2, 3, … among the deliveries of its subscriber, counted here."""
+    tagged: bool
+    """Whether the subscriber was told that this delivery breaks the order."""
+
+
+@dataclass(slots=True)
+class Interval:
+    """How long a subscription to a topic lasted."""
+
+    opened_step: int
+    opened_ns: int
+    closed_step: int | None = None
+    """None: to the end of the trace."""
+    closed_ns: int | None = None
+    """None: the subscriber could still receive at the end of the trace."""
+
+
+@dataclass(slots=True)
+class History:
+    """One run."""
+
+    run: str
+    simulated: bool
+    """Whether times are true times; otherwise they are readings of the nodes' clocks."""
+    published: dict[str, Publication] = field(default_factory=dict)
+    """By event."""
+    delivered: dict[Subscriber, list[Delivery]] = field(default_factory=dict)
+    """In step order, for every subscriber that ever subscribed or delivered."""
+    publications_at: dict[str, list[Publication]] = field(default_factory=dict)
+    """By node, in step order."""
+    deliveries_at: dict[str, list[Delivery]] = field(default_factory=dict)
+    """By node, in step order, over all its subscriptions."""
+    intervals: dict[tuple[Subscriber, str], list[Interval]] = field(default_factory=dict)
+    """By subscriber and topic, in step order."""
+    discarded: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By node and event: why the node discarded it."""
+    void: set[str] = field(default_factory=set)
+    """Events that the node that published them discarded as void."""
+    down: set[str] = field(default_factory=set)
+    """Nodes that crashed and never restarted."""
+    _names: dict[Subscriber, str] = field(default_factory=dict)
+
+    def name(self, subscriber: Subscriber) -> str:
+        """Name a subscriber in a sentence: by its node alone if that says it all."""
+        if not self._names:
+            subscriptions = Counter(known.node for known in self.delivered)
+            for known in self.delivered:
+                alone = subscriptions[known.node] == 1 or not known.subscription
+                self._names[known] = known.node if alone else f"{known.node}/{known.subscription}"
+        return self._names[subscriber]
+
+    def judged(self, subscriber: Subscriber) -> list[Delivery]:
+        """List the first delivery of each event that was not tagged: what order is judged by."""
+        seen: set[str] = set()
+        first: list[Delivery] = []
+        for delivery in self.delivered[subscriber]:
+            if not delivery.tagged and delivery.event not in seen:
+                seen.add(delivery.event)
+                first.append(delivery)
+        return first
+
+
+def histories(rows: Iterable[Row]) -> tuple[list[History], list[str]]:
+    """Split a trace into runs; also say which runs can't be judged, and why."""
+    by_run: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        by_run.setdefault(row.run, {}).setdefault(row.node, []).append(row)
+    good: list[History] = []
+    reasons: list[str] = []
+    for run in sorted(by_run):
+        nodes = {node: by_run[run][node] for node in sorted(by_run[run])}
+        for node_rows in nodes.values():
+            node_rows.sort(key=lambda row: row.step)
+        problem = _contradiction(nodes.values())
+        if problem is None:
+            good.append(_history(run, nodes))
+        else:
+            reasons.append(f"run {run} is malformed: {problem}")
+    return good, reasons
+
+
+def ordinal(number: int) -> str:
+    """Say a position in words: 1st, 2nd, 3rd, 4th and so on."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}th" if 10 <= number % 100 <= 20 else f"{number}{ending}"
+
+
+def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
+    """Say what keeps the rows of a run from being believed, if anything does."""
+    published: dict[str, Row] = {}
+    numbers: dict[tuple[str | None, str | None, int | None], Row] = {}
+    for rows in nodes:
+        step = None
+        for row in rows:
+            if row.step == step:
+                return f"node {row.node} has two rows with step {step}"
+            step = row.step
+            problem = _missing(row)
+            if problem is not None:
+                return f"{problem} (node {row.node}, step {step})"
+            if row.action != "published" or row.event is None:
+                continue
+            number = (row.publisher, row.topic, row.publisher_seq)
+            for earlier in (published.get(row.event), numbers.get(number)):
+                if earlier is not None:
+                    return (
+                        f"{earlier.event} (node {earlier.node}, step {earlier.step}) and "
+                        f"{row.event} (node {row.node}, step {step}) were published as one event"
+                    )
+            published[row.event] = row
+            numbers[number] = row
+    return None
+
+
+def _missing(row: Row) -> str | None:
+    if row.action not in ACTIONS:
+        return f"there is no action {row.action!r}"
+    needed: dict[str, object] = {}
+    if row.action in _NAMED:
+        needed = {
+            "event": row.event,
+            "topic": row.topic,
+            "publisher": row.publisher,
+            "publisher_seq": row.publisher_seq,
+        }
+    elif row.action in {"subscribed", "unsubscribed"}:
+        needed = {"topic": row.topic}
+    for column, value in needed.items():
+        if value is None:
+            return f"a {row.action} row without {column}"
+    return None
+
+
+def _history(run: str, nodes: dict[str, list[Row]]) -> History:
+    simulated = all(
+        row.true_ns is not None for rows in nodes.values() for row in rows if row.action in _TIMED
+    )
+    history = History(run=run, simulated=simulated)
+    for node, rows in nodes.items():
+        _Reader(history, node).read(rows)
+    for (node, event), verdict in history.discarded.items():
+        publication = history.published.get(event)
+        if verdict == "void" and publication is not None and publication.node == node:
+            history.void.add(event)
+    return history
+
+
+class _Reader:
+    """Turns the rows of one node, in step order, into its part of the history."""
+
+    def __init__(self, history: History, node: str) -> None:
+        self._history = history
+        self._node = node
+        self._crash: Row | None = None
+        self._down = False
+        self._open: dict[tuple[Subscriber, str], Interval] = {}
+
+    def read(self, rows: Sequence[Row]) -> None:
+        handlers = {
+            "published": self._published,
+            "delivered": self._delivered,
+            "subscribed": self._subscribed,
+            "unsubscribed": self._unsubscribed,
+            "discarded": self._discarded,
+            "crashed": self._crashed,
+            "restarted": self._restarted,
+        }
+        for row in rows:
+            handler = handlers.get(row.action)
+            if handler is not None:
+                handler(row)
+        if self._down and self._crash is not None:
+            self._history.down.add(self._node)
+            for interval in self._open.values():
+                interval.closed_ns = self._time_ns(self._crash)
+
+    def _published(self, row: Row) -> None:
+        event, topic, publisher, publisher_seq = _identity(row)
+        publication = Publication(
+            event, topic, publisher, publisher_seq, row.node, row.step, self._time_ns(row)
+        )
+        self._history.published[event] = publication
+        self._history.publications_at.setdefault(row.node, []).append(publication)
+
+    def _delivered(self, row: Row) -> None:
+        event, topic, publisher, publisher_seq = _identity(row)
+        earlier = self._history.delivered.setdefault(self._subscriber(row), [])
+        delivery = Delivery(
+            event, topic, publisher, publisher_seq, row.step, len(earlier) + 1, row.verdict != ""
+        )
+        earlier.append(delivery)
+        self._history.deliveries_at.setdefault(row.node, []).append(delivery)
+
+    def _subscribed(self, row: Row) -> None:
+        assert row.topic is not None
+        self._close(row, forgetful=True)
+        subscriber = self._subscriber(row)
+        interval = Interval(opened_step=row.step, opened_ns=self._time_ns(row))
+        self._history.delivered.setdefault(subscriber, [])
+        self._history.intervals.setdefault((subscriber, row.topic), []).append(interval)
+        self._open[subscriber, row.topic] = interval
+
+    def _unsubscribed(self, row: Row) -> None:
+        self._close(row)
+
+    def _close(self, row: Row, *, forgetful: bool = False) -> None:
+        """Close an interval.
+
+        A node that subscribes anew without having left did so because it forgot: its former
+        subscription ended with its last crash, if it crashed since.
+        """
+        assert row.topic is not None
+        interval = self._open.pop((self._subscriber(row), row.topic), None)
+        if interval is None:
+            return
+        crash = self._crash
+        interval.closed_step = row.step
+        interval.closed_ns = self._time_ns(row)
+        if forgetful and crash is not None and crash.step > interval.opened_step:
+            interval.closed_ns = self._time_ns(crash)
+
+    def _discarded(self, row: Row) -> None:
+        """Keep the verdict; `void` stays, since an event is void for good."""
+        if row.event is None:
+            return
+        key = (self._node, row.event)
+        if self._history.discarded.get(key) != "void":
+            self._history.discarded[key] = row.verdict
+
+    def _crashed(self, row: Row) -> None:
+        self._crash = row
+        self._down = True
+
+    def _restarted(self, _row: Row) -> None:
+        self._down = False
+
+    def _subscriber(self, row: Row) -> Subscriber:
+        return Subscriber(row.run, row.node, row.subscription or "")
+
+    def _time_ns(self, row: Row) -> int:
+        if self._history.simulated and row.true_ns is not None:
+            return row.true_ns
+        return row.at_ns
+
+
+def _identity(row: Row) -> tuple[str, str, str, int]:
+    assert row.event is not None
+    assert row.topic is not None
+    assert row.publisher is not None
+    assert row.publisher_seq is not None
+    return row.event, row.topic, row.publisher, row.publisher_seq
