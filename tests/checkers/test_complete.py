@@ -1,0 +1,184 @@
+"""Completeness: one test an anomaly, with the words of its witness."""
+
+from tests.checkers.helpers import Script
+
+from ensue.checkers import Report, Verdict, check
+
+
+def told(report: Report) -> list[tuple[str, str]]:
+    return [(one.anomaly, one.because) for one in report["complete"].violations]
+
+
+def lost(event: str, reason: str) -> tuple[str, str]:
+    return (
+        "lost",
+        f"s1 never delivered {event}, which p1 published on x after s1 had subscribed; s1 {reason}",
+    )
+
+
+def test_an_event_owed_to_an_open_subscription_is_lost() -> None:
+    rows = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b").deliver("s1", "a")
+    report = check(rows.rows)
+    assert told(report) == [lost("b", "was subscribed to the end")]
+    assert report["complete"].anomaly_counts == {"lost": 1}
+
+
+def test_a_discarded_event_is_lost_and_the_reason_is_told() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    rows = script.discard("s1", "a", "late").deliver("s1", "b").rows
+    assert told(check(rows)) == [lost("a", "was subscribed to the end; s1 discarded it as late")]
+
+
+def test_what_was_published_before_the_subscription_is_not_owed() -> None:
+    script = Script().publish("p1", "a").subscribe("s1", "x").publish("p1", "b").deliver("s1", "b")
+    assert check(script.rows).verdict == Verdict.VALID
+
+
+def closed() -> Script:
+    """Lose b and d: b before an event that came, d after the last one."""
+    script = Script().subscribe("s1", "x")
+    for event in "abcd":
+        script.publish("p1", event)
+    return script.deliver("s1", "a", "c").leave("s1", "x").publish("p1", "e")
+
+
+def test_a_closed_subscription_is_judged_by_gaps() -> None:
+    assert told(check(closed().rows)) == [lost("b", "did deliver c, a later one of p1")]
+
+
+def test_a_gap_proves_nothing_where_no_order_was_promised() -> None:
+    assert check(closed().rows, "none").verdict == Verdict.VALID
+
+
+def test_settling_time_makes_a_closed_subscription_owe_more() -> None:
+    # d was published three nanoseconds before the end.
+    long_enough = [
+        lost("b", "stayed subscribed for long enough"),
+        lost("d", "stayed subscribed for long enough"),
+    ]
+    assert told(check(closed().rows, settle_ns=3)) == long_enough
+    assert told(check(closed().rows, settle_ns=4)) == long_enough[:1]
+
+
+def test_clocks_are_believed_only_beyond_their_error() -> None:
+    script = Script(simulated=False).subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    rows = script.deliver("s1", "b").rows
+    assert told(check(rows, clock_error_ns=0)) == [lost("a", "was subscribed to the end")]
+    assert check(rows, clock_error_ns=1).verdict == Verdict.VALID
+
+
+def test_true_time_needs_no_allowance() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    rows = script.deliver("s1", "b").rows
+    assert told(check(rows, clock_error_ns=1)) == [lost("a", "was subscribed to the end")]
+
+
+def test_lossy_accepts_losses_and_nothing_else() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b").deliver("s1", "b")
+    report = check(script.rows, lossy=True)
+    assert report.verdict == Verdict.VALID
+    assert report["complete"].notes == ("1 of 2 owed deliveries never came",)
+    script.deliver("s1", "b")
+    assert check(script.rows, "none", lossy=True).verdict == Verdict.INVALID
+
+
+def test_a_second_delivery_is_a_duplicate_even_if_tagged() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").deliver("s1", "a")
+    report = check(script.deliver("s1", "a", verdict="out_of_order").rows)
+    assert told(report) == [
+        ("duplicate", "s1 delivered a (its 2nd), but had delivered it before (its 1st)")
+    ]
+    assert report["fifo"].verdict == Verdict.VALID
+
+
+def test_an_event_nobody_published_is_a_phantom() -> None:
+    report = check(Script().subscribe("s1", "x").deliver("s1", "ghost").rows)
+    assert told(report) == [("phantom", "s1 delivered ghost (its 1st), but nobody published it")]
+
+
+def test_an_event_under_another_number_is_a_phantom() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a")
+    script.row(
+        "s1",
+        "delivered",
+        event="a",
+        topic="x",
+        publisher="p1",
+        publisher_seq=7,
+        subscription="main",
+    )
+    assert told(check(script.rows)) == [
+        (
+            "phantom",
+            (
+                "s1 delivered a (its 1st), but as number 7 of p1 on x, "
+                "and it was published as number 1 of p1 on x"
+            ),
+        )
+    ]
+
+
+def test_a_delivery_outside_every_subscription_is_uninvited() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b", "y")
+    script.deliver("s1", "a", "b").publish("p1", "c").leave("s1", "x").deliver("s1", "c")
+    assert told(check(script.rows)) == [
+        ("uninvited", "s1 delivered b (its 2nd), but was not subscribed to y then"),
+        ("uninvited", "s1 delivered c (its 3rd), but was not subscribed to x then"),
+    ]
+
+
+def test_a_subscription_of_another_name_invites_nothing() -> None:
+    script = Script().subscribe("s1", "x", subscription="other").publish("p1", "a")
+    script.deliver("s1", "a", subscription="other").deliver("s1", "a", subscription="main")
+    assert told(check(script.rows)) == [
+        ("uninvited", "s1/main delivered a (its 1st), but was not subscribed to x then")
+    ]
+
+
+def test_a_void_event_is_owed_to_nobody_and_delivered_to_nobody() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    script.discard("p1", "a", "void").deliver("s1", "b")
+    assert check(script.rows).verdict == Verdict.VALID
+    script.subscribe("s2", "x").deliver("s2", "a")
+    assert told(check(script.rows)) == [
+        (
+            "void",
+            "s2 delivered a (its 1st), but p1, which published it, had discarded it as void",
+        )
+    ]
+
+
+def test_only_the_publisher_can_void_an_event() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    script.discard("s1", "a", "void").deliver("s1", "b")
+    assert told(check(script.rows)) == [
+        lost("a", "was subscribed to the end; s1 discarded it as void")
+    ]
+
+
+def test_a_subscriber_that_stays_down_is_owed_nothing_after_its_crash() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").deliver("s1", "a").crash("s1")
+    script.publish("p1", "b")
+    assert check(script.rows).verdict == Verdict.VALID
+    script.restart("s1")
+    assert told(check(script.rows)) == [lost("b", "was subscribed to the end")]
+
+
+def test_a_subscriber_that_subscribes_anew_after_a_crash_is_owed_nothing_in_between() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").deliver("s1", "a").crash("s1")
+    script.publish("p1", "b").restart("s1").subscribe("s1", "x").publish("p1", "c")
+    script.deliver("s1", "c")
+    assert check(script.rows).verdict == Verdict.VALID
+    assert check(script.rows, settle_ns=0).verdict == Verdict.VALID
+
+
+def test_an_event_of_a_publisher_that_stays_down_is_in_doubt_until_somebody_delivers_it() -> None:
+    script = Script().subscribe("s1", "x").subscribe("s2", "x")
+    script.publish("p1", "a").publish("p1", "b").crash("p1").deliver("s1", "a").deliver("s2", "a")
+    report = check(script.rows)
+    assert report.verdict == Verdict.VALID
+    assert report["complete"].notes == (
+        "1 events are in doubt: their publisher crashed for good and nobody delivered them",
+    )
+    script.deliver("s2", "b")
+    assert told(check(script.rows)) == [lost("b", "was subscribed to the end")]

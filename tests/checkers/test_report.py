@@ -1,0 +1,145 @@
+"""What `check` makes of odd input, and how a report reads."""
+
+import json
+from collections.abc import Callable
+from itertools import permutations
+
+import msgspec
+import pytest
+from tests.checkers.helpers import Script
+
+from ensue.checkers import ORDERS, Verdict, check, cycles
+from ensue.errors import BadInput
+from ensue.trace import Row
+
+
+def good() -> list[Row]:
+    return Script().subscribe("s1", "x").publish("p1", "a").deliver("s1", "a").rows
+
+
+def test_row_position_means_nothing() -> None:
+    rows = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    every = rows.deliver("s1", "a", "b").rows
+    assert {check(list(order)).verdict for order in permutations(every)} == {Verdict.VALID}
+
+
+def test_stamps_and_positions_are_never_believed() -> None:
+    rows = [msgspec.structs.replace(row, stamp={"x": 9}, position=99) for row in good()]
+    assert check(rows) == check(good())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda rows: [], "the trace is empty"),
+        (lambda rows: rows[:2], "run r has no deliveries"),
+        (
+            lambda rows: [*rows, rows[2]],
+            "run r is malformed: node s1 has two rows with step 2",
+        ),
+        (
+            lambda rows: [*rows[:2], msgspec.structs.replace(rows[2], event=None)],
+            "run r is malformed: a delivered row without event (node s1, step 2)",
+        ),
+        (
+            lambda rows: [*rows[:2], msgspec.structs.replace(rows[2], publisher_seq=None)],
+            "run r is malformed: a delivered row without publisher_seq (node s1, step 2)",
+        ),
+        (
+            lambda rows: [msgspec.structs.replace(rows[0], topic=None), *rows[1:]],
+            "run r is malformed: a subscribed row without topic (node s1, step 1)",
+        ),
+        (
+            lambda rows: [*rows, msgspec.structs.replace(rows[2], step=9, action="devoured")],
+            "run r is malformed: there is no action 'devoured' (node s1, step 9)",
+        ),
+        (
+            lambda rows: [*rows, msgspec.structs.replace(rows[1], node="p2", event="b")],
+            (
+                "run r is malformed: a (node p1, step 1) and b (node p2, step 1) "
+                "were published as one event"
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_unknown_with_the_reason(
+    spoil: Callable[[list[Row]], list[Row]], reason: str
+) -> None:
+    report = check(spoil(good()))
+    assert report.verdict == Verdict.UNKNOWN
+    assert report.reasons == (reason,)
+    assert f"unknown: {reason}" in report.sentences()
+
+
+def test_a_witness_in_one_run_outweighs_a_run_that_cannot_be_judged() -> None:
+    bad = Script(run="bad").subscribe("s1", "x").deliver("s1", "ghost").rows
+    empty = Script(run="empty").subscribe("s1", "x").rows
+    report = check([*bad, *empty])
+    assert report.verdict == Verdict.INVALID
+    assert report.reasons == ("run empty has no deliveries",)
+
+
+def test_each_order_has_its_rules() -> None:
+    checked = {
+        order: [finding.checker for finding in check(good(), order).findings] for order in ORDERS
+    }
+    assert checked == {
+        "total": ["fifo", "total", "complete"],
+        "causal": ["fifo", "causal", "complete"],
+        "fifo": ["fifo", "complete"],
+        "none": ["complete"],
+    }
+    with_causal = check(good(), "total", causal=True)
+    assert [finding.checker for finding in with_causal.findings] == [
+        "fifo",
+        "total",
+        "causal",
+        "complete",
+    ]
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"no order 'partial'.*total, causal, fifo, none"):
+        check(good(), "partial")
+
+
+def test_a_report_keeps_at_least_one_witness() -> None:
+    with pytest.raises(BadInput, match="violations_max is 0"):
+        check(good(), violations_max=0)
+
+
+def test_violations_beyond_the_limit_are_counted() -> None:
+    script = Script().subscribe("s1", "x")
+    for number in range(7):
+        script.deliver("s1", f"ghost{number}")
+    report = check(script.rows, "none", violations_max=2)
+    assert report["complete"].violation_count == 7
+    assert report.sentences() == [
+        "invalid: checked complete on 7 deliveries of 0 events to 1 subscriber",
+        "complete (phantom): s1 delivered ghost0 (its 1st), but nobody published it",
+        "complete (phantom): s1 delivered ghost1 (its 2nd), but nobody published it",
+        "complete: and 5 more",
+    ]
+
+
+def test_a_report_is_plain_values() -> None:
+    report = check(Script().subscribe("s1", "x").deliver("s1", "ghost").rows, "none")
+    plain = json.loads(json.dumps(report.to_dict()))
+    assert plain["verdict"] == "invalid"
+    assert plain["findings"][0]["anomaly_counts"] == {"phantom": 1}
+    assert plain["findings"][0]["violations"][0]["subscribers"] == [
+        {"run": "r", "node": "s1", "subscription": "main"}
+    ]
+
+
+def test_a_missing_finding_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        check(good(), "none")["total"]
+
+
+def test_components_of_long_sequences_need_no_recursion() -> None:
+    length = 50_000
+    forward = list(range(length))
+    assert cycles.components([forward, forward[::2]]) == []
+    assert cycles.components([forward, [length - 1, 0]]) == [forward]
+    assert cycles.components([forward, [5, 4], [9, 7]]) == [[4, 5], [7, 8, 9]]
