@@ -188,6 +188,10 @@ class TopicLog:
         """Return None: an ENS keeps no time."""
         return None
 
+    def ends(self) -> dict[str, int]:
+        """Return the last slot taken of each topic."""
+        return {topic: log.next - 1 for topic, log in self._topics.items()}
+
     def take_effects(self) -> Sequence[Effect]:
         """Drain the answers."""
         effects, self._effects = self._effects, []

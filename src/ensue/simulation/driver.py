@@ -127,7 +127,7 @@ class Driver(Loop):
         now_ns = process.clock.read(self.now_ns)
         recorder = self.recorder
         if recorder is not None and recorder.peer_frames:
-            recorder.frame("received", process.name, frame, now_ns, self.now_ns, size or None)
+            recorder.frame("received", process.seen_as, frame, now_ns, self.now_ns, size or None)
         process.node.receive(frame, source=source, now_ns=now_ns)
         self._drain(process)
 
@@ -281,7 +281,9 @@ class Driver(Loop):
         for outcome in outcomes:
             if recorder is not None and not isinstance(outcome, Publish):
                 now_ns = process.clock.read(self.now_ns)
-                recorder.outcome(process.name, process.subscription, outcome, now_ns, self.now_ns)
+                recorder.outcome(
+                    process.seen_as, process.subscription, outcome, now_ns, self.now_ns
+                )
             if self.on_outcome is not None:
                 self.on_outcome(process.name, outcome)
                 if process.incarnation != incarnation:
@@ -290,7 +292,7 @@ class Driver(Loop):
     def _record_published(self, recorder: Recorder, process: Process, event: Event) -> None:
         size = self._pack(request_for(Broadcast(event)))[1]
         now_ns = process.clock.read(self.now_ns)
-        recorder.published(process.name, event, now_ns, self.now_ns, size or None)
+        recorder.published(process.seen_as, event, now_ns, self.now_ns, size or None)
 
     def _ask_ens(self, process: Process, effect: Broadcast | Attach | Detach) -> None:
         event = effect.event if isinstance(effect, Broadcast) else None
@@ -318,9 +320,9 @@ class Driver(Loop):
         if recorder is not None and (broadcast is not None or recorder.peer_frames):
             now_ns = process.clock.read(self.now_ns)
             if broadcast is not None:
-                recorder.sent(process.name, broadcast, now_ns, self.now_ns, size or None)
+                recorder.sent(process.seen_as, broadcast, now_ns, self.now_ns, size or None)
             else:
-                recorder.frame("sent", process.name, frame, now_ns, self.now_ns, size or None)
+                recorder.frame("sent", process.seen_as, frame, now_ns, self.now_ns, size or None)
         target = self._processes.get(peer)
         if target is None:
             self.frames_undelivered += 1

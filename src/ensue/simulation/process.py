@@ -39,6 +39,8 @@ class Process:
         "node",
         "outputs",
         "pauses",
+        "removed",
+        "seen_as",
         "server",
         "service_over",
         "site",
@@ -57,6 +59,7 @@ class Process:
         *,
         site: str,
         subscription: str,
+        seen_as: str,
         clock: Clock,
         disk: Disk[Sequence[Effect]],
         server: Server | None,
@@ -66,6 +69,9 @@ class Process:
         self.factory = factory
         self.site = site
         self.subscription = subscription
+        self.seen_as = seen_as
+        """The node's name in the trace."""
+        self.removed = False
         self.clock = clock
         self.disk = disk
         self.server = server

@@ -72,10 +72,16 @@ class World(Driver):
         *,
         site: str = "",
         subscription: str | None = None,
+        seen_as: str | None = None,
         clock: ClockConfig | None = None,
+        disk: DiskConfig | None = None,
         records: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Add a node, up from now on. `subscription` is its name in the trace, else the node's.
+        """Add a node, up from now on.
+
+        `subscription` is the name of its subscription in the trace, else the node's. `seen_as` is
+        the node's own name in the trace: several nodes of one program may share it. `disk` replaces
+        the world's kind of disk.
 
         What the node wants done from the start is done when the world runs, so that nodes added
         after it are there.
@@ -89,8 +95,9 @@ class World(Driver):
             factory,
             site=site,
             subscription=name if subscription is None else subscription,
+            seen_as=name if seen_as is None else seen_as,
             clock=Clock(clock),
-            disk=Disk(self._disk_config),
+            disk=Disk(disk or self._disk_config),
             server=None if queueing is None else Server(queueing),
             card=Card(queueing) if queueing is not None and has_card else None,
         )
@@ -197,7 +204,7 @@ class World(Driver):
         process.disk.crash(self.stream("faults"))
         process.forget(self.now_ns)
         if self.recorder is not None:
-            self.recorder.crashed(name, process.clock.read(self.now_ns), self.now_ns)
+            self.recorder.crashed(process.seen_as, process.clock.read(self.now_ns), self.now_ns)
         if restart_after_ns is not None:
             due_ns = self.now_ns + restart_after_ns
             self.schedule(due_ns, self._restart, (process, process.incarnation))
@@ -206,6 +213,11 @@ class World(Driver):
         """Bring a node up from what it synced; nothing happens if it is up."""
         process = self._process(name)
         self._restart(process, process.incarnation)
+
+    def remove(self, name: str) -> None:
+        """Take a node down for ever: no restart and no healing brings it back."""
+        self.crash(name)
+        self._process(name).removed = True
 
     def jump_clock(self, name: str, by_ns: int, *, monotone: bool = True) -> None:
         """Move a node's clock; see `clocks` for what it sees."""
@@ -245,12 +257,13 @@ class World(Driver):
             self.jump_clock(fault.node, fault.by_ns, monotone=fault.monotone)
 
     def _restart(self, process: Process, incarnation: int) -> None:
-        if process.node is not None or process.incarnation != incarnation:
+        stale = process.incarnation != incarnation
+        if process.node is not None or process.removed or stale:
             return
         now_ns = process.clock.read(self.now_ns)
         process.node = process.factory(process.disk.snapshot(), now_ns)
         if self.recorder is not None:
-            self.recorder.restarted(process.name, now_ns, self.now_ns)
+            self.recorder.restarted(process.seen_as, now_ns, self.now_ns)
         self._drain(process)
 
     def _process(self, name: str) -> Process:

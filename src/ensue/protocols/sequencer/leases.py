@@ -83,6 +83,14 @@ class Leases:
         self._voiding: dict[tuple[str, int], Lease] = {}
         """By topic and slot: what the ENS's answer to a void names."""
 
+    def open_count(self) -> int:
+        """Count the stamps whose events are not known to be out or void."""
+        return sum(
+            lease.state in (OPEN, VOIDING)
+            for leases in self._by_client.values()
+            for lease in leases.values()
+        )
+
     def add(self, lease: Lease) -> None:
         """Take in a lease."""
         self._by_client.setdefault((lease.publisher, lease.origin), {})[lease.number] = lease

@@ -130,6 +130,11 @@ class SequencerNode:
         for key in sorted(records or {}, key=_record_order):
             self._restore(key, (records or {})[key], now_ns)
 
+    @property
+    def open_count(self) -> int:
+        """How many stamps are out whose events are not known to be out or void."""
+        return self._leases.open_count()
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame from a client, a neighbour or the ENS."""
         handler = self._HANDLERS.get(type(frame))

@@ -282,3 +282,5 @@ class Publisher:
         for place, record in sorted(places, key=lambda each: each[0]):
             self._place = max(self._place, place)
             self._add(_Outgoing(record.event, record.origin, record.number, place))
+            # Said again: the crash may have come between the record and the word.
+            self._effects.append(Publish(record.event))

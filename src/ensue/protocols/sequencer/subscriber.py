@@ -18,7 +18,7 @@ crash of the application before it acted on it loses it.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -130,6 +130,17 @@ class Subscriber:
     def held_count(self) -> int:
         """How many events are held back."""
         return self._queue.held_count
+
+    def waits(self, ends: Mapping[str, int]) -> Iterator[str]:
+        """Say what this subscriber still waits for, given the last slot of each topic."""
+        if self._change is not None:
+            yield f"waits for change {self._change.number}"
+        if self._queue.held_count:
+            yield f"holds {self._queue.held_count} events back"
+        if self.config.reliable:
+            for topic, slot in self._queue.clock.items():
+                if slot < ends.get(topic, 0):
+                    yield f"is at {slot} of {ends[topic]} of {topic}"
 
     # -- Commands -------------------------------------------------------------------------------
 

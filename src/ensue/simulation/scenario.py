@@ -1,0 +1,169 @@
+"""A scenario: who is where, who publishes and subscribes what and when, and what goes wrong.
+
+A scenario is a value. A file states it (`scenario_file`), a swarm draws it from a seed (`swarm`),
+and `run` plays it. Together with a seed it decides a run completely.
+"""
+
+import msgspec
+
+from ensue.errors import ConfigurationError
+from ensue.protocols.ens import EnsConfig
+from ensue.protocols.link import LinkConfig
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.simulation.clocks import ClockConfig
+from ensue.simulation.disks import DiskConfig
+from ensue.simulation.faults import Faults
+from ensue.simulation.network import NetworkConfig
+from ensue.simulation.queueing import QueueConfig
+
+__all__ = [
+    "Change",
+    "EnsSpec",
+    "Publication",
+    "PublisherSpec",
+    "Rate",
+    "Reply",
+    "Scenario",
+    "SequencerSpec",
+    "SubscriberSpec",
+    "Vanish",
+]
+
+SECOND_NS = 1_000_000_000
+
+
+class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the chain."""
+
+    name: str
+    site: str = ""
+    topics: tuple[str, ...] = ()
+    """In rank order. Topics that no node lists go where their hash puts them."""
+
+
+class EnsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the event notification service; topics are spread over all of them."""
+
+    name: str = "ens"
+    site: str = ""
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """One event, or as many as there are topics, at one time."""
+
+    at_ns: int
+    topics: tuple[str, ...]
+    size: int = 16
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """Events at random times, on topics drawn evenly."""
+
+    topics: tuple[str, ...]
+    per_second: float
+    from_ns: int = 0
+    until_ns: int | None = None
+    """None: until the end of the scenario's duration."""
+    size: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.topics or self.per_second <= 0:
+            raise ConfigurationError("a rate needs topics, and per_second above 0")
+
+
+class PublisherSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One publisher."""
+
+    name: str
+    site: str = ""
+    events: tuple[Publication, ...] = ()
+    rates: tuple[Rate, ...] = ()
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a subscription."""
+
+    at_ns: int
+    subscribe: tuple[str, ...] = ()
+    unsubscribe: tuple[str, ...] = ()
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subscriber publishes in answer to what is delivered to it."""
+
+    on: str
+    """The topic of the event answered."""
+    topic: str
+    share: float = 1.0
+    """How many of those events are answered."""
+
+
+class SubscriberSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscriber. With replies it publishes too, under its own name."""
+
+    name: str
+    site: str = ""
+    topics: tuple[str, ...] = ()
+    """Subscribed from the start."""
+    changes: tuple[Change, ...] = ()
+    replies: tuple[Reply, ...] = ()
+
+
+class Vanish(msgspec.Struct, frozen=True, kw_only=True):
+    """A publisher dies for ever."""
+
+    publisher: str
+    at_ns: int
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a run but its seed."""
+
+    name: str
+    order: str = "total"
+    """`total`, or `none` for events as they arrive."""
+    duration_ns: int = 10 * SECOND_NS
+    """How long events flow and faults strike. Then everything is healed."""
+    settle_ns: int = 120 * SECOND_NS
+    """After healing, everything owed must have been delivered within so long."""
+    chain: tuple[SequencerSpec, ...] = (SequencerSpec(name="node-1"),)
+    ens: tuple[EnsSpec, ...] = (EnsSpec(),)
+    publishers: tuple[PublisherSpec, ...] = ()
+    subscribers: tuple[SubscriberSpec, ...] = ()
+    sequencer: SequencerConfig = SequencerConfig()
+    ens_config: EnsConfig = EnsConfig()
+    link: LinkConfig = LinkConfig()
+    network: NetworkConfig = NetworkConfig()
+    disk: DiskConfig = DiskConfig()
+    queueing: QueueConfig | None = None
+    clocks: dict[str, ClockConfig] = {}
+    faults: Faults = Faults()
+    vanish: tuple[Vanish, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.order not in ("total", "none"):
+            raise ConfigurationError(f"order must be total or none, not {self.order!r}")
+        names = [
+            each.name
+            for group in (self.chain, self.ens, self.publishers, self.subscribers)
+            for each in group
+        ]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ConfigurationError(f"names must be unique; used twice: {', '.join(repeated)}")
+        known = frozenset(names)
+        for what, used in (
+            ("faults", self.faults.nodes()),
+            ("clocks", self.clocks.keys()),
+            ("vanish", {each.publisher for each in self.vanish}),
+        ):
+            unknown = sorted(frozenset(used) - known)
+            if unknown:
+                raise ConfigurationError(f"{what} name nobody of this scenario: {unknown}")
+        if not self.chain or not self.ens:
+            raise ConfigurationError("a scenario needs a chain node and an ENS node")
+        if self.sequencer.reliable != self.ens_config.keeps_log:
+            raise ConfigurationError(
+                "sequencer.reliable and ens_config.keeps_log must agree: an ENS is reliable "
+                "because it keeps a log"
+            )
