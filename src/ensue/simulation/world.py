@@ -139,7 +139,7 @@ class World(Driver):
     # Faults
 
     def inject(self, faults: Faults) -> None:
-        """Let every fault happen at its time."""
+        """Let every fault happen at its time; one that is due now happens at once."""
         if unknown := sorted(faults.nodes() - self._processes.keys()):
             raise ConfigurationError(f"Faults must name nodes of this world, not {unknown}")
         timed, instant = faults.timed(), faults.instant()
@@ -148,10 +148,17 @@ class World(Driver):
             raise ConfigurationError(
                 f"Faults must begin at {self.now_ns} ns or later, not {min(times_ns)}"
             )
+        epoch = self._fault_epoch
         for lasting in timed:
-            self.schedule(lasting.from_ns, self._begin, (lasting, self._fault_epoch))
+            if lasting.from_ns > self.now_ns:
+                self.schedule(lasting.from_ns, self._begin, (lasting, epoch))
+            else:
+                self._begin(lasting, epoch)
         for striking in instant:
-            self.schedule(striking.at_ns, self._strike, (striking, self._fault_epoch))
+            if striking.at_ns > self.now_ns:
+                self.schedule(striking.at_ns, self._strike, (striking, epoch))
+            else:
+                self._strike(striking, epoch)
 
     def heal(self) -> None:
         """Remove every fault, present and to come, and bring every node up.
