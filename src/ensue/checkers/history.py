@@ -4,6 +4,9 @@ Event ids are unique within a run only, and nodes of two runs never met: nothing
 across runs. Within a run the only order that is believed is `step`, node by node. Row position,
 `position` and `stamp` are never looked at.
 
+A publisher that restarts may say `published` again for events it is still in charge of, since a crash
+may have come between taking charge and saying so. The first such row counts.
+
 A run whose rows contradict each other is not judged: the reason is returned in its stead. That
 keeps every checker free of half-believed rows.
 
@@ -141,7 +144,9 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
     numbers: dict[tuple[str | None, str | None, int | None], Row] = {}
     for rows in nodes:
         step = None
+        restarted = False
         for row in rows:
+            restarted = restarted or row.action == "restarted"
             if row.step == step:
                 return f"node {row.node} has two rows with step {step}"
             step = row.step
@@ -151,6 +156,14 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
             if row.action != "published" or row.event is None:
                 continue
             number = (row.publisher, row.topic, row.publisher_seq)
+            said_again = published.get(row.event)
+            if (
+                restarted
+                and said_again is not None
+                and said_again.node == row.node
+                and said_again is numbers.get(number)
+            ):
+                continue  # A publisher that restarted says again what it is in charge of.
             for earlier in (published.get(row.event), numbers.get(number)):
                 if earlier is not None:
                     return (
@@ -226,6 +239,8 @@ class _Reader:
 
     def _published(self, row: Row) -> None:
         event, topic, publisher, publisher_seq = _identity(row)
+        if event in self._history.published:
+            return  # Said again after a restart: the first word counts.
         publication = Publication(
             event, topic, publisher, publisher_seq, row.node, row.step, self._time_ns(row)
         )

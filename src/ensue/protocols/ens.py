@@ -14,6 +14,9 @@ It does not order: notifications travel apart and overtake each other.
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
 `batch_max` events an answer to one `AttachRequest`.
 
+HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
+it is out; it is told that it is not.
+
 HAZARD: a broker with no conditional publish can't refuse the later of two events for one slot.
 There, a publisher paused for longer than its lease between looking at its clock and sending may
 be seen by some subscribers and not by others.
@@ -232,9 +235,11 @@ class TopicLog:
             answer = Accepted if same else Taken
             self._effects.append(Send(source, answer(topic=event.topic, event=event.id, slot=slot)))
             return
-        dropped = self._store(event, slot)
-        if self.config.keeps_log:
-            self._persist(f"event/{slot}/{event.topic}", _EVENT.encode(event))
+        # Without a log only the name of who holds the slot is kept, so that it stays taken.
+        kept = event if self.config.keeps_log else msgspec.structs.replace(event, payload=b"")
+        dropped = self._store(kept, slot)
+        if self.config.durable:
+            self._persist(f"event/{slot}/{event.topic}", _EVENT.encode(kept))
             if dropped is not None:
                 self._persist(f"event/{dropped}/{event.topic}", None)
         notify = Notify(event=event)

@@ -14,7 +14,6 @@ it a new name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 
 import msgspec
 
@@ -60,7 +59,7 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
 class _Outgoing:
     """Frames on their way to one peer."""
 
-    __slots__ = ("due_ns", "next", "unacknowledged", "wait_ns")
+    __slots__ = ("due_ns", "next", "resend", "unacknowledged", "wait_ns")
 
     def __init__(self, wait_ns: int) -> None:
         self.next = 1
@@ -68,6 +67,8 @@ class _Outgoing:
         self.due_ns: int | None = None
         """When to send again; None while everything is acknowledged."""
         self.wait_ns = wait_ns
+        self.resend: int | None = None
+        """While catching up after a loss: the number to send again next."""
 
 
 class _Incoming:
@@ -87,7 +88,8 @@ class Linked:
     """A node whose frames to and from `peers` travel over numbered links.
 
     `inner` builds the node from its own records. `codec` knows every frame the node exchanges with
-    those peers. `records` is what an earlier incarnation persisted, links and node together.
+    those peers. Frames of the types in `unnumbered` travel as they are: whoever sends them repeats
+    them, and they need no order. `records` is what an earlier incarnation persisted, links and node together.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Linked:
         *,
         peers: Iterable[str],
         codec: Codec,
+        unnumbered: tuple[type[Frame], ...] = (),
         config: LinkConfig | None = None,
         durable: bool = True,
         records: Mapping[str, bytes] | None = None,
@@ -103,6 +106,7 @@ class Linked:
     ) -> None:
         self._config = config or LinkConfig()
         self._codec = codec
+        self._unnumbered = unnumbered
         self._durable = durable
         self._effects: list[Effect] = []
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
@@ -138,8 +142,8 @@ class Linked:
         for peer, link in self._out.items():
             if link.due_ns is None or link.due_ns > now_ns:
                 continue
-            for data in islice(link.unacknowledged.values(), self._config.burst):
-                self._effects.append(Send(peer, data))
+            link.resend = next(iter(link.unacknowledged))
+            self._send_again(peer, link)
             link.due_ns = now_ns + link.wait_ns
             link.wait_ns = min(2 * link.wait_ns, self._config.retry_ns_max)
         self.inner.handle_timer(now_ns=now_ns)
@@ -174,11 +178,24 @@ class Linked:
 
     def _acknowledged(self, peer: str, number: int, now_ns: int) -> None:
         link = self._out[peer]
+        progress = False
         while link.unacknowledged and (first := next(iter(link.unacknowledged))) <= number:
             del link.unacknowledged[first]
             self._persist(f"link/out/{first}/{peer}", None)
             link.wait_ns = self._config.retry_ns
+            progress = True
+        if progress and link.resend is not None:
+            # Whatever was sent before the loss is likely lost or dropped too.
+            link.resend = max(link.resend, number + 1)
+            self._send_again(peer, link)
         link.due_ns = now_ns + link.wait_ns if link.unacknowledged else None
+
+    def _send_again(self, peer: str, link: _Outgoing) -> None:
+        assert link.resend is not None
+        stop = min(link.resend + self._config.burst, link.next)
+        for number in range(link.resend, stop):
+            self._effects.append(Send(peer, link.unacknowledged[number]))
+        link.resend = stop if stop < link.next else None
 
     def _congested(self) -> bool:
         limit = self._config.unacknowledged_max
@@ -187,7 +204,11 @@ class Linked:
     def _drain(self, now_ns: int) -> None:
         """Give numbers to what the node sends to linked peers; pass everything else on."""
         for effect in self.inner.take_effects():
-            if not isinstance(effect, Send) or effect.peer not in self._out:
+            if (
+                not isinstance(effect, Send)
+                or effect.peer not in self._out
+                or isinstance(effect.frame, self._unnumbered)
+            ):
                 self._effects.append(effect)
                 continue
             link = self._out[effect.peer]

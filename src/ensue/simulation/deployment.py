@@ -99,6 +99,9 @@ class Deployment:
             on_outcome=self._outcome,
             ens_for=self.ens_for,
         )
+        # What a client persisted and what its application was told are one here: a crash leaves
+        # both or neither, so that the trace tells what the application knows.
+        self._client_disk = DiskConfig(sync=scenario.disk.sync, crash_loses_all=True)
         self._repliers: dict[str, SubscriberSpec] = {}
         self._workload = self.world.stream("workload")
         self._add_nodes()
@@ -127,9 +130,7 @@ class Deployment:
                 self._subscriber_factory(subscriber.name),
                 site=subscriber.site,
                 clock=scenario.clocks.get(subscriber.name),
-                # What a subscriber persisted and what its application saw are one: a crash
-                # leaves both or neither. Applications for which they are two acknowledge.
-                disk=DiskConfig(sync=scenario.disk.sync, crash_loses_all=True),
+                disk=self._client_disk,
             )
             if subscriber.replies:
                 self._repliers[subscriber.name] = subscriber
@@ -138,7 +139,9 @@ class Deployment:
     def _add_publisher(self, name: str, seen_as: str, site: str) -> None:
         clock = self.scenario.clocks.get(seen_as)
         factory = self._publisher_factory(name)
-        self.world.add(name, factory, site=site, clock=clock, seen_as=seen_as)
+        self.world.add(
+            name, factory, site=site, clock=clock, seen_as=seen_as, disk=self._client_disk
+        )
 
     def _ens_factory(self, name: str) -> Factory:
         scenario, role = self.scenario, self.roles.ens
@@ -164,6 +167,7 @@ class Deployment:
                 inner,
                 peers=peers,
                 codec=self._codec,
+                unnumbered=(frames.Repeat, frames.ChangeRepeat),
                 config=scenario.link,
                 records=records,
                 now_ns=now_ns,

@@ -49,14 +49,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.stuck and self.report.verdict is Verdict.VALID
+        """Whether nothing is wrong. A run with nothing to deliver has nothing wrong."""
+        verdict = self.report.verdict
+        idle = verdict is Verdict.UNKNOWN and not self.delivered
+        return not self.stuck and (verdict is Verdict.VALID or idle)
 
     def sentences(self) -> list[str]:
         """Say what is wrong, in words."""
-        return [f"stuck: {each}" for each in self.stuck] + (
-            [] if self.report.verdict is Verdict.VALID else self.report.sentences()
-        )
+        stuck = [f"stuck: {each}" for each in self.stuck]
+        return stuck if self.report.verdict is Verdict.VALID else stuck + self.report.sentences()
 
 
 def play(
@@ -107,6 +108,7 @@ def _promises_causality(scenario: Scenario) -> bool:
 def waits(deployment: Deployment) -> Iterator[str]:
     """Say who still waits for what."""
     world = deployment.world
+    yield from (f"{name} has yet to act" for name in world.busy())
     ends: dict[str, int] = {}
     nodes: dict[str, Node | None] = {}
     for name in world.names():

@@ -131,6 +131,14 @@ class World(Driver):
         card = self._process(name).card
         return None if card is None else card.statistics
 
+    def busy(self) -> list[str]:
+        """Return the nodes that have yet to write or carry out what they decided."""
+        return [
+            name
+            for name, process in self._processes.items()
+            if process.outputs or process.backlog or not process.disk.idle
+        ]
+
     def call(self, name: str, command: Command, *, at_ns: int | None = None) -> None:
         """Give a node a command, now or at a true time; it is lost if the node is down then."""
         due_ns = self.now_ns if at_ns is None else at_ns
