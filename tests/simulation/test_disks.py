@@ -126,6 +126,14 @@ def test_a_batch_without_records_waits_behind_earlier_ones() -> None:
     assert b.times == [110, 110, 210, 210, 410]
 
 
+def test_a_node_may_have_a_disk_of_its_own() -> None:
+    world, _, b, _ = slow_disk_world()
+    world.add("c", build("c", Diary()), disk=DiskConfig(sync=Constant(700)))
+    do(world, "c", Persist("k", b"1"), Send("b", Note(text="x")))
+    world.run()
+    assert b.times == [710]
+
+
 def test_a_crash_before_the_sync_loses_records_sends_and_outcomes() -> None:
     world, a, b, told = slow_disk_world()
     do(world, "a", *batch("kept"), at=0)

@@ -67,12 +67,10 @@ class Clock:
         wanted_ns = node_ns - self._base_node_ns
         if not self._drift_ppb:
             return self._base_true_ns + wanted_ns
-        # The first true time of the line without rounding is at most one off; walk the rest.
+        # The unrounded line gives a time that is never late and hardly early; walk the rest.
         true_ns = self._base_true_ns + wanted_ns * _BILLION // (_BILLION + self._drift_ppb)
         while self.read(true_ns) < node_ns:
             true_ns += 1
-        while self.read(true_ns - 1) >= node_ns:
-            true_ns -= 1
         assert true_ns > now_true_ns
         return true_ns
 

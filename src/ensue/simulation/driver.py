@@ -84,7 +84,6 @@ class Driver(Loop):
         self._queueing = queueing
         self._plain = codec is None and queueing is None
         self._disk_config = disk
-        self._sync_ns = self._disk_config.sync.sampler(self.stream("disks"))
         self._processes: dict[str, Process] = {}
         self.network = Network(
             network,
@@ -233,7 +232,7 @@ class Driver(Loop):
 
     def _sync(self, process: Process) -> None:
         process.disk.begin_sync()
-        sync_ns = self._sync_ns()
+        sync_ns = process.sync_ns()
         if sync_ns:
             self.schedule(self.now_ns + sync_ns, self._synced, (process, process.incarnation))
         else:

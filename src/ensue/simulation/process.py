@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from ensue.protocols.core import Effect, Node
 from ensue.simulation.clocks import Clock
+from ensue.simulation.delays import Sampler
 from ensue.simulation.disks import Disk
 from ensue.simulation.queueing import Card, Server
 
@@ -45,6 +46,7 @@ class Process:
         "service_over",
         "site",
         "subscription",
+        "sync_ns",
         "timer_due_ns",
         "timer_entry_ns",
         "timer_fired_ns",
@@ -62,6 +64,7 @@ class Process:
         seen_as: str,
         clock: Clock,
         disk: Disk[Sequence[Effect]],
+        sync_ns: Sampler,
         server: Server | None,
         card: Card | None,
     ) -> None:
@@ -74,6 +77,8 @@ class Process:
         self.removed = False
         self.clock = clock
         self.disk = disk
+        self.sync_ns = sync_ns
+        """Draws how long the next sync takes."""
         self.server = server
         self.card = card
         self.node: Node | None = None

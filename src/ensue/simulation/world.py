@@ -88,7 +88,7 @@ class World(Driver):
         """
         if name in self._processes:
             raise ConfigurationError(f"World.add name must be unique; {name!r} is taken")
-        queueing = self._queueing
+        queueing, disk = self._queueing, disk or self._disk_config
         has_card = queueing is not None and queueing.bandwidth_bytes_per_s is not None
         process = self._processes[name] = Process(
             name,
@@ -97,7 +97,8 @@ class World(Driver):
             subscription=name if subscription is None else subscription,
             seen_as=name if seen_as is None else seen_as,
             clock=Clock(clock),
-            disk=Disk(disk or self._disk_config),
+            disk=Disk(disk),
+            sync_ns=disk.sync.sampler(self.stream("disks")),
             server=None if queueing is None else Server(queueing),
             card=Card(queueing) if queueing is not None and has_card else None,
         )
