@@ -118,6 +118,7 @@ def test_a_timer_moved_later_fires_once_at_the_later_time() -> None:
         wake(world, "a", 1_000 + step * 100, at=step * 90)
     world.run()
     assert diary.timers == [1_900]
+    assert diary.clock == [1_900]
 
 
 def test_a_timer_moved_earlier_fires_at_the_earlier_time_and_one_taken_back_never() -> None:

@@ -103,10 +103,11 @@ def test_timers_and_backlog_do_not_outlive_a_crash() -> None:
     _, b = add(world, "a", "b")
     wake(world, "b", 300)
     say(world, "a", "b", "x", at=60)
+    later = Pause(node="b", from_ns=350, until_ns=400)
     world.inject(
         Faults(
-            pauses=(Pause(node="b", from_ns=50, until_ns=150),),
-            crashes=(Crash(node="b", at_ns=100, restart_after_ns=10),),
+            pauses=(Pause(node="b", from_ns=50, until_ns=150), later),
+            crashes=(Crash(node="b", at_ns=100, restart_after_ns=220),),
         )
     )
     world.run()

@@ -43,6 +43,8 @@ def test_delay_is_of_the_link_else_of_the_sites_else_the_default() -> None:
         links=(
             LinkDelay(source="x1", target="y2", delay=Constant(400), both_ways=False),
             LinkDelay(source="x2", target="y2", delay=Constant(500)),
+            LinkDelay(source="z", target="y1", delay=Constant(60), both_ways=False),
+            LinkDelay(source="y1", target="z", delay=Constant(70)),
         ),
     )
     world = World(1, network=config, disk=INSTANT)
@@ -59,6 +61,8 @@ def test_delay_is_of_the_link_else_of_the_sites_else_the_default() -> None:
     assert took["y1>y2"] == took["z>x1"] == 1
     assert took["x1>y2"] == 400
     assert took["y2>x1"] == 20
+    assert took["z>y1"] == 60
+    assert took["y1>z"] == 70
     assert took["x2>y2"] == took["y2>x2"] == 500
     assert took["z>z"] == took["x1>x1"] == 0
 
@@ -152,6 +156,17 @@ def test_partition_from_everybody_else_and_not_within_a_side() -> None:
     world.run()
     assert sorted(a.texts) == sorted(b.texts) == ["a", "b"]
     assert sorted(c.texts) == sorted(d.texts) == ["c", "d"]
+
+
+def test_partition_spares_nodes_on_neither_side() -> None:
+    world = steady_world()
+    _, b, c = add(world, "a", "b", "c")
+    world.inject(Faults(partitions=(Partition(side=("a",), other=("b",)),)))
+    for source, target in ("ab", "ac", "cb"):
+        say(world, source, target, source)
+    world.run()
+    assert b.texts == ["c"]
+    assert c.texts == ["a"]
 
 
 def test_overlapping_partitions_end_one_by_one() -> None:

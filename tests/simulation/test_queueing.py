@@ -87,6 +87,13 @@ def test_a_card_sends_one_frame_at_a_time_at_its_bandwidth() -> None:
     assert card.served == 4
 
 
+def test_time_on_a_card_is_rounded_up() -> None:
+    world, b = pair(QueueConfig(bandwidth_bytes_per_s=300_000_000, size_of=size_of))
+    say(world, "a", "b", "x")
+    world.run()
+    assert b.times == [4]
+
+
 def test_each_node_has_its_own_card() -> None:
     config = QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of)
     world = World(1, network=NETWORK, disk=INSTANT, queueing=config)
