@@ -1,0 +1,106 @@
+"""Random scenarios with every fault: nothing is out of order, and nobody waits for ever."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ensue.simulation.run import Outcome, play
+from ensue.simulation.swarm import draw
+from ensue.trace import digest
+
+SEEDS = 500
+CHUNK = 25
+"""Seeds a test: enough tests for every core, few enough to be told apart at a glance."""
+
+FEW = (3, 17, 42, 256)
+"""Seeds whose runs are compared with each other, row by row."""
+
+
+def complaint(outcome: Outcome) -> str:
+    """How to see a failing run again, and what is wrong with it."""
+    sentences = "\n".join(f"  {sentence}" for sentence in outcome.sentences())
+    return f"ensue replay total --seed {outcome.seed}\n{sentences}"
+
+
+def deliveries(outcome: Outcome) -> list[tuple[object, ...]]:
+    return [
+        (row.node, row.position, row.event, row.verdict, row.stamp, row.at_ns)
+        for row in outcome.rows
+        if row.action == "delivered"
+    ]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
+    complaints = []
+    for seed in range(first, first + CHUNK):
+        outcome = play(draw(seed), seed)
+        if not outcome.valid:
+            complaints.append(complaint(outcome))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_the_swarm_delivers_voids_tags_and_changes_subscriptions() -> None:
+    seen = set()
+    for seed in range(60):
+        for row in play(draw(seed), seed).rows:
+            seen.add(row.action if not row.verdict else f"{row.action} {row.verdict}")
+    assert seen >= {
+        "crashed",
+        "delivered",
+        "delivered out_of_order",
+        "discarded void",
+        "subscribed",
+        "unsubscribed",
+    }
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_one_seed_gives_one_trace(seed: int) -> None:
+    first = play(draw(seed), seed, peer_frames=True)
+    again = play(draw(seed), seed, peer_frames=True)
+    assert first.steps == again.steps
+    assert digest(first.rows) == digest(again.rows)
+
+
+def test_other_processes_with_other_hashes_give_the_same_traces() -> None:
+    root = Path(__file__).parents[2]
+    code = (
+        "from ensue.simulation.run import play\n"
+        "from ensue.simulation.swarm import draw\n"
+        "from ensue.trace import digest\n"
+        f"for seed in {FEW}:\n"
+        "    print(digest(play(draw(seed), seed, peer_frames=True).rows))"
+    )
+    printed = set()
+    for hash_seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root / "src")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        printed.add(tuple(done.stdout.split()))
+    here = tuple(digest(play(draw(seed), seed, peer_frames=True).rows) for seed in FEW)
+    assert printed == {here}
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int) -> None:
+    as_objects = deliveries(play(draw(seed), seed))
+    assert as_objects
+    assert deliveries(play(draw(seed), seed, encode=True)) == as_objects
+
+
+def test_a_failing_run_says_how_to_play_it_again() -> None:
+    outcome = play(draw(3), 3)
+    stuck = msgspec.structs.replace(outcome, stuck=("subscriber-1 holds 2 events back",))
+    assert not stuck.valid
+    assert complaint(stuck) == (
+        "ensue replay total --seed 3\n  stuck: subscriber-1 holds 2 events back"
+    )
