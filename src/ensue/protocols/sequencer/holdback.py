@@ -237,6 +237,11 @@ class PositionQueue(HoldBack):
     def _first(self) -> Held | None:
         if not self._by_position:
             return None
+        if self.joining:
+            # What waits for a cut has no position yet: any of it may come first.
+            known = sum(len(self.held[topic]) for topic in self.clock)
+            if len(self._by_position) < known:
+                return None
         return self._by_position[min(self._by_position)]
 
     def _jumped(self, held: Held) -> None:
