@@ -1,0 +1,66 @@
+"""Twice the rows cost about twice the work, counted in lines of the checkers that were run."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from tests.checkers.helpers import Script
+
+from ensue.checkers import check
+from ensue.trace import Row
+
+
+def agreed(event_count: int) -> list[Row]:
+    """Everybody delivers everything in one order, while subscriptions come and go."""
+    return long_trace(event_count, lambda subscriber, events: events)
+
+
+def disordered(event_count: int) -> list[Row]:
+    """One subscriber of four swaps every two neighbours."""
+
+    def swap(subscriber: int, events: list[str]) -> list[str]:
+        if subscriber:
+            return events
+        return [events[place ^ 1] for place in range(len(events))]
+
+    return long_trace(event_count, swap)
+
+
+def long_trace(event_count: int, order: Callable[[int, list[str]], list[str]]) -> list[Row]:
+    script = Script().subscribe("p0", "x")
+    for start in range(0, event_count, 20):
+        for subscriber in range(4):
+            script.subscribe(f"s{subscriber}", "x")
+        events = [f"e{number}" for number in range(start, start + 20)]
+        for number, event in enumerate(events):
+            script.publish(f"p{number % 3}", event).deliver("p0", event)
+        for subscriber in range(4):
+            script.deliver(f"s{subscriber}", *order(subscriber, events)).leave(
+                f"s{subscriber}", "x"
+            )
+    return script.rows
+
+
+def lines_run(rows: list[Row]) -> int:
+    count = 0
+
+    def step(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return step if "checkers" in frame.f_code.co_filename else None
+
+    previous = sys.gettrace()
+    sys.settrace(step)
+    try:
+        check(rows, causal=True, settle_ns=0)
+    finally:
+        sys.settrace(previous)
+    return count
+
+
+@pytest.mark.parametrize("make", [agreed, disordered])
+def test_the_work_grows_with_the_rows(make: Callable[[int], list[Row]]) -> None:
+    assert (check(make(400), causal=True).verdict == "valid") == (make is agreed)
+    assert lines_run(make(800)) < 2.2 * lines_run(make(400))
