@@ -1,5 +1,17 @@
 import pytest
-from tests.simulation.fakes import INSTANT, STEADY, Note, Probe, add, do, say, steady_world, wake
+from tests.simulation.fakes import (
+    INSTANT,
+    STEADY,
+    Diary,
+    Note,
+    Probe,
+    add,
+    build,
+    do,
+    say,
+    steady_world,
+    wake,
+)
 
 from ensue.errors import ConfigurationError, LimitReached
 from ensue.protocols.core import Join, Outcome, Persist, Send
@@ -176,6 +188,36 @@ def test_heal_brings_every_node_up() -> None:
         say(world, "c", name, "x", at=600)
     world.run()
     assert [diary.texts for diary in diaries] == [["x"], ["x"], []]
+
+
+def test_a_removed_node_never_comes_back() -> None:
+    world = steady_world()
+    [a] = add(world, "a")
+    world.remove("a")
+    world.restart("a")
+    world.heal()
+    world.run()
+    assert world.node("a") is None
+    assert len(a.started) == 1
+
+
+def test_several_nodes_may_share_a_name_in_the_trace() -> None:
+    recorder = Recorder("run", peer_frames=True)
+    world = World(1, network=STEADY, disk=INSTANT, recorder=recorder)
+    for name in ("a", "b"):
+        world.add(name, build(name, Diary()), seen_as="program")
+    say(world, "a", "b", "x")
+    do(world, "b", Join("t"), at=50)
+    world.run()
+    world.crash("b")
+    world.restart("b")
+    assert [(row.node, row.step, row.action) for row in recorder.rows] == [
+        ("program", 1, "sent"),
+        ("program", 2, "received"),
+        ("program", 3, "subscribed"),
+        ("program", 4, "crashed"),
+        ("program", 5, "restarted"),
+    ]
 
 
 def test_an_application_that_crashes_its_node_gets_nothing_more() -> None:
