@@ -1,0 +1,77 @@
+"""The orders a subscription can ask for: values, not flags.
+
+`parse("total")` turns text into one of them. An order says what is wanted; whether a transport can
+carry it is decided when a bus is connected or a subscription made, and refused by name.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+from ensue.errors import BadInput
+
+__all__ = ["Causal", "Deadline", "Merged", "Order", "Total", "parse"]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What is promised about the sequence in which events are delivered."""
+
+    name: ClassVar[str] = "none"
+
+
+class Total(Order, frozen=True, kw_only=True):
+    """Two events reach all their common subscribers in one order, whatever their topics."""
+
+    name: ClassVar[str] = "total"
+
+    time_to_live: float | None = None
+    """How many seconds an event waits for missing ones where the transport loses events; what
+    turns up later is delivered at once, tagged `out_of_order`. None: never give anything up, which
+    only a transport that can send again carries."""
+    held_max: int = 65_536
+    """Events a subscription holds back at the most."""
+
+    def __post_init__(self) -> None:
+        if self.time_to_live is not None and self.time_to_live <= 0:
+            raise BadInput(f"time_to_live must be above 0 seconds, not {self.time_to_live}")
+        if self.held_max < 1:
+            raise BadInput(f"held_max must be at least 1, not {self.held_max}")
+
+
+class Causal(Order, frozen=True, kw_only=True):
+    """No effect before its cause, with no broker in the middle."""
+
+    name: ClassVar[str] = "causal"
+
+
+class Merged(Order, frozen=True, kw_only=True):
+    """Everyone merges the streams identically and causally, by clocks alone."""
+
+    name: ClassVar[str] = "merged"
+
+    epsilon: float
+    """How many seconds two clocks may differ."""
+    delta: float
+    """How many seconds a message may take."""
+
+
+class Deadline(Order, frozen=True, kw_only=True):
+    """Causal and on time, or dropped."""
+
+    name: ClassVar[str] = "deadline"
+
+    ms: float
+    """How many milliseconds after it was published an event is still of use."""
+
+
+_BY_NAME = {"total": Total(), "causal": Causal(), "none": None}
+
+
+def parse(text: str) -> Order | None:
+    """Return the order of a name: `total`, `causal`, or `none` for no order at all."""
+    try:
+        return _BY_NAME[text.strip().lower()]
+    except KeyError:
+        raise BadInput(
+            f"there is no order {text!r}; expected one of {', '.join(_BY_NAME)}"
+        ) from None

@@ -1,0 +1,160 @@
+"""The asyncio driver: one protocol node, its timer, its port, and whoever wants its outcomes.
+
+The node stays pure; everything that touches the world is here. After each frame, timer call or
+command the driver drains the node's effects and carries them out in the order that
+`ensue.protocols.core` prescribes. A driver keeps one timer at the event loop, for the earliest time
+the node asked for; a node that pushes its timer ahead with every frame costs nothing.
+
+A driver belongs to one event loop and is not thread-safe.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from ensue.clock import Clock
+from ensue.errors import LocalProtocolError
+from ensue.protocols.core import (
+    Attach,
+    Broadcast,
+    Detach,
+    Frame,
+    Node,
+    Outcome,
+    Persist,
+    Publish,
+    Send,
+)
+from ensue.protocols.ens import request_for
+from ensue.recorder import Recorder
+from ensue.transports.base import Transport
+
+__all__ = ["Driver"]
+
+N = TypeVar("N", bound=Node)
+SECOND_NS = 1_000_000_000
+
+
+class Driver(Generic[N]):
+    """Runs one node on a transport.
+
+    `seen_as` and `subscription` name the node in the trace. `size_of` gives the wire size of frames
+    to the trace; it is called only where there is a recorder.
+    """
+
+    def __init__(
+        self,
+        node: N,
+        *,
+        transport: Transport,
+        clock: Clock,
+        on_outcome: Callable[[Outcome], None] | None = None,
+        recorder: Recorder | None = None,
+        seen_as: str | None = None,
+        subscription: str | None = None,
+        size_of: Callable[[Frame], int] | None = None,
+    ) -> None:
+        self.node = node
+        self._clock = clock
+        self._on_outcome = on_outcome
+        self._recorder = recorder
+        self._seen_as = node.name if seen_as is None else seen_as
+        self._subscription = subscription
+        self._size_of = size_of
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ns = 0
+        self._closed = False
+        self._port = transport.open(node.name, self._receive)
+        self._drain()
+        self._port.flush()
+
+    def command(self, call: Callable[[N, int], object]) -> None:
+        """Give the node a command: `call(node, now_ns)`. What it raises is raised here."""
+        if self._closed:
+            raise LocalProtocolError(f"{self.node.name} is closed")
+        try:
+            call(self.node, self._clock.now_ns())
+        finally:
+            self._drain()
+            self._port.flush()
+
+    def close(self) -> None:
+        """Let the node rest: no frame, no timer, no command reaches it any more."""
+        self._closed = True
+        self._port.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _receive(self, frame: Frame, source: str) -> None:
+        self.node.receive(frame, source=source, now_ns=self._clock.now_ns())
+        self._drain()
+        self._port.flush()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.node.handle_timer(now_ns=self._clock.now_ns())
+        self._drain()
+        self._port.flush()
+
+    def _drain(self) -> None:
+        effects = self.node.take_effects()
+        if effects:
+            outcomes: list[Outcome] = []
+            for effect in effects:
+                if isinstance(effect, Send):
+                    self._port.send(effect.peer, effect.frame)
+                elif isinstance(effect, Broadcast | Attach | Detach):
+                    self._ask(effect)
+                elif isinstance(effect, Persist):
+                    raise LocalProtocolError(
+                        f"{self.node.name} wants to persist {effect.key!r}, and has no store: "
+                        "configure it with durable=False"
+                    )
+                elif isinstance(effect, Publish):
+                    # Recorded in its place among the sends: it is published before it is sent.
+                    self._record(effect)
+                    outcomes.append(effect)
+                else:
+                    outcomes.append(effect)
+            self._tell(outcomes)
+        due_ns = self.node.next_timer_ns()
+        if due_ns is not None:
+            self._arm(due_ns)
+
+    def _ask(self, effect: Broadcast | Attach | Detach) -> None:
+        if self._recorder is not None and isinstance(effect, Broadcast):
+            size = None if self._size_of is None else self._size_of(request_for(effect))
+            self._recorder.sent(self._seen_as, effect.event, self._clock.now_ns(), bytes=size)
+        self._port.ask(effect)
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if not isinstance(outcome, Publish):
+                self._record(outcome)
+            if self._on_outcome is not None:
+                self._on_outcome(outcome)
+
+    def _record(self, outcome: Outcome) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        now_ns = self._clock.now_ns()
+        if isinstance(outcome, Publish):
+            put = request_for(Broadcast(outcome.event))
+            size = None if self._size_of is None else self._size_of(put)
+            recorder.published(self._seen_as, outcome.event, now_ns, bytes=size)
+        else:
+            recorder.outcome(self._seen_as, self._subscription, outcome, now_ns)
+
+    def _arm(self, due_ns: int) -> None:
+        if self._closed:
+            return
+        if self._timer is not None:
+            if self._timer_due_ns <= due_ns:
+                return  # It fires early, finds nothing due, and is armed again.
+            self._timer.cancel()
+        delay_s = max(0, due_ns - self._clock.now_ns()) / SECOND_NS
+        self._timer_due_ns = due_ns
+        self._timer = self._loop.call_later(delay_s, self._on_timer)

@@ -1,0 +1,162 @@
+"""A whole ordered bus in one process: a transport, the chain's nodes, and who is too slow.
+
+Buses share a hub by its name, per event loop. The first to connect decides what it is; the last to
+leave takes it down. Everybody on a hub publishes with the same order, because an event without a
+stamp would take a slot that the sequencer is about to give away.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from ensue.errors import ConfigurationError, UnsupportedOrder
+from ensue.order import Order, Total
+from ensue.protocols import ens
+from ensue.protocols.core import Frame
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.placement import Placement
+from ensue.recorder import Recorder
+from ensue.runtime.driver import Driver
+from ensue.runtime.sink import ParquetSink
+from ensue.transports import MemoryOptions, MemoryTransport, refusal
+from ensue.wire import Codec
+
+__all__ = ["Hub", "Slow"]
+
+
+class Slow:
+    """A subscription as publishers see it: its topics, and whether it has room."""
+
+    __slots__ = ("name", "room", "topics")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.topics: dict[str, None] = {}
+        self.room = asyncio.Event()
+        """Set while there is room."""
+
+
+class Hub:
+    """One transport, its chain, its trace, and the subscriptions that can't keep up."""
+
+    def __init__(
+        self, options: MemoryOptions, *, order: Order | None, trace: str | None, run: str
+    ) -> None:
+        self.options = options
+        self.order = order
+        self.transport = MemoryTransport(options)
+        self.clock = self.transport.clock
+        why = refusal(order, self.transport.capabilities, self.transport.name)
+        if why is not None:
+            name = "none" if order is None else order.name
+            raise UnsupportedOrder(why, order=name, transport=self.transport.name)
+        self.sink = None if trace is None else ParquetSink(trace)
+        order_name = "none" if order is None else order.name
+        self.recorder = None if self.sink is None else Recorder(run, order_name, sink=self.sink)
+        self.placement = Placement([f"node-{index}" for index in range(1, options.nodes + 1)])
+        reliable = self.transport.capabilities.replay
+        self.config = SequencerConfig(reliable=reliable, leave_out=reliable, durable=False)
+        self.full: dict[Slow, None] = {}
+        """Subscriptions with no room, in the order they ran out of it."""
+        self.users = 0
+        self._names: dict[str, None] = {}
+        self._codec = Codec((ens.Put,))
+        self._chain: list[Driver[SequencerNode]] = []
+        if isinstance(order, Total):
+            self._chain = [self._drive(name) for name in self.placement.nodes]
+
+    def size_of(self, frame: Frame) -> int:
+        """Return how many bytes a frame would take on a wire."""
+        return len(self._codec.encode(frame))
+
+    def claim(self, wanted: str | None, kind: str) -> str:
+        """Reserve a name that is unique on this hub."""
+        if wanted is not None:
+            if wanted in self._names:
+                raise ConfigurationError(f"the name {wanted!r} is taken on this hub")
+            self._names[wanted] = None
+            return wanted
+        index = 1
+        while f"{kind}-{index}" in self._names:
+            index += 1
+        self._names[f"{kind}-{index}"] = None
+        return f"{kind}-{index}"
+
+    def subscriber_config(self, order: Total) -> SequencerConfig:
+        """Return the chain's configuration with what a subscription chose for itself."""
+        config = msgspec.structs.replace(self.config, held_max=order.held_max)
+        if order.time_to_live is None:
+            return config
+        ttl_ns = int(order.time_to_live * 1_000_000_000)
+        return msgspec.structs.replace(config, time_to_live_ns=max(1, ttl_ns))
+
+    def blocker(self, topic: str) -> Slow | None:
+        """Return a subscription to a topic that has no room, if there is one."""
+        if not self.full:
+            return None
+        return next((slow for slow in self.full if topic in slow.topics), None)
+
+    def close(self) -> None:
+        """Take the chain down and finish the trace."""
+        for driver in self._chain:
+            driver.close()
+        if self.sink is not None:
+            self.sink.close()
+
+    def _drive(self, name: str) -> Driver[SequencerNode]:
+        node = SequencerNode(
+            name=name, placement=self.placement, config=self.config, now_ns=self.clock.now_ns()
+        )
+        return Driver(
+            node,
+            transport=self.transport,
+            clock=self.clock,
+            recorder=self.recorder,
+            size_of=self.size_of,
+        )
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Hub]] = WeakKeyDictionary()
+
+
+def shared_hubs() -> dict[str, Hub]:
+    """Return the named hubs of the running event loop."""
+    return _shared.setdefault(asyncio.get_running_loop(), {})
+
+
+def _differences(hub: Hub, options: MemoryOptions, order: Order | None) -> Iterator[str]:
+    if options != hub.options:
+        yield f"the hub was made as {hub.options}"
+    if order != hub.order:
+        yield f"the hub's order is {hub.order}"
+
+
+def join_hub(options: MemoryOptions, *, order: Order | None, trace: str | None, run: str) -> Hub:
+    """Return the hub that a URL names, made on first use."""
+    hubs = shared_hubs()
+    hub = hubs.get(options.hub) if options.hub else None
+    if hub is None:
+        hub = Hub(options, order=order, trace=trace, run=run)
+        if options.hub:
+            hubs[options.hub] = hub
+    else:
+        for difference in _differences(hub, options, order):
+            raise ConfigurationError(f"memory://{options.hub} is in use, and {difference}")
+        if trace is not None:
+            raise ConfigurationError(
+                f"memory://{options.hub} is in use: only the first to connect may ask for a trace"
+            )
+    hub.users += 1
+    return hub
+
+
+def leave_hub(hub: Hub) -> None:
+    """Give a hub up; the last to do so takes it down."""
+    hub.users -= 1
+    if hub.users == 0:
+        if hub.options.hub:
+            del shared_hubs()[hub.options.hub]
+        hub.close()

@@ -1,0 +1,184 @@
+"""`memory://`: everything in one process and one event loop.
+
+A hub holds the chain's nodes and the ENS; buses connect to it. `memory://` is a hub of its own;
+`memory://NAME` is shared by every bus of the event loop that names it, and gone with the last one.
+
+Options, as in `memory://shop?nodes=3&jitter_ms=5`:
+- `nodes`: sequencer nodes in the chain (1).
+- `jitter_ms`: notifications take up to so long, each its own time, so they overtake each other (0).
+- `loss`: the chance that a notification is lost (0). Above 0 the ENS keeps no log, so that what is
+  lost stays lost.
+- `seed`: for the two above (0).
+
+Frames travel as objects: nothing is encoded. They are handed over in the order sent, one after the
+other, within the call that caused them: a publish that meets no jitter is through before it returns.
+
+Limit: a hub hands over `BURST_MAX` frames before it lets other tasks run.
+"""
+
+import asyncio
+from collections import deque
+from random import Random
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from ensue.clock import Clock, SystemClock
+from ensue.errors import BadInput
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame
+from ensue.protocols.ens import EnsConfig, Notify, TopicLog, request_for
+from ensue.transports.base import Capabilities, Receiver
+
+__all__ = ["MemoryOptions", "MemoryTransport"]
+
+BURST_MAX = 10_000
+ENS = "ens"
+
+
+class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a `memory://` URL says."""
+
+    hub: str = ""
+    nodes: int = 1
+    jitter_ms: float = 0.0
+    loss: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def parse(cls, url: str) -> "MemoryOptions":
+        """Read a URL, or say what is wrong with it."""
+        parts = urlsplit(url)
+        if parts.path not in ("", "/"):
+            raise BadInput(f"{url}: a memory hub is named without a path: memory://NAME")
+        options: dict[str, str] = {}
+        for name, value in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in ("nodes", "jitter_ms", "loss", "seed"):
+                raise BadInput(
+                    f"{url}: there is no option {name!r}; expected nodes, jitter_ms, loss or seed"
+                )
+            options[name] = value
+        try:
+            read = msgspec.convert({"hub": parts.netloc, **options}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{url}: {error}") from None
+        if not 1 <= read.nodes <= 64:
+            raise BadInput(f"{url}: nodes must be between 1 and 64, not {read.nodes}")
+        if read.jitter_ms < 0:
+            raise BadInput(f"{url}: jitter_ms must be at least 0, not {read.jitter_ms}")
+        if not 0 <= read.loss < 1:
+            raise BadInput(f"{url}: loss must be from 0 to below 1, not {read.loss}")
+        return read
+
+
+class MemoryTransport:
+    """Carries frames between the nodes of one event loop, and is their ENS."""
+
+    name = "memory://"
+
+    def __init__(self, options: MemoryOptions, *, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        reliable = options.loss == 0
+        self.capabilities = Capabilities(
+            orders=("none", "total"),
+            fifo=True,
+            durable=False,
+            replay=reliable,
+            conditional=True,
+        )
+        self._random = Random(options.seed)  # noqa: S311 - jitter is no secret
+        self._jitter_s = options.jitter_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._receivers: dict[str, Receiver] = {}
+        self._queue: deque[tuple[str, str, Frame]] = deque()
+        self._pumping = False
+        self._ens = TopicLog(name=ENS, config=EnsConfig(keeps_log=reliable, durable=False))
+        self._receivers[ENS] = self._at_ens
+
+    def open(self, name: str, receiver: Receiver) -> "MemoryPort":
+        """Give a node its port."""
+        if name in self._receivers:
+            raise BadInput(f"the name {name!r} is taken on this hub: names must be unique")
+        self._receivers[name] = receiver
+        return MemoryPort(self, name)
+
+    def transmit(self, source: str, target: str, frame: Frame) -> None:
+        """Queue a frame; `flush` hands it over.
+
+        Never from within: a node must have told its own outcomes before it is given more.
+        """
+        self._queue.append((source, target, frame))
+
+    def flush(self) -> None:
+        """Hand over what is queued, unless that is going on already."""
+        if self._queue and not self._pumping:
+            self._pump()
+
+    def forget(self, name: str) -> None:
+        """Hand nothing over to a node any more."""
+        self._receivers.pop(name, None)
+
+    def _pump(self) -> None:
+        self._pumping = True
+        queue, receivers = self._queue, self._receivers
+        try:
+            for _ in range(BURST_MAX):
+                if not queue:
+                    return
+                source, target, frame = queue.popleft()
+                receiver = receivers.get(target)
+                if receiver is not None:
+                    receiver(frame, source)
+        finally:
+            self._pumping = False
+        self._loop.call_soon(self.flush)
+
+    def _at_ens(self, frame: Frame, source: str) -> None:
+        ens = self._ens
+        ens.receive(frame, source=source, now_ns=0)
+        for effect in ens.take_effects():
+            # An ENS that is not durable does nothing but send.
+            peer, answer = effect.peer, effect.frame  # type: ignore[union-attr]
+            if type(answer) is Notify:
+                self._notify(peer, answer)
+            else:
+                self._queue.append((ENS, peer, answer))
+
+    def _notify(self, peer: str, frame: Notify) -> None:
+        if self.options.loss and self._random.random() < self.options.loss:
+            return
+        if self._jitter_s:
+            delay_s = self._random.random() * self._jitter_s
+            self._loop.call_later(delay_s, self._arrive, peer, frame)
+        else:
+            self._queue.append((ENS, peer, frame))
+
+    def _arrive(self, peer: str, frame: Frame) -> None:
+        self._queue.append((ENS, peer, frame))
+        self.flush()
+
+
+class MemoryPort:
+    """One node's end of a hub."""
+
+    __slots__ = ("_name", "_transport")
+
+    def __init__(self, transport: MemoryTransport, name: str) -> None:
+        self._transport = transport
+        self._name = name
+
+    def send(self, peer: str, frame: Frame) -> None:
+        """Send a frame to a peer of this hub."""
+        self._transport.transmit(self._name, peer, frame)
+
+    def ask(self, effect: Broadcast | Attach | Detach) -> None:
+        """Ask the hub's ENS."""
+        self._transport.transmit(self._name, ENS, request_for(effect))
+
+    def flush(self) -> None:
+        """Let the hub hand over what was sent."""
+        self._transport.flush()
+
+    def close(self) -> None:
+        """Hand nothing over any more."""
+        self._transport.forget(self._name)
