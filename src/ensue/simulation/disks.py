@@ -35,7 +35,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
     sync: DelayModel = Constant(100_000)
     """How long one sync takes. With a constant of 0 every batch is durable at once."""
     crash_loses_all: bool = False
-    """True: a crash never leaves a batch whose sync had begun but not ended."""
+    """True: a crash never leaves a batch that was not carried out as well: a batch is durable the
+    moment it is carried out, and a node that is paused carries nothing out."""
     batches_max: int = 100_000
     """Batches of one node that may wait for its disk."""
 
@@ -61,6 +62,11 @@ class Disk(Generic[Output]):
     def idle(self) -> bool:
         """No batch waits."""
         return not self._batches
+
+    @property
+    def all_or_nothing(self) -> bool:
+        """Whether a batch must not be durable before it is carried out."""
+        return self._config.crash_loses_all
 
     @property
     def syncing(self) -> bool:

@@ -241,6 +241,9 @@ class Driver(Loop):
     def _synced(self, process: Process, incarnation: int) -> None:
         if process.incarnation != incarnation:
             return
+        if process.pauses and process.disk.all_or_nothing:
+            self._wait(process, self._synced, (process, incarnation))
+            return
         outputs = process.disk.end_sync()
         if process.pauses:
             # The disk works on while the process stands still: durable, but not yet sent.
