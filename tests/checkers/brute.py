@@ -43,6 +43,12 @@ def judged(rows: Sequence[Row], subscriber: Who) -> list[Row]:
     return [row for i, row in enumerate(plain) if row.event not in {e.event for e in plain[:i]}]
 
 
+def publications(rows: Sequence[Row]) -> list[Row]:
+    """List the first `published` row of each event: after a restart it may be said again."""
+    every = of_action(rows, "published")
+    return [row for i, row in enumerate(every) if row.event not in {e.event for e in every[:i]}]
+
+
 def fifo(rows: Sequence[Row]) -> Found:
     found: Found = Counter()
     for subscriber in subscribers(rows):
@@ -128,11 +134,11 @@ def _close(after: dict[str, set[str]]) -> None:
 
 def happened_before(rows: Sequence[Row]) -> dict[str, set[str]]:
     """For each published event, list the events it comes before."""
-    published = of_action(rows, "published")
+    published = publications(rows)
     names = {row.event for row in published}
     after: dict[str, set[str]] = {}
     for effect in published:
-        for row in of_action(rows, "published", "delivered"):
+        for row in [*published, *of_action(rows, "delivered")]:
             if row.node == effect.node and row.step < effect.step and row.event in names:
                 after.setdefault(text(row.event), set()).add(text(effect.event))
     _close(after)
@@ -154,7 +160,7 @@ def complete(
     rows: Sequence[Row], *, settle_ns: int | None, clock_error_ns: int, gaps: bool
 ) -> Found:
     found: Found = Counter()
-    published = {row.event: row for row in of_action(rows, "published")}
+    published = {row.event: row for row in publications(rows)}
     void = {
         row.event
         for row in of_action(rows, "discarded")
@@ -249,7 +255,7 @@ def _owed(
         return True
     if not gaps:
         return False
-    published = {one.event: one for one in of_action(rows, "published")}
+    published = {one.event: one for one in publications(rows)}
     return any(
         start.step < one.step
         and (end is None or one.step < end.step)

@@ -144,6 +144,17 @@ class World:
         if node in self.down:
             self.down.remove(node)
             self.row(node, "restarted")
+            mine = [one for one in self.rows if one.node == node and one.action == "published"]
+            for one in {one.event: one for one in mine}.values():
+                if self.random.random() < 0.3:
+                    self.row(
+                        node,
+                        "published",
+                        event=one.event,
+                        topic=one.topic,
+                        publisher=one.publisher,
+                        publisher_seq=one.publisher_seq,
+                    )
         else:
             self.row(node, "crashed")
             self.down.add(node)

@@ -32,7 +32,7 @@ def test_stamps_and_positions_are_never_believed() -> None:
     ("spoil", "reason"),
     [
         (lambda rows: [], "the trace is empty"),
-        (lambda rows: rows[:2], "run r has no deliveries"),
+        (lambda rows: rows[:1], "run r has no deliveries"),
         (
             lambda rows: [*rows, rows[2]],
             "run r is malformed: node s1 has two rows with step 2",
@@ -69,6 +69,25 @@ def test_what_cannot_be_judged_is_unknown_with_the_reason(
     assert report.verdict == Verdict.UNKNOWN
     assert report.reasons == (reason,)
     assert f"unknown: {reason}" in report.sentences()
+
+
+def test_a_run_without_deliveries_has_lost_what_was_owed() -> None:
+    report = check(good()[:2])
+    assert report.verdict == Verdict.INVALID
+    assert report["complete"].anomaly_counts == {"lost": 1}
+    assert report.reasons == ("run r has no deliveries",)
+
+
+def test_a_publisher_that_restarted_may_say_again_what_it_published() -> None:
+    script = Script().publish("p1", "a").subscribe("s1", "x").crash("p1").restart("p1")
+    again = msgspec.structs.replace(script.rows[0], step=4, at_ns=9, true_ns=9)
+    # The first word counts: published before s1 subscribed, the event is not owed to s1.
+    script.publish("p2", "b").deliver("s1", "b")
+    assert check([*script.rows, again]).verdict == Verdict.VALID
+    for other in ({"step": 3, "event": "a"}, {"event": "c"}, {"node": "p3"}, {"publisher_seq": 2}):
+        rows = [row for row in script.rows if row.action != "restarted" or "step" not in other]
+        spoiled = msgspec.structs.replace(again, **other)
+        assert check([*rows, spoiled]).verdict == Verdict.UNKNOWN
 
 
 def test_a_witness_in_one_run_outweighs_a_run_that_cannot_be_judged() -> None:
