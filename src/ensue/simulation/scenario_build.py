@@ -1,0 +1,310 @@
+"""Turn the tables of a scenario file into a `Scenario`.
+
+Names are looked up in a `Directory`, and every time is compared with the scenario's duration: what
+would happen after it would not happen at all. Errors begin with the place in the file.
+"""
+
+from ensue.errors import BadInput
+from ensue.protocols.ens import EnsConfig
+from ensue.protocols.link import LinkConfig
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.simulation.clocks import ClockConfig
+from ensue.simulation.delays import DelayModel
+from ensue.simulation.deployment import FRAMES
+from ensue.simulation.disks import DiskConfig
+from ensue.simulation.network import LinkDelay, NetworkConfig
+from ensue.simulation.queueing import QueueConfig
+from ensue.simulation.scenario import (
+    Change,
+    EnsSpec,
+    Publication,
+    PublisherSpec,
+    Rate,
+    Reply,
+    Scenario,
+    SequencerSpec,
+    SubscriberSpec,
+)
+from ensue.simulation.scenario_faults import FaultsBuilder
+from ensue.simulation.scenario_names import Directory, placed, unknown
+from ensue.simulation.scenario_tables import File, PairDelay
+from ensue.simulation.scenario_values import Names
+
+__all__ = ["build"]
+
+
+def build(file: File, *, name: str) -> Scenario:
+    """Return the scenario that a file describes."""
+    return _Builder(file).scenario(name)
+
+
+class _Builder:
+    """Turns one file into a scenario, table by table."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.names = Directory(file)
+
+    def scenario(self, name: str) -> Scenario:
+        """Return the whole."""
+        file = self.file
+        subscribers = self._subscribers()
+        faults = FaultsBuilder(file.faults, self.names)
+        with placed("link"):
+            link = LinkConfig(
+                retry_ns=file.link.retry,
+                retry_ns_max=file.link.retry_max,
+                burst=file.link.burst,
+                unacknowledged_max=file.link.unacknowledged_max,
+                early_max=file.link.early_max,
+            )
+        with placed("ens_log"):
+            ens_config = EnsConfig(
+                keeps_log=file.sequencer.reliable,
+                retained_max=file.ens_log.retained_max,
+                batch_max=file.ens_log.batch_max,
+            )
+        with placed("disk"):
+            disk = DiskConfig(
+                sync=file.disk.sync.model,
+                crash_loses_all=file.disk.crash_loses_all,
+                batches_max=file.disk.batches_max,
+            )
+        with placed("scenario"):
+            return Scenario(
+                name=name,
+                order=file.order,
+                duration_ns=file.duration,
+                settle_ns=file.settle,
+                chain=self._chain(),
+                ens=self._ens(),
+                publishers=self._publishers(),
+                subscribers=subscribers,
+                sequencer=self._sequencer(subscribers),
+                ens_config=ens_config,
+                link=link,
+                network=self._network(),
+                disk=disk,
+                queueing=self._queueing(),
+                clocks=self._clocks(),
+                faults=faults.faults(),
+                vanish=faults.vanish(),
+            )
+
+    # -- Who is there -----------------------------------------------------------------------------
+
+    def _chain(self) -> tuple[SequencerSpec, ...]:
+        if not self.names.chain:
+            raise BadInput("chain: needs at least 1 node; leave it out to get one")
+        chain = []
+        hosted: set[str] = set()
+        for index, table in enumerate(self.file.chain):
+            place = f"chain[{index}].topics"
+            topics = self.names.topics(place, table.topics)
+            if again := sorted(hosted.intersection(topics)):
+                raise BadInput(f"{place}: {again[0]!r} is placed twice; each topic has one node")
+            hosted.update(topics)
+            members = self.names.chain[index]
+            share, rest = divmod(len(topics), len(members))
+            start = 0
+            for number, (name, site) in enumerate(members):
+                end = start + share + (number < rest)
+                chain.append(SequencerSpec(name=name, site=site, topics=topics[start:end]))
+                start = end
+        return tuple(chain)
+
+    def _ens(self) -> tuple[EnsSpec, ...]:
+        if not self.names.ens:
+            raise BadInput("ens: needs at least 1 node; leave it out to get one")
+        return tuple(
+            EnsSpec(name=name, site=site) for members in self.names.ens for name, site in members
+        )
+
+    def _publishers(self) -> tuple[PublisherSpec, ...]:
+        publishers = []
+        for index, table in enumerate(self.file.publishers):
+            events = []
+            for number, event in enumerate(table.events):
+                place = f"publishers[{index}].events[{number}]"
+                topics = self.names.topics(f"{place}.topics", event.topics)
+                at_ns = self.names.within(f"{place}.at", event.at)
+                events.append(Publication(at_ns=at_ns, topics=topics, size=event.size))
+            rates = []
+            for number, rate in enumerate(table.rates):
+                place = f"publishers[{index}].rates[{number}]"
+                self.names.span(place, rate.from_, rate.until)
+                if rate.until is not None:
+                    self.names.within(f"{place}.until", rate.until)
+                with placed(place):
+                    rates.append(
+                        Rate(
+                            topics=self.names.topics(f"{place}.topics", rate.topics),
+                            per_second=rate.per_second,
+                            from_ns=rate.from_,
+                            until_ns=rate.until,
+                            size=rate.size,
+                        )
+                    )
+            publishers += [
+                PublisherSpec(name=name, site=site, events=tuple(events), rates=tuple(rates))
+                for name, site in self.names.publishers[index]
+            ]
+        return tuple(publishers)
+
+    def _subscribers(self) -> tuple[SubscriberSpec, ...]:
+        subscribers = []
+        for index, table in enumerate(self.file.subscribers):
+            place = f"subscribers[{index}]"
+            if self.file.sequencer.groups == 2 and table.changes:
+                raise BadInput(
+                    f"{place}.changes: with sequencer.groups = 2 subscriptions are fixed; "
+                    "remove the changes, or set groups = 1"
+                )
+            topics = self.names.topics(f"{place}.topics", table.topics)
+            changes = self._changes(index)
+            replies = tuple(
+                Reply(
+                    on=self.names.topic(f"{place}.replies[{number}].on", reply.on),
+                    topic=self.names.topic(f"{place}.replies[{number}].topic", reply.topic),
+                    share=reply.share,
+                )
+                for number, reply in enumerate(table.replies)
+            )
+            subscribers += [
+                SubscriberSpec(
+                    name=name, site=site, topics=topics, changes=changes, replies=replies
+                )
+                for name, site in self.names.subscribers[index]
+            ]
+        return tuple(subscribers)
+
+    def _changes(self, subscriber: int) -> tuple[Change, ...]:
+        changes = []
+        for number, change in enumerate(self.file.subscribers[subscriber].changes):
+            place = f"subscribers[{subscriber}].changes[{number}]"
+            if not change.subscribe and not change.unsubscribe:
+                raise BadInput(f"{place}: changes nothing; name topics to subscribe or unsubscribe")
+            changes.append(
+                Change(
+                    at_ns=self.names.within(f"{place}.at", change.at),
+                    subscribe=self.names.topics(f"{place}.subscribe", change.subscribe),
+                    unsubscribe=self.names.topics(f"{place}.unsubscribe", change.unsubscribe),
+                )
+            )
+        return tuple(changes)
+
+    # -- How they work ----------------------------------------------------------------------------
+
+    def _sequencer(self, subscribers: tuple[SubscriberSpec, ...]) -> SequencerConfig:
+        table = self.file.sequencer
+        # Without an order nobody asks the chain, and a fixed subscription would never be made.
+        groups = table.groups if self.file.order == "total" else 1
+        with placed("sequencer"):
+            return SequencerConfig(
+                groups=groups,
+                fixed={each.name: each.topics for each in subscribers} if groups == 2 else None,
+                reliable=table.reliable,
+                leave_out=table.reliable if table.leave_out is None else table.leave_out,
+                lease_ns=table.lease,
+                retry_ns=table.retry,
+                poll_ns=table.poll,
+                gap_ns=table.gap,
+                time_to_live_ns=table.time_to_live,
+                window=table.window,
+                outgoing_max=table.outgoing_max,
+                held_max=table.held_max,
+                missing_max=table.missing_max,
+                topics_max=table.topics_max,
+                clients_max=table.clients_max,
+            )
+
+    def _network(self) -> NetworkConfig:
+        table = self.file.network
+        sites: dict[tuple[str, str], DelayModel] = {}
+        known = list(self.names.sites)
+        for source in known:
+            for target in known:
+                general = table.within_site if source == target else table.between_sites
+                if general is not None:
+                    sites[source, target] = general.model
+        for where, chosen in (
+            ("within_site", table.within_site),
+            ("between_sites", table.between_sites),
+        ):
+            if chosen is not None and not known:
+                raise BadInput(f"network.{where}: nobody is at a site; give nodes a `site`")
+        links: dict[tuple[str, str], DelayModel] = {}
+        self._pairs("sites", table.sites, sites)
+        self._pairs("links", table.links, links)
+        with placed("network"):
+            return NetworkConfig(
+                default=table.default.model,
+                sites=_one_way(sites),
+                links=_one_way(links),
+                fifo=table.fifo,
+                loss=table.loss,
+                duplication=table.duplication,
+                reordering=table.reordering,
+                reordering_delay=table.reordering_delay.model,
+                clogged_max=table.clogged_max,
+            )
+
+    def _pairs(
+        self,
+        where: str,
+        tables: tuple[PairDelay, ...],
+        pairs: dict[tuple[str, str], DelayModel],
+    ) -> None:
+        """Add the delays of pairs of sites or nodes; one stated wins over the reverse of another."""
+        stated: dict[tuple[str, str], DelayModel] = {}
+        for index, table in enumerate(tables):
+            ends = []
+            for key, names in (("source", table.source), ("target", table.target)):
+                place = f"network.{where}[{index}].{key}"
+                if where == "sites":
+                    ends.append(tuple(self.names.site(place, name) for name in names))
+                else:
+                    ends.append(self.names.nodes(place, names))
+            for source in ends[0]:
+                for target in ends[1]:
+                    stated[source, target] = table.delay.model
+                    if table.both_ways:
+                        pairs[target, source] = table.delay.model
+        pairs.update(stated)
+
+    def _queueing(self) -> QueueConfig | None:
+        table = self.file.queueing
+        if table is None:
+            return None
+        known = [frame.__name__ for frame in FRAMES]
+        for name in table.service_by_frame:
+            if name not in known:
+                raise unknown(f"queueing.service_by_frame.{name}", "frame", name, known)
+        with placed("queueing"):
+            return QueueConfig(
+                service_ns=table.service,
+                service_ns_by_frame={
+                    name: int(one) for name, one in table.service_by_frame.items()
+                },
+                service_ns_per_byte=table.service_per_kilobyte / 1_000,
+                bandwidth_bytes_per_s=table.bandwidth,
+                frames_max=table.frames_max,
+                sends_max=table.sends_max,
+            )
+
+    def _clocks(self) -> dict[str, ClockConfig]:
+        clocks = {}
+        for name, table in self.file.clocks.items():
+            place = f"clocks.{name}"
+            with placed(place):
+                config = ClockConfig(skew_ns=table.skew, drift_ppm=table.drift_ppm)
+            for node in self.names.nodes(place, Names((name,))):
+                clocks[node] = config
+        return clocks
+
+
+def _one_way(pairs: dict[tuple[str, str], DelayModel]) -> tuple[LinkDelay, ...]:
+    return tuple(
+        LinkDelay(source=source, target=target, delay=delay, both_ways=False)
+        for (source, target), delay in pairs.items()
+    )

@@ -1,0 +1,292 @@
+"""The tables of a scenario file, one class each: what may stand there, and what is assumed if not.
+
+Field names are the keys of the file, but for `from`, which Python keeps for itself. Defaults are
+those of the configurations the tables become, so there is one place where each is decided.
+`docs/simulator.md` explains every key to people.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from ensue.protocols.ens import EnsConfig
+from ensue.protocols.link import LinkConfig
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.simulation.disks import DiskConfig
+from ensue.simulation.network import NetworkConfig
+from ensue.simulation.queueing import QueueConfig
+from ensue.simulation.scenario import Publication, Reply, Scenario
+from ensue.simulation.scenario_values import Chance, Delay, Duration, Names, SignedDuration, Size
+
+__all__ = ["FaultsTable", "File", "Member", "PairDelay", "Topics"]
+
+_SCENARIO = Scenario(name="defaults")
+_SEQUENCER = SequencerConfig()
+_NETWORK = NetworkConfig()
+_LINK = LinkConfig()
+_LOG = EnsConfig()
+_DISK = DiskConfig()
+_QUEUE = QueueConfig()
+_NOBODY = Names()
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table that refuses keys it doesn't know."""
+
+
+class Topics(Table, frozen=True, kw_only=True):
+    """Topics by number, `name-1`, `name-2` and so on."""
+
+    name: str
+    count: int = 1
+
+
+class Member(Table, frozen=True, kw_only=True):
+    """Somebody, or with `count` several alike, `name-1`, `name-2` and so on."""
+
+    name: str
+    count: int | None = None
+    site: Names = _NOBODY
+    """Several sites are taken in turn by the members."""
+
+
+class ChainNode(Member, frozen=True, kw_only=True):
+    """A node of the chain; with `count` the topics are dealt out in rank order."""
+
+    topics: Names = _NOBODY
+
+
+class EnsNode(Member, frozen=True, kw_only=True):
+    """A node of the event notification service."""
+
+
+class EventTable(Table, frozen=True, kw_only=True):
+    """One event a topic, at one time."""
+
+    at: Duration
+    topics: Names
+    size: Size = Size(Publication(at_ns=0, topics=()).size)
+
+
+class RateTable(Table, frozen=True, kw_only=True):
+    """Events at random times."""
+
+    topics: Names
+    per_second: float
+    from_: Duration = msgspec.field(default=Duration(0), name="from")
+    until: Duration | None = None
+    size: Size = Size(Publication(at_ns=0, topics=()).size)
+
+
+class PublisherTable(Member, frozen=True, kw_only=True):
+    """A publisher."""
+
+    events: tuple[EventTable, ...] = ()
+    rates: tuple[RateTable, ...] = ()
+
+
+class ChangeTable(Table, frozen=True, kw_only=True):
+    """A change of a subscription."""
+
+    at: Duration
+    subscribe: Names = _NOBODY
+    unsubscribe: Names = _NOBODY
+
+
+class ReplyTable(Table, frozen=True, kw_only=True):
+    """What a subscriber answers."""
+
+    on: str
+    topic: str
+    share: Chance = Chance(Reply(on="", topic="").share)
+
+
+class SubscriberTable(Member, frozen=True, kw_only=True):
+    """A subscriber."""
+
+    topics: Names = _NOBODY
+    changes: tuple[ChangeTable, ...] = ()
+    replies: tuple[ReplyTable, ...] = ()
+
+
+class SequencerTable(Table, frozen=True, kw_only=True):
+    """How the chain orders."""
+
+    groups: int = _SEQUENCER.groups
+    reliable: bool = _SEQUENCER.reliable
+    leave_out: bool | None = None
+    lease: Duration = Duration(_SEQUENCER.lease_ns)
+    retry: Duration = Duration(_SEQUENCER.retry_ns)
+    poll: Duration = Duration(_SEQUENCER.poll_ns)
+    gap: Duration = Duration(_SEQUENCER.gap_ns)
+    time_to_live: Duration = Duration(_SEQUENCER.time_to_live_ns)
+    window: int = _SEQUENCER.window
+    outgoing_max: int = _SEQUENCER.outgoing_max
+    held_max: int = _SEQUENCER.held_max
+    missing_max: int = _SEQUENCER.missing_max
+    topics_max: int = _SEQUENCER.topics_max
+    clients_max: int = _SEQUENCER.clients_max
+
+
+class LinkTable(Table, frozen=True, kw_only=True):
+    """The numbered links between chain nodes."""
+
+    retry: Duration = Duration(_LINK.retry_ns)
+    retry_max: Duration = Duration(_LINK.retry_ns_max)
+    burst: int = _LINK.burst
+    unacknowledged_max: int = _LINK.unacknowledged_max
+    early_max: int = _LINK.early_max
+
+
+class LogTable(Table, frozen=True, kw_only=True):
+    """The logs of the notification service."""
+
+    retained_max: int = _LOG.retained_max
+    batch_max: int = _LOG.batch_max
+
+
+class DiskTable(Table, frozen=True, kw_only=True):
+    """The disks of all nodes."""
+
+    sync: Delay = Delay(_DISK.sync)
+    crash_loses_all: bool = _DISK.crash_loses_all
+    batches_max: int = _DISK.batches_max
+
+
+class PairDelay(Table, frozen=True, kw_only=True):
+    """The delay between two sites, or two nodes."""
+
+    source: Names
+    target: Names
+    delay: Delay
+    both_ways: bool = True
+
+
+class NetworkTable(Table, frozen=True, kw_only=True):
+    """How the network behaves until it is healed."""
+
+    default: Delay = Delay(_NETWORK.default)
+    within_site: Delay | None = None
+    between_sites: Delay | None = None
+    sites: tuple[PairDelay, ...] = ()
+    links: tuple[PairDelay, ...] = ()
+    fifo: bool = _NETWORK.fifo
+    loss: Chance = Chance(_NETWORK.loss)
+    duplication: Chance = Chance(_NETWORK.duplication)
+    reordering: Chance = Chance(_NETWORK.reordering)
+    reordering_delay: Delay = Delay(_NETWORK.reordering_delay)
+    clogged_max: int = _NETWORK.clogged_max
+
+
+class QueueingTable(Table, frozen=True, kw_only=True):
+    """What handling and sending frames costs."""
+
+    service: Duration = Duration(_QUEUE.service_ns)
+    service_by_frame: dict[str, Duration] = {}
+    service_per_kilobyte: Duration = Duration(0)
+    bandwidth: Size | None = None
+    frames_max: int = _QUEUE.frames_max
+    sends_max: int = _QUEUE.sends_max
+
+
+class ClockTable(Table, frozen=True, kw_only=True):
+    """How a clock differs from true time."""
+
+    skew: SignedDuration = SignedDuration(0)
+    drift_ppm: float = 0.0
+
+
+class CrashTable(Table, frozen=True, kw_only=True):
+    """A node goes down."""
+
+    node: Names
+    at: Duration
+    restart_after: Duration | None = None
+
+
+class Lasting(Table, frozen=True, kw_only=True):
+    """A fault that lasts."""
+
+    from_: Duration = msgspec.field(default=Duration(0), name="from")
+    until: Duration | None = None
+
+
+class PauseTable(Lasting, frozen=True, kw_only=True):
+    """A node stands still."""
+
+    node: Names
+
+
+class PartitionTable(Lasting, frozen=True, kw_only=True):
+    """Two sides don't reach each other."""
+
+    side: Names
+    other: Names = _NOBODY
+    one_way: bool = False
+
+
+class ClogTable(Lasting, frozen=True, kw_only=True):
+    """Frames wait."""
+
+    sources: Names = _NOBODY
+    targets: Names = _NOBODY
+
+
+class NoiseTable(ClogTable, frozen=True, kw_only=True):
+    """Frames are at risk."""
+
+    loss: Chance = Chance(0)
+    duplication: Chance = Chance(0)
+    reordering: Chance = Chance(0)
+
+
+class ClockJumpTable(Table, frozen=True, kw_only=True):
+    """A clock moves."""
+
+    node: Names
+    at: Duration
+    by: SignedDuration
+    monotone: bool = True
+
+
+class VanishTable(Table, frozen=True, kw_only=True):
+    """A publisher dies for ever."""
+
+    publisher: Names
+    at: Duration
+
+
+class FaultsTable(Table, frozen=True, kw_only=True):
+    """Everything that goes wrong."""
+
+    crash: tuple[CrashTable, ...] = ()
+    pause: tuple[PauseTable, ...] = ()
+    partition: tuple[PartitionTable, ...] = ()
+    clog: tuple[ClogTable, ...] = ()
+    noise: tuple[NoiseTable, ...] = ()
+    clock_jump: tuple[ClockJumpTable, ...] = ()
+    vanish: tuple[VanishTable, ...] = ()
+
+
+class File(Table, frozen=True, kw_only=True):
+    """A whole file."""
+
+    name: str = ""
+    """Empty: the name of the file."""
+    order: Literal["total", "none"] = "total"
+    duration: Duration = Duration(_SCENARIO.duration_ns)
+    settle: Duration = Duration(_SCENARIO.settle_ns)
+    sites: Names = _NOBODY
+    topics: tuple[str | Topics, ...] = ()
+    chain: tuple[ChainNode, ...] = (ChainNode(name="node-1"),)
+    ens: tuple[EnsNode, ...] = (EnsNode(name="ens"),)
+    publishers: tuple[PublisherTable, ...] = ()
+    subscribers: tuple[SubscriberTable, ...] = ()
+    sequencer: SequencerTable = SequencerTable()
+    link: LinkTable = LinkTable()
+    ens_log: LogTable = LogTable()
+    network: NetworkTable = NetworkTable()
+    disk: DiskTable = DiskTable()
+    queueing: QueueingTable | None = None
+    clocks: dict[str, ClockTable] = {}
+    faults: FaultsTable = FaultsTable()
