@@ -9,7 +9,7 @@ A driver belongs to one event loop and is not thread-safe.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from ensue.clock import Clock
@@ -18,6 +18,7 @@ from ensue.protocols.core import (
     Attach,
     Broadcast,
     Detach,
+    Effect,
     Frame,
     Node,
     Outcome,
@@ -65,6 +66,8 @@ class Driver(Generic[N]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._closed = False
+        self._looking = False
+        """Whether the timer will be looked at in this turn of the event loop."""
         self._port = transport.open(node.name, self._receive)
         self._drain()
         self._port.flush()
@@ -99,42 +102,43 @@ class Driver(Generic[N]):
         self._port.flush()
 
     def _drain(self) -> None:
+        if not self._looking:
+            # Once a turn of the event loop is enough, however many frames it brings.
+            self._looking = True
+            self._loop.call_soon(self._look_at_timer)
         effects = self.node.take_effects()
         if effects:
-            outcomes: list[Outcome] = []
-            for effect in effects:
-                if isinstance(effect, Send):
-                    self._port.send(effect.peer, effect.frame)
-                elif isinstance(effect, Broadcast | Attach | Detach):
-                    self._ask(effect)
-                elif isinstance(effect, Persist):
-                    raise LocalProtocolError(
-                        f"{self.node.name} wants to persist {effect.key!r}, and has no store: "
-                        "configure it with durable=False"
-                    )
-                elif isinstance(effect, Publish):
+            self._carry_out(effects)
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        outcomes: list[Outcome] = []
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                self._port.send(effect.peer, effect.frame)  # type: ignore[union-attr]
+            elif kind is Broadcast or kind is Attach or kind is Detach:
+                self._ask(effect)  # type: ignore[arg-type]
+            elif kind is Persist:
+                raise LocalProtocolError(
+                    f"{self.node.name} wants to persist something, and has no store: "
+                    "configure it with durable=False"
+                )
+            else:
+                outcomes.append(effect)  # type: ignore[arg-type]
+                if kind is Publish:
                     # Recorded in its place among the sends: it is published before it is sent.
-                    self._record(effect)
-                    outcomes.append(effect)
-                else:
-                    outcomes.append(effect)
-            self._tell(outcomes)
-        due_ns = self.node.next_timer_ns()
-        if due_ns is not None:
-            self._arm(due_ns)
+                    self._record(effect)  # type: ignore[arg-type]
+        for outcome in outcomes:
+            if self._recorder is not None and type(outcome) is not Publish:
+                self._record(outcome)
+            if self._on_outcome is not None:
+                self._on_outcome(outcome)
 
     def _ask(self, effect: Broadcast | Attach | Detach) -> None:
         if self._recorder is not None and isinstance(effect, Broadcast):
             size = None if self._size_of is None else self._size_of(request_for(effect))
             self._recorder.sent(self._seen_as, effect.event, self._clock.now_ns(), bytes=size)
         self._port.ask(effect)
-
-    def _tell(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            if not isinstance(outcome, Publish):
-                self._record(outcome)
-            if self._on_outcome is not None:
-                self._on_outcome(outcome)
 
     def _record(self, outcome: Outcome) -> None:
         recorder = self._recorder
@@ -148,8 +152,11 @@ class Driver(Generic[N]):
         else:
             recorder.outcome(self._seen_as, self._subscription, outcome, now_ns)
 
-    def _arm(self, due_ns: int) -> None:
-        if self._closed:
+    def _look_at_timer(self) -> None:
+        """Make sure that the event loop's timer fires when the node wants it, or earlier."""
+        self._looking = False
+        due_ns = self.node.next_timer_ns()
+        if due_ns is None or self._closed:
             return
         if self._timer is not None:
             if self._timer_due_ns <= due_ns:

@@ -34,7 +34,7 @@ from ensue.event import Event
 
 __all__ = ["Held", "HoldBack", "PositionQueue", "VectorQueue"]
 
-Offer = Literal["held", "duplicate", "late", "overflow", "not_subscribed", "before_join"]
+Offer = Literal["next", "held", "duplicate", "late", "overflow", "not_subscribed", "before_join"]
 
 
 class Held:
@@ -70,18 +70,21 @@ class HoldBack(ABC):
         """Slots that were given up; what turns up of them is late, not repeated."""
 
     def offer(self, event: Event, slot: int, now_ns: int) -> Offer:
-        """Take in an event, and say what became of it."""
+        """Take in an event, and say what became of it.
+
+        `next` means that its turn has come and the queue has moved on past it.
+        """
         topic = event.topic
         waiting = self.held.get(topic)
         if waiting is None:
             return "not_subscribed"
         clock = self.clock.get(topic)
         if clock is not None and slot <= clock:
-            if self._missing.pop((topic, slot), 0) is None:
-                return "late"
-            return "before_join" if slot <= self.base[topic] else "duplicate"
+            return self._behind(topic, slot)
         if slot in waiting:
             return "duplicate"
+        if clock is not None and slot == clock + 1 and self._pass(event):
+            return "next"
         if self.full and (clock is None or slot != clock + 1):
             # The next event of a topic is taken in all the same: it may be what all wait for.
             return "overflow"
@@ -92,6 +95,12 @@ class HoldBack(ABC):
         if clock is not None:
             self._index(held)
         return "held"
+
+    def _behind(self, topic: str, slot: int) -> Offer:
+        """Say what an event is whose slot the clock has passed."""
+        if self._missing.pop((topic, slot), 0) is None:
+            return "late"
+        return "before_join" if slot <= self.base[topic] else "duplicate"
 
     @property
     def full(self) -> bool:
@@ -135,6 +144,10 @@ class HoldBack(ABC):
         self._reindex()
 
     @abstractmethod
+    def _pass(self, event: Event) -> bool:
+        """Move on past an event that just came, the next of its topic, if it is next of all."""
+
+    @abstractmethod
     def next(self) -> Held | None:
         """Return the event that is next, if it is here, and move on past it."""
 
@@ -158,9 +171,10 @@ class HoldBack(ABC):
 
     def oldest_ns(self) -> int | None:
         """Return since when the event held longest, of a joined topic, is held."""
-        while self._by_age and self._by_age[0].gone:
-            self._by_age.popleft()
-        return self._by_age[0].since_ns if self._by_age else None
+        by_age = self._by_age
+        while by_age and by_age[0].gone:
+            by_age.popleft()
+        return by_age[0].since_ns if by_age else None
 
     def first_missing(self, topic: str) -> int:
         """Return the first slot of a joined topic that is not here."""
@@ -183,6 +197,8 @@ class HoldBack(ABC):
         del self.held[held.event.topic][held.slot]
         held.gone = True
         self.held_count -= 1
+        while self._by_age and self._by_age[0].gone:
+            self._by_age.popleft()
 
     @abstractmethod
     def _first(self) -> Held | None:
@@ -202,7 +218,7 @@ class HoldBack(ABC):
 
 
 class _Tip:
-    """How far one topic's held events have been read, and the sum up to there."""
+    """How far one topic's events have been read, and the sum up to there."""
 
     __slots__ = ("entries", "slot", "total")
 
@@ -211,6 +227,17 @@ class _Tip:
         self.entries = entries
         """The subscriber's topics, as in the stamp of the event at `slot`."""
         self.total = sum(entries.values())
+
+    def read(self, slot: int, stamp: dict[str, int]) -> int:
+        """Read the stamp of the event at the next slot; return the event's position."""
+        entries = self.entries
+        for topic, count in stamp.items():
+            before = entries.get(topic)
+            if before is not None and count > before:
+                entries[topic] = count
+                self.total += count - before
+        self.slot = slot
+        return self.total
 
 
 class PositionQueue(HoldBack):
@@ -234,6 +261,53 @@ class PositionQueue(HoldBack):
         self._take(held)
         return held
 
+    def _pass(self, event: Event) -> bool:
+        topic = event.topic
+        slot = self.clock[topic] + 1
+        position = self._read(event, slot)
+        if position != self._position + 1:
+            return False
+        self._position = position
+        self.clock[topic] = slot
+        if self.held[topic]:
+            self._read_on(topic)
+        return True
+
+    def _read(self, event: Event, slot: int) -> int | None:
+        """Work out an event's position; None if it has to wait for a cut or for its predecessor."""
+        stamp = event.stamp
+        assert stamp is not None
+        if self.joining and not self.joining.keys().isdisjoint(stamp.entries):
+            return None
+        if self._whole:
+            return _Tip(slot - 1, dict(self.base)).read(slot, stamp.entries)
+        tip = self._tips[event.topic]
+        return tip.read(slot, stamp.entries) if tip.slot == slot - 1 else None
+
+    def _index(self, held: Held) -> None:
+        topic = held.event.topic
+        if self._whole:
+            position = self._read(held.event, held.slot)
+            if position is not None:
+                self._by_position[position] = held
+            return
+        tip = self._tips[topic]
+        if tip.slot == held.slot:
+            # `_pass` has read it already, and found that it is not next.
+            self._by_position[tip.total] = held
+        self._read_on(topic)
+
+    def _read_on(self, topic: str) -> None:
+        """Work out the positions of held events whose predecessors have been read."""
+        if self._whole:
+            return
+        tip, waiting = self._tips[topic], self.held[topic]
+        while (following := waiting.get(tip.slot + 1)) is not None:
+            position = self._read(following.event, following.slot)
+            if position is None:
+                break
+            self._by_position[position] = following
+
     def _first(self) -> Held | None:
         if not self._by_position:
             return None
@@ -249,33 +323,6 @@ class PositionQueue(HoldBack):
         assert self._by_position[first] is held
         del self._by_position[first]
         self._position = sum(self.clock.values())
-
-    def _index(self, held: Held) -> None:
-        if self._whole:
-            self._place(held, _Tip(held.slot - 1, dict(self.base)))
-            return
-        topic = held.event.topic
-        tip = self._tips[topic]
-        waiting = self.held[topic]
-        while (following := waiting.get(tip.slot + 1)) is not None:
-            if not self._place(following, tip):
-                break
-
-    def _place(self, held: Held, tip: _Tip) -> bool:
-        """Work out an event's position from the tip before it; False: it must wait for a cut."""
-        stamp = held.event.stamp
-        assert stamp is not None
-        if self.joining and not self.joining.keys().isdisjoint(stamp.entries):
-            return False
-        entries = tip.entries
-        for topic, count in stamp.entries.items():
-            before = entries.get(topic)
-            if before is not None and count > before:
-                entries[topic] = count
-                tip.total += count - before
-        tip.slot = held.slot
-        self._by_position[tip.total] = held
-        return True
 
     def _reindex(self) -> None:
         self._position = sum(self.clock.values())
@@ -304,7 +351,7 @@ class VectorQueue(HoldBack):
             held = None if clock is None else self.held[topic].get(clock + 1)
             if held is None:
                 continue
-            unmet = self._unmet(held)
+            unmet = self._unmet(held.event)
             if unmet is not None:
                 self._waiters.setdefault(unmet, {})[topic] = None
                 continue
@@ -315,13 +362,22 @@ class VectorQueue(HoldBack):
             return held
         return None
 
-    def _unmet(self, held: Held) -> str | None:
+    def _pass(self, event: Event) -> bool:
+        if self._unmet(event) is not None:
+            return False
+        topic = event.topic
+        self.clock[topic] += 1
+        self._to_check.append(topic)
+        self._to_check.extend(self._waiters.pop(topic, ()))
+        return True
+
+    def _unmet(self, event: Event) -> str | None:
         """Return a topic that has not come as far as the event asks for."""
-        stamp = held.event.stamp
+        stamp = event.stamp
         assert stamp is not None
         for topic, count in stamp.entries.items():
             clock = self.clock.get(topic)
-            if clock is not None and clock < count and topic != held.event.topic:
+            if clock is not None and clock < count and topic != event.topic:
                 return topic
         return None
 

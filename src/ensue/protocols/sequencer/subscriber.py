@@ -40,7 +40,7 @@ from ensue.protocols.core import (
 from ensue.protocols.ens import Attached, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Refused
-from ensue.protocols.sequencer.holdback import Held, HoldBack, PositionQueue, VectorQueue
+from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
 from ensue.protocols.sequencer.placement import Placement
 from ensue.wire import Records
 
@@ -236,20 +236,24 @@ class Subscriber:
         if slot is None:
             return  # Not stamped: nothing that a sequencer ordered.
         outcome = self._queue.offer(event, slot, now_ns)
+        if outcome == "next":
+            self._let_go(event, now_ns, now_ns)
+            if self._queue.held_count:
+                self._deliver_ready(now_ns, progress=True)
+            return
         if outcome == "overflow" and not self.config.reliable:
             self._force(now_ns)
             outcome = self._queue.offer(event, slot, now_ns)
         if outcome == "held":
             self._deliver_ready(now_ns)
         elif outcome == "late" and not event.void:
-            self._deliver(event, now_ns, now_ns, "out_of_order")
+            self._deliver_late(event)
         else:
             self._effects.append(Discard(event, outcome))
 
-    def _deliver_ready(self, now_ns: int) -> None:
-        progress = False
+    def _deliver_ready(self, now_ns: int, *, progress: bool = False) -> None:
         while (held := self._queue.next()) is not None:
-            self._let_go(held, now_ns)
+            self._let_go(held.event, held.since_ns, now_ns)
             progress = True
         if progress or self._gap_due_ns is None:
             self._expect_progress(now_ns)
@@ -259,21 +263,22 @@ class Subscriber:
         waiting = self._queue.held_count > 0
         self._gap_due_ns = now_ns + self.config.gap_ns if waiting else None
 
-    def _let_go(self, held: Held, now_ns: int) -> None:
-        event = held.event
+    def _let_go(self, event: Event, since_ns: int, now_ns: int) -> None:
+        assert event.slot is not None
+        self._handled(event.topic, event.slot, count=not event.void)
         if event.void:
-            self._handled(event.topic, held.slot)
             self._effects.append(Discard(event, "void"))
-            return
-        self._deliver(event, held.since_ns, now_ns, "")
+        else:
+            self._effects.append(Deliver(event, self._delivered, "", now_ns - since_ns))
 
-    def _deliver(self, event: Event, since_ns: int, now_ns: int, verdict: str) -> None:
-        self._delivered += 1
-        if event.slot is not None:
-            self._handled(event.topic, max(event.slot, self._queue.clock[event.topic]))
-        self._effects.append(Deliver(event, self._delivered, verdict, now_ns - since_ns))
+    def _deliver_late(self, event: Event) -> None:
+        self._handled(event.topic, self._queue.clock[event.topic], count=True)
+        self._effects.append(Deliver(event, self._delivered, "out_of_order"))
 
-    def _handled(self, topic: str, slot: int) -> None:
+    def _handled(self, topic: str, slot: int, *, count: bool) -> None:
+        """Note how far a topic has come; `count` if the application gets an event for it."""
+        if count:
+            self._delivered += 1
         if self._acknowledge_each:
             self._unacknowledged.append((self._delivered, topic, slot))
         elif self.config.durable:
@@ -299,8 +304,8 @@ class Subscriber:
         for topic in forced.event.stamp.entries:
             # Clocks that jumped over something must not fall back after a restart.
             if topic != forced.event.topic and topic in self._queue.clock:
-                self._handled(topic, self._queue.clock[topic])
-        self._let_go(forced, now_ns)
+                self._handled(topic, self._queue.clock[topic], count=False)
+        self._let_go(forced.event, forced.since_ns, now_ns)
         self._deliver_ready(now_ns)
         return True
 
