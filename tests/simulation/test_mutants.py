@@ -1,0 +1,170 @@
+"""Every planted bug is found by the swarm within 200 seeds.
+
+After a change of the protocol or of the swarm another seed may be the first to find a bug:
+`python -m tests.simulation.test_mutants [NAME …]` searches again.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import msgspec
+import pytest
+from tests.simulation import mutants
+
+from ensue.protocols.ens import TopicLog
+from ensue.protocols.link import Linked
+from ensue.protocols.sequencer.groups import Group
+from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.publisher import Publisher
+from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.simulation import deployment
+from ensue.simulation.deployment import Roles
+from ensue.simulation.run import play
+from ensue.simulation.swarm import draw
+
+SEEDS_MAX = 200
+"""Every mutant must be caught by one of the first so many seeds."""
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One mistake: classes for roles, or replacements for attributes (target, name, value)."""
+
+    name: str
+    seed: int
+    """The first seed that catches it."""
+    roles: Roles = Roles()
+    patches: tuple[tuple[object, str, object], ...] = ()
+
+
+def node(name: str, seed: int, role: type[SequencerNode]) -> Mutant:
+    return Mutant(name, seed, Roles(node=role))
+
+
+def subscriber(name: str, seed: int, role: type[Subscriber]) -> Mutant:
+    return Mutant(name, seed, Roles(subscriber=role))
+
+
+def publisher(name: str, seed: int, role: type[Publisher]) -> Mutant:
+    return Mutant(name, seed, Roles(publisher=role))
+
+
+def ens(name: str, seed: int, role: type[TopicLog]) -> Mutant:
+    return Mutant(name, seed, Roles(ens=role))
+
+
+def patched(name: str, seed: int, target: object, method: str, value: object) -> Mutant:
+    return Mutant(name, seed, Roles(), ((target, method, value),))
+
+
+LINKED_TO_ALL = (deployment, "Linked", mutants.LinkedToAll)
+
+MUTANTS = (
+    Mutant("skips idle stages", 4, Roles(node=mutants.SkipsIdleStages), (LINKED_TO_ALL,)),
+    node("loses voids", 4, mutants.LosesVoids),
+    node("counts taken as void", 0, mutants.TakenCountsAsVoid),
+    node("cut too high", 0, mutants.node_with_cut(lambda count: count + 1)),
+    node("cut too low", 0, mutants.node_with_cut(lambda count: max(0, count - 1))),
+    node("cut at zero", 0, mutants.node_with_cut(lambda _count: 0)),
+    node("subscription counts", 0, mutants.SubscriptionCounts),
+    node("answers changes alone", 0, mutants.AnswersChangesAlone),
+    node("keeps old groups", 0, mutants.KeepsOldGroups),
+    node("keeps left-out memory", 4, mutants.KeepsLeftOutMemory),
+    node("learns nothing from changes", 0, mutants.LearnsNothingFromChanges),
+    node("learns nothing from stamps", 0, mutants.LearnsNothingFromStamps),
+    node("stamps repeated requests", 0, mutants.StampsRepeatedRequests),
+    node("stamps across gaps", 2, mutants.StampsAcrossGaps),
+    node("node forgets counters", 3, mutants.node_without("counter")),
+    node("node forgets subscriptions", 6, mutants.node_without("subscription")),
+    node("node forgets publishers", 0, mutants.node_without("publisher")),
+    node("node forgets leases", 68, mutants.node_without("lease")),
+    node("node forgets who completes", 0, mutants.node_without("elsewhere")),
+    node("node forgets changes", 75, mutants.node_without("change")),
+    patched("names each entry once", 0, Group, "fill", mutants.fill_naming_each_once),
+    patched("link out of order", 4, Linked, "_data", mutants.hand_over_as_it_comes),
+    patched("link acknowledges gaps", 4, Linked, "_data", mutants.acknowledge_beyond_gaps),
+    patched("sends before persisting", 3, Linked, "take_effects", mutants.send_before_persisting),
+    patched("link forgets numbers", 0, Linked, "_persist", mutants.persist_no_incoming_numbers),
+    subscriber("forgets clocks", 10, mutants.ForgetsClocks),
+    subscriber("late event untagged", 1, mutants.DeliversLateUntagged),
+    subscriber("delivers duplicates", 0, mutants.subscriber_that_delivers("duplicate")),
+    subscriber("delivers after leaving", 0, mutants.subscriber_that_delivers("not_subscribed")),
+    subscriber("delivers what precedes", 0, mutants.subscriber_that_delivers("before_join")),
+    subscriber("delivers voids", 0, mutants.subscriber_that_delivers("void")),
+    subscriber("never asks", 4, mutants.NeverAsks),
+    patched("one position early", 0, PositionQueue, "next", mutants.next_or_the_one_after),
+    patched("stale positions", 0, HoldBack, "leave", mutants.leave_positions_alone),
+    patched("drops the next event", 4, HoldBack, "offer", mutants.offer_to_the_full),
+    patched("ignores other clocks", 1, VectorQueue, "_unmet", lambda *_: None),
+    publisher("asks two nodes at once", 4, mutants.AsksTwoNodesAtOnce),
+    publisher("publisher forgets events", 0, mutants.publisher_without("event")),
+    publisher("publisher forgets requests", 0, mutants.publisher_without("number")),
+    publisher("publisher forgets sequences", 0, mutants.publisher_without("sequence")),
+    ens("later event takes slot", 0, mutants.LaterEventTakesSlot),
+    ens("ENS forgets slots", 3, mutants.ForgetsSlots),
+)
+
+RARE = (
+    # Shows only if two more events pass between a cut and the word of it.
+    patched("does not wait for cuts", 425, PositionQueue, "_read", mutants.read_without_cut),
+)
+"""Bugs that need more seeds than `SEEDS_MAX`."""
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[Roles]:
+    """Put a mutant's patches in place for as long as the context lasts."""
+    with ExitStack() as stack:
+        for target, attribute, replacement in mutant.patches:
+            stack.enter_context(mock.patch.object(target, attribute, replacement))
+        yield mutant.roles
+
+
+def symptoms(mutant: Mutant, seed: int) -> list[str]:
+    """Play a seed with a mutant; return what went wrong, nothing if all is well."""
+    try:
+        with planted(mutant) as roles:
+            outcome = play(draw(seed), seed, roles=roles)
+    except Exception as error:  # noqa: BLE001 - whatever a mutant raises gives it away
+        return [f"raised {error!r}"]
+    return [] if outcome.valid else outcome.sentences()
+
+
+def first_seed(mutant: Mutant, seeds: range = range(SEEDS_MAX)) -> int | None:
+    """Return the first seed that catches a mutant."""
+    return next((seed for seed in seeds if symptoms(mutant, seed)), None)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS + RARE, ids=lambda each: each.name.replace(" ", "-"))
+def test_the_swarm_finds_it(mutant: Mutant) -> None:
+    assert mutant.seed < SEEDS_MAX or mutant in RARE
+    assert symptoms(mutant, mutant.seed), (
+        f"seed {mutant.seed} no longer finds this bug; search again: "
+        f"python -m tests.simulation.test_mutants '{mutant.name}'"
+    )
+
+
+@pytest.mark.parametrize("seed", sorted({mutant.seed for mutant in MUTANTS + RARE}))
+def test_the_same_seeds_pass_without_a_mutant(seed: int) -> None:
+    assert not symptoms(Mutant("none", seed), seed)
+
+
+def test_links_between_all_nodes_alone_break_nothing() -> None:
+    only_links = Mutant("links", 0, Roles(), (LINKED_TO_ALL,))
+    assert first_seed(only_links, range(30)) is None
+
+
+def main(names: list[str]) -> None:
+    """Search the first seed of each mutant, or of the named ones."""
+    for mutant in MUTANTS + RARE:
+        if not names or mutant.name in names:
+            seed = first_seed(mutant)
+            shown = [] if seed is None else symptoms(mutant, seed)
+            found = f"{seed}: {' '.join(shown)[:160]}" if shown else f"none below {SEEDS_MAX}"
+            print(f"{mutant.name:30} {found}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
