@@ -71,6 +71,9 @@ class UnorderedPublisher:
         self._effects += (Publish(event), Broadcast(event))
         return event
 
+    def confirm_all(self) -> None:
+        """Do nothing: nobody waits for a word."""
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle the ENS's answer."""
         del source, now_ns

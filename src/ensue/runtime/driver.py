@@ -91,9 +91,9 @@ class Driver(Generic[N]):
             self._timer = None
 
     def _receive(self, frame: Frame, source: str) -> None:
+        # Whoever hands frames over flushes when it has handed over what there is.
         self.node.receive(frame, source=source, now_ns=self._clock.now_ns())
         self._drain()
-        self._port.flush()
 
     def _on_timer(self) -> None:
         self._timer = None

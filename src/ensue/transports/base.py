@@ -45,7 +45,10 @@ class Port(Protocol):
         """Carry out what a node asks of the event notification service."""
 
     def flush(self) -> None:
-        """Let everything go that was sent since the last time; called once a step of the node."""
+        """Let everything go that was sent; called after commands and timers.
+
+        After handing frames over, a transport lets the answers go by itself.
+        """
 
     def close(self) -> None:
         """Hand nothing over any more."""

@@ -28,6 +28,9 @@ from ensue.wire import Records
 
 __all__ = ["Publisher"]
 
+CONFIRM_BATCH = 32
+"""Settled requests that one confirmation waits for."""
+
 
 class _Outgoing:
     """One event under way."""
@@ -86,6 +89,9 @@ class Publisher:
         """The origin that the requests in flight went to."""
         self._stamped: dict[str, _Outgoing] = {}
         """Broadcast and not yet answered, by id, in order of due time."""
+        self._owed: dict[tuple[str, str], list[int]] = {}
+        """By node and origin: settled requests that the node has not been told of."""
+        self._confirm_due_ns: int | None = None
         self._effects: list[Effect] = []
         self._restore(records or {})
         self._request(now_ns)
@@ -136,6 +142,12 @@ class Publisher:
         self._request(now_ns)
         return event
 
+    def confirm_all(self) -> None:
+        """Confirm at once whatever is settled: nothing more will be published for a while."""
+        self._confirm_due_ns = None
+        for node, origin in list(self._owed):
+            self._confirm(node, origin)
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle an answer of a node or of the ENS."""
         match frame:
@@ -144,17 +156,17 @@ class Publisher:
                     self._grant(origin, grant.number, grant.stamp, source, now_ns)
                 self._request(now_ns)
             case Accepted(event=event_id):
-                self._settle(self._under_way.get(event_id), "")
+                self._settle(self._under_way.get(event_id), "", now_ns)
                 self._request(now_ns)
             case Taken(event=event_id):
-                self._settle(self._under_way.get(event_id), "void")
+                self._settle(self._under_way.get(event_id), "void", now_ns)
                 self._request(now_ns)
             case Voided(origin=origin, numbers=numbers):
                 for number in numbers:
                     outgoing = self._by_request.get((origin, number))
                     if outgoing is not None:
                         outgoing.granted_by = source
-                        self._settle(outgoing, "void")
+                        self._settle(outgoing, "void", now_ns)
                 self._request(now_ns)
             case Refused(number=number, reason=reason):
                 outgoing = self._by_request.get((source, number))
@@ -164,7 +176,9 @@ class Publisher:
                 pass  # Not for a publisher: a stray frame changes nothing.
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Repeat what got no answer in time."""
+        """Repeat what got no answer in time; confirm what is settled."""
+        if self._confirm_due_ns is not None and self._confirm_due_ns <= now_ns:
+            self.confirm_all()
         due = [outgoing for outgoing in self._requested.values() if outgoing.due_ns <= now_ns]
         if due:
             self._send_requests(due, now_ns)
@@ -176,8 +190,10 @@ class Publisher:
             self._effects.append(Broadcast(outgoing.event))
 
     def next_timer_ns(self) -> int | None:
-        """Return when the first unanswered request or broadcast is to be repeated."""
+        """Return when something is to be repeated or confirmed."""
         dues = [next(iter(these.values())).due_ns for these in self._tables() if these]
+        if self._confirm_due_ns is not None:
+            dues.append(self._confirm_due_ns)
         return min(dues, default=None)
 
     def take_effects(self) -> Sequence[Effect]:
@@ -199,8 +215,8 @@ class Publisher:
         run: list[_Outgoing] = []
         while self._waiting and len(self._requested) < self.config.window:
             outgoing = self._waiting[0]
-            if outgoing.event.id not in self._under_way:
-                # Settled by an answer to what this publisher sent before a restart.
+            if outgoing.granted_by or outgoing.event.id not in self._under_way:
+                # Stamped or settled by an answer to what was sent before a restart.
                 self._waiting.popleft()
                 continue
             if self._requested and outgoing.origin != self._origin:
@@ -241,14 +257,15 @@ class Publisher:
         outgoing = self._by_request.get((origin, number))
         if outgoing is None or outgoing.granted_by:
             return  # Settled or stamped before: this is a repeated answer.
-        self._requested.pop(number, None)
+        if self._requested.get(number) is outgoing:
+            del self._requested[number]
         outgoing.granted_by = source
         outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
         outgoing.due_ns = now_ns + self.config.retry_ns
         self._stamped[outgoing.event.id] = outgoing
         self._effects.append(Broadcast(outgoing.event))
 
-    def _settle(self, outgoing: _Outgoing | None, verdict: str) -> None:
+    def _settle(self, outgoing: _Outgoing | None, verdict: str, now_ns: int) -> None:
         if outgoing is None:
             return
         event_id = outgoing.event.id
@@ -261,13 +278,25 @@ class Publisher:
         if self.config.durable:
             self._effects.append(Persist(f"event/{outgoing.place}", None))
         if outgoing.granted_by:
-            confirm = Confirm(
-                origin=outgoing.origin,
-                numbers=(outgoing.number,),
-                settled=self._settled(outgoing.origin),
-            )
-            self._effects.append(Send(outgoing.granted_by, confirm))
+            self._owe_confirmation(outgoing, now_ns)
         self._effects.append(Settle(outgoing.event, verdict))
+
+    def _owe_confirmation(self, outgoing: _Outgoing, now_ns: int) -> None:
+        """Confirm several at a time, and well within their leases.
+
+        A confirmation that never comes costs the node a question to the ENS, nothing else.
+        """
+        owed = self._owed.setdefault((outgoing.granted_by, outgoing.origin), [])
+        owed.append(outgoing.number)
+        if self._confirm_due_ns is None:
+            self._confirm_due_ns = now_ns + self.config.lease_ns // 4
+        if len(owed) >= CONFIRM_BATCH:
+            self._confirm(outgoing.granted_by, outgoing.origin)
+
+    def _confirm(self, node: str, origin: str) -> None:
+        numbers = tuple(self._owed.pop((node, origin)))
+        frame = Confirm(origin=origin, numbers=numbers, settled=self._settled(origin))
+        self._effects.append(Send(node, frame))
 
     def _restore(self, records: Mapping[str, bytes]) -> None:
         places: list[tuple[int, _OutgoingRecord]] = []

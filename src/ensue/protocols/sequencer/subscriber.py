@@ -237,7 +237,7 @@ class Subscriber:
             return  # Not stamped: nothing that a sequencer ordered.
         outcome = self._queue.offer(event, slot, now_ns)
         if outcome == "next":
-            self._let_go(event, now_ns, now_ns)
+            self._let_go(event, slot, now_ns, now_ns)
             if self._queue.held_count:
                 self._deliver_ready(now_ns, progress=True)
             return
@@ -253,7 +253,7 @@ class Subscriber:
 
     def _deliver_ready(self, now_ns: int, *, progress: bool = False) -> None:
         while (held := self._queue.next()) is not None:
-            self._let_go(held.event, held.since_ns, now_ns)
+            self._let_go(held.event, held.slot, held.since_ns, now_ns)
             progress = True
         if progress or self._gap_due_ns is None:
             self._expect_progress(now_ns)
@@ -263,9 +263,8 @@ class Subscriber:
         waiting = self._queue.held_count > 0
         self._gap_due_ns = now_ns + self.config.gap_ns if waiting else None
 
-    def _let_go(self, event: Event, since_ns: int, now_ns: int) -> None:
-        assert event.slot is not None
-        self._handled(event.topic, event.slot, count=not event.void)
+    def _let_go(self, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
+        self._handled(event.topic, slot, count=not event.void)
         if event.void:
             self._effects.append(Discard(event, "void"))
         else:
@@ -305,7 +304,7 @@ class Subscriber:
             # Clocks that jumped over something must not fall back after a restart.
             if topic != forced.event.topic and topic in self._queue.clock:
                 self._handled(topic, self._queue.clock[topic], count=False)
-        self._let_go(forced.event, forced.since_ns, now_ns)
+        self._let_go(forced.event, forced.slot, forced.since_ns, now_ns)
         self._deliver_ready(now_ns)
         return True
 
