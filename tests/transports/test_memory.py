@@ -1,0 +1,128 @@
+import asyncio
+import contextlib
+from itertools import count
+
+import pytest
+from tests.transports.suite import TransportSuite, take
+
+import ensue
+from ensue.errors import BadInput
+from ensue.transports import MemoryOptions
+
+_hubs = count(1)
+
+
+class TestMemory(TransportSuite):
+    def url(self) -> str:
+        return f"memory://hub-{next(_hubs)}"
+
+
+class TestMemoryChain(TransportSuite):
+    def url(self) -> str:
+        return f"memory://hub-{next(_hubs)}?nodes=3"
+
+
+class TestMemoryJitter(TransportSuite):
+    def url(self) -> str:
+        return f"memory://hub-{next(_hubs)}?nodes=2&jitter_ms=3&seed=7"
+
+
+def test_jitter_really_reorders_what_is_not_ordered() -> None:
+    async def main() -> list[int]:
+        async with (
+            ensue.connect("memory://?jitter_ms=5&seed=3", order=None) as bus,
+            bus.subscribe("a", "b") as events,
+        ):
+            for number in range(200):
+                await bus.publish("ab"[number % 2], str(number).encode())
+            return [int(event.payload) for event in await take(events, 200)]
+
+    got = asyncio.run(main())
+    assert sorted(got) == list(range(200))
+    assert got != sorted(got)
+
+
+def test_buses_without_a_name_do_not_meet() -> None:
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://") as one,
+            ensue.connect("memory://") as other,
+            one.subscribe("a") as events,
+        ):
+            await other.publish("a", b"elsewhere")
+            await one.publish("a", b"here")
+            (event,) = await take(events, 1)
+            assert event.payload == b"here"
+
+    asyncio.run(main())
+
+
+def test_a_named_hub_is_gone_with_its_last_bus() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://gone?nodes=2"):
+            pass
+        async with ensue.connect("memory://gone?nodes=3"):
+            pass
+
+    asyncio.run(main())
+
+
+def test_a_hub_in_use_is_not_joined_with_other_options() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://shared"):
+            with pytest.raises(ensue.ConfigurationError, match="memory://shared is in use"):
+                await ensue.connect("memory://shared?nodes=2").__aenter__()
+            with pytest.raises(ensue.ConfigurationError, match="the hub's order"):
+                await ensue.connect("memory://shared", order=None).__aenter__()
+
+    asyncio.run(main())
+
+
+def test_a_hub_that_loses_events_needs_a_time_to_live() -> None:
+    async def main() -> None:
+        with pytest.raises(ensue.UnsupportedOrder, match=r"Total\(time_to_live=SECONDS\)"):
+            await ensue.connect("memory://?loss=0.1").__aenter__()
+
+    asyncio.run(main())
+
+
+def test_a_hub_that_loses_events_delivers_the_rest_and_tags_what_is_late() -> None:
+    async def main() -> None:
+        order = ensue.Total(time_to_live=0.05)
+        async with (
+            ensue.connect("memory://?loss=0.2&jitter_ms=2&seed=5", order=order) as bus,
+            bus.subscribe("a", "b") as events,
+        ):
+            for number in range(300):
+                await bus.publish("ab"[number % 2], str(number).encode())
+            got: list[ensue.ReceivedEvent] = []
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    got.append(await asyncio.wait_for(anext(events), timeout=1))
+        assert 150 < len(got) < 300
+        in_order = [int(event.payload) for event in got if not event.verdict]
+        assert in_order == sorted(in_order)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("memory://?nodes=0", "nodes must be between 1 and 64"),
+        ("memory://?nodes=many", "Expected `int`"),
+        ("memory://?jitter_ms=-1", "jitter_ms must be at least 0"),
+        ("memory://?loss=1", "loss must be from 0 to below 1"),
+        ("memory://?lost=0.5", "there is no option 'lost'"),
+        ("memory://hub/path", "without a path"),
+    ],
+)
+def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        MemoryOptions.parse(url)
+
+
+@pytest.mark.parametrize("url", ["nats://localhost", "memory", ""])
+def test_a_transport_that_is_not_there_is_refused_by_name(url: str) -> None:
+    with pytest.raises(BadInput, match="no transport for"):
+        ensue.connect(url)
