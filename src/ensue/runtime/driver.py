@@ -26,7 +26,7 @@ from ensue.protocols.core import (
     Publish,
     Send,
 )
-from ensue.protocols.ens import request_for
+from ensue.protocols.ens import Notify, request_for
 from ensue.recorder import Recorder
 from ensue.transports.base import Transport
 
@@ -92,7 +92,10 @@ class Driver(Generic[N]):
 
     def _receive(self, frame: Frame, source: str) -> None:
         # Whoever hands frames over flushes when it has handed over what there is.
-        self.node.receive(frame, source=source, now_ns=self._clock.now_ns())
+        now_ns = self._clock.now_ns()
+        if self._recorder is not None and type(frame) is Notify:
+            self._recorder.frame("received", self._seen_as, frame, now_ns)
+        self.node.receive(frame, source=source, now_ns=now_ns)
         self._drain()
 
     def _on_timer(self) -> None:

@@ -1,0 +1,132 @@
+"""The workload of the demo: a shop whose services publish and subscribe over a jittery service.
+
+Every publisher and every subscriber is a client of its own on one in-process hub. Notifications take
+up to `jitter_ms`, each its own time, so they overtake each other. The same workload runs once with
+no order and once with total order; both write a trace, and everything shown is read from it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from random import Random
+
+import msgspec
+
+import ensue
+
+__all__ = ["TOPICS", "Workload", "run"]
+
+TOPICS = ("orders", "payments", "stock", "shipping", "refunds", "prices", "reviews", "alerts")
+POLL_S = 0.05
+PATIENCE_S = 60.0
+"""How long after the last event everything may take to arrive."""
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """Who does how much for how long."""
+
+    seconds: float = 12.0
+    publishers: int = 8
+    subscribers: int = 8
+    topics_each: int = 4
+    """Topics a subscriber listens to."""
+    per_second: float = 25.0
+    """Events a publisher publishes."""
+    jitter_ms: float = 60.0
+    nodes: int = 3
+    seed: int = 1
+
+
+def run(
+    workload: Workload,
+    order: ensue.Order | None,
+    trace: str,
+    progress: Callable[[float, int, int], None],
+) -> None:
+    """Run the workload once; `progress` is told the share done, and events and deliveries so far."""
+    asyncio.run(_Demo(workload, order, trace, progress).run())
+
+
+class _Demo:
+    def __init__(
+        self,
+        workload: Workload,
+        order: ensue.Order | None,
+        trace: str,
+        progress: Callable[[float, int, int], None],
+    ) -> None:
+        self._workload = workload
+        self._order = order
+        self._trace = trace
+        self._progress = progress
+        self._published: dict[str, int] = dict.fromkeys(TOPICS, 0)
+        self._delivered = 0
+        self._owed: int | None = None
+        """How many deliveries there have to be; known once everything is published."""
+        self._all_here = asyncio.Event()
+
+    def _connect(self, name: str, *, trace: str | None = None) -> ensue.Bus:
+        load = self._workload
+        url = f"memory://demo?nodes={load.nodes}&jitter_ms={load.jitter_ms}&seed={load.seed}"
+        return ensue.connect(url, order=self._order, name=name, trace=trace)
+
+    async def run(self) -> None:
+        load = self._workload
+        random = Random(load.seed)  # noqa: S311 - a workload is no secret
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            await enter(self._connect("demo", trace=self._trace))
+            subscriptions = []
+            for number in range(1, load.subscribers + 1):
+                bus = await enter(self._connect(f"subscriber-{number}"))
+                topics = random.sample(TOPICS, load.topics_each)
+                subscriptions.append(await enter(bus.subscribe(*topics, name=f"s{number}")))
+            publishers = [
+                await enter(self._connect(f"publisher-{number}"))
+                for number in range(1, load.publishers + 1)
+            ]
+            readers = [asyncio.create_task(self._read(each)) for each in subscriptions]
+            watcher = asyncio.create_task(self._watch())
+            async with asyncio.TaskGroup() as group:
+                for bus in publishers:
+                    group.create_task(self._publish(bus, Random(random.random())))  # noqa: S311
+            await self._settle(subscriptions)
+            for task in (*readers, watcher):
+                task.cancel()
+            await asyncio.gather(*readers, watcher, return_exceptions=True)
+
+    async def _publish(self, bus: ensue.Bus, random: Random) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._workload.seconds
+        while True:
+            await asyncio.sleep(random.expovariate(self._workload.per_second))
+            if loop.time() >= end:
+                return
+            topic = random.choice(TOPICS)
+            await bus.publish(topic, random.randbytes(24))
+            self._published[topic] += 1
+
+    async def _read(self, events: ensue.Subscription) -> None:
+        async for _event in events:
+            self._delivered += 1
+            if self._delivered == self._owed:
+                self._all_here.set()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        while True:
+            share = min(1.0, (loop.time() - start) / self._workload.seconds)
+            self._progress(share, sum(self._published.values()), self._delivered)
+            await asyncio.sleep(POLL_S)
+
+    async def _settle(self, subscriptions: list[ensue.Subscription]) -> None:
+        """Wait until everybody has everything, or report what the checkers will say anyway."""
+        owed = sum(self._published[topic] for each in subscriptions for topic in each.topics)
+        self._owed = owed
+        if self._delivered < owed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._all_here.wait()
+        self._progress(1.0, sum(self._published.values()), self._delivered)
