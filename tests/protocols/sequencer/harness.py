@@ -109,6 +109,8 @@ class Net:
         self.nodes: dict[str, Node] = {}
         self.disks: dict[str, dict[str, bytes]] = {}
         self.outcomes: dict[str, list[Outcome]] = {}
+        self.history: list[tuple[str, Outcome]] = []
+        """All outcomes, of everybody, in order."""
         self.under_way: list[Parcel] = []
         self.handled: list[Parcel] = []
         """Every frame that arrived, in order."""
@@ -386,6 +388,7 @@ class Net:
                 self._send(name, "ens", request_for(effect))
             elif not isinstance(effect, Persist):
                 self.outcomes[name].append(effect)
+                self.history.append((name, effect))
 
     def _send(self, source: str, target: str, frame: Frame) -> None:
         if isinstance(frame, Put) and frame.event.stamp is not None and not frame.event.void:
