@@ -1,0 +1,86 @@
+"""The documentation is part of the product: its code runs, its links lead somewhere."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], key=lambda page: page.as_posix())
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_example_runs_and_prints_what_it_says() -> None:
+    (example, *_) = blocks(ROOT / "README.md", "python")
+    run = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "1 orders one teapot\n2 payments paid\n"
+
+
+def test_the_readme_example_has_about_ten_lines_and_stands_on_the_first_screen() -> None:
+    text = (ROOT / "README.md").read_text()
+    (example, *_) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in example.splitlines() if line.strip()]) <= 14
+    assert text.index("```python") < text.index("## ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line.partition("#")[0].strip()
+        for block in blocks(ROOT / "README.md", "sh")
+        for line in block.splitlines()
+        if line.startswith("ensue ")
+    ],
+)
+def test_every_command_of_the_readme_runs(line: str, tmp_path: Path) -> None:
+    words = shlex.split(line.replace("0:1000", "0:3").replace("runs/rough", str(tmp_path / "t")))
+    if words[1] == "check":
+        made = "ensue sim examples/scenarios/two-desks.toml --seed 3 --trace"
+        assert run_ensue([*shlex.split(made), str(tmp_path / "t")]).returncode == 0
+    run = run_ensue(words)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def run_ensue(words: list[str]) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from ensue.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_file_of_this_project_that_is_named_exists(page: Path) -> None:
+    for named in re.findall(
+        r"`((?:src|tests|docs|benchmarks|examples)/[\w./-]+)`", page.read_text()
+    ):
+        assert (ROOT / named).exists(), f"{page.name} names {named}"
+
+
+@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.name)
+def test_every_example_runs_as_it_is(example: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, str(example)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout
