@@ -32,6 +32,11 @@ from ensue.simulation.scenario_values import Names
 
 __all__ = ["build"]
 
+EVENTS_MAX = 10_000_000
+"""How many events the rates of a file may ask for: more would never end."""
+EVENT_BYTES_MAX = 16_000_000
+"""The largest payload: half of the largest frame."""
+
 
 def build(file: File, *, name: str) -> Scenario:
     """Return the scenario that a file describes."""
@@ -121,14 +126,17 @@ class _Builder:
         )
 
     def _publishers(self) -> tuple[PublisherSpec, ...]:
-        publishers = []
+        publishers: list[PublisherSpec] = []
+        asked = 0.0
         for index, table in enumerate(self.file.publishers):
             events = []
             for number, event in enumerate(table.events):
                 place = f"publishers[{index}].events[{number}]"
                 topics = self.names.topics(f"{place}.topics", event.topics)
                 at_ns = self.names.within(f"{place}.at", event.at)
-                events.append(Publication(at_ns=at_ns, topics=topics, size=event.size))
+                events.append(
+                    Publication(at_ns=at_ns, topics=topics, size=_size(place, event.size))
+                )
             rates = []
             for number, rate in enumerate(table.rates):
                 place = f"publishers[{index}].rates[{number}]"
@@ -142,9 +150,18 @@ class _Builder:
                             per_second=rate.per_second,
                             from_ns=rate.from_,
                             until_ns=rate.until,
-                            size=rate.size,
+                            size=_size(place, rate.size),
                         )
                     )
+            asked += len(self.names.publishers[index]) * sum(
+                rate.per_second * ((rate.until_ns or self.file.duration) - rate.from_ns) / 1e9
+                for rate in rates
+            )
+            if asked > EVENTS_MAX:
+                raise BadInput(
+                    f"publishers[{index}].rates: ask for {asked:.0f} events, more than "
+                    f"{EVENTS_MAX}; lower per_second or the duration"
+                )
             publishers += [
                 PublisherSpec(name=name, site=site, events=tuple(events), rates=tuple(rates))
                 for name, site in self.names.publishers[index]
@@ -301,6 +318,12 @@ class _Builder:
             for node in self.names.nodes(place, Names((name,))):
                 clocks[node] = config
         return clocks
+
+
+def _size(place: str, size: int) -> int:
+    if size > EVENT_BYTES_MAX:
+        raise BadInput(f"{place}.size: must be at most {EVENT_BYTES_MAX} bytes, not {size}")
+    return size
 
 
 def _one_way(pairs: dict[tuple[str, str], DelayModel]) -> tuple[LinkDelay, ...]:

@@ -129,7 +129,8 @@ def _explain_kind(expected: str, got: str, place: str) -> str:
         return f"expected a list of tables; write [[{place}]] with two brackets"
     if expected == "object" and got == "array":
         return f"expected one table; write [{place}] with one bracket"
-    wanted = " or ".join(_KINDS.get(one.strip(), one) for one in expected.split("|"))
+    kinds = [one.strip() for one in expected.split("|")]
+    wanted = " or ".join(_KINDS.get(one, one) for one in kinds if one != "null")
     return f"expected {wanted}, not {_KINDS.get(got, got).partition(',')[0]}"
 
 

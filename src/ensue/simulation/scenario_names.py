@@ -77,6 +77,9 @@ class Directory:
                 members = [one for one in self.sites[name] if one not in self._absent]
             else:
                 raise unknown(place, "node, group or site", name, [*self._nodes, *self.sites])
+            if not members:
+                # An empty tuple of names would mean everybody.
+                raise BadInput(f"{place}: nobody is at {name!r}; name a node or another site")
             found += members
         return tuple(dict.fromkeys(found))
 

@@ -1,0 +1,70 @@
+"""The command line: `ensue`.
+
+Each command is a function in a module of this package; `build` puts them together. Nothing outside
+the standard library is imported before `main` has looked whether the extra is installed.
+"""
+
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["build", "main"]
+
+NEEDED = ("typer", "rich", "pyarrow")
+
+
+def main() -> None:
+    """Run the command line."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"ensue: the command line needs {', '.join(missing)}: pip install 'ensue[cli]'\n"
+        )
+        raise SystemExit(2)
+    build()()
+
+
+def build() -> "typer.Typer":
+    """Return the application with all its commands."""
+    import typer  # noqa: PLC0415 - an extra
+
+    from ensue.cli.checking import check  # noqa: PLC0415 - they need the extra
+    from ensue.cli.demo import demo  # noqa: PLC0415 - as above
+    from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
+
+    app = typer.Typer(
+        name="ensue",
+        help="Ordered publish/subscribe: simulate it, search it for faults, and check what it did.",
+        epilog="Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"ensue {version('ensue')}")
+            raise typer.Exit
+
+    @app.callback()
+    def options(
+        *,
+        _version: Annotated[
+            bool,
+            typer.Option(
+                "--version", help="Print the version and end.", is_eager=True, callback=show_version
+            ),
+        ] = False,
+    ) -> None:
+        pass
+
+    # Commands appear in the help in this order. A new one is a line here.
+    for function in (demo, sim, swarm, replay, check):
+        app.command()(function)
+    return app

@@ -1,0 +1,80 @@
+"""The command `check`: judge a trace that is on disk."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ensue import trace as traces
+from ensue.checkers import check as judge
+from ensue.cli import output
+from ensue.simulation.scenario_values import parse_duration
+
+__all__ = ["Order", "check"]
+
+
+class Order(StrEnum):
+    """The orders a trace can be checked for."""
+
+    TOTAL = "total"
+    CAUSAL = "causal"
+    FIFO = "fifo"
+    NONE = "none"
+
+
+@output.command
+def check(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The trace: a directory of Parquet files.")
+    ],
+    order: Annotated[Order, typer.Option(help="The order that was promised.")],
+    *,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Check causal order too, whatever was promised.")
+    ] = False,
+    lossy: Annotated[
+        bool, typer.Option("--lossy", help="Accept that events are lost, and say how many.")
+    ] = False,
+    settle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long before its end a subscription is sure to get what is published, "
+            "such as 5s. Without it, nothing is owed to subscriptions that ended.",
+        ),
+    ] = None,
+    clock_error: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="By how much the clocks of two nodes may differ, such as 10ms. "
+            "Simulated traces hold true time and don't need it.",
+        ),
+    ] = "0ms",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> int:
+    """Judge a trace by the order that was promised.
+
+    Prints a table of the checkers, then each violation in words.
+
+    Example: [bold]ensue check runs/tuesday --order total[/bold]
+    """
+    with output.option("--settle"):
+        settle_ns = None if settle is None else parse_duration(settle)
+    with output.option("--clock-error"):
+        clock_error_ns = parse_duration(clock_error)
+    report = judge(
+        traces.read(directory),
+        order.value,
+        causal=causal,
+        lossy=lossy,
+        settle_ns=settle_ns,
+        clock_error_ns=clock_error_ns,
+    )
+    if json:
+        output.print_json(report.to_dict())
+    else:
+        output.print_findings(report)
+        output.print_lines(report.sentences())
+    return output.exit_code(report.verdict)

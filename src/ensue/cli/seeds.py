@@ -1,0 +1,142 @@
+"""Play the scenarios of many seeds, spread over processes.
+
+Results come in the order of the seeds, whoever finishes first, so that what is reported as the
+first failure is the lowest failing seed, on every machine and with any number of processes.
+
+An exception inside a run is a failure of its seed. So is the death of a process, which is then
+told of the lowest seed that has no result.
+"""
+
+import multiprocessing
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import islice
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ensue.errors import BadInput
+from ensue.simulation import run, swarm
+from ensue.simulation.scenario import Scenario
+
+__all__ = ["DRAWS", "SeedResult", "parse_seeds", "play_all", "play_seed", "progress", "raised"]
+
+DRAWS: dict[str, Callable[[int], Scenario]] = {"total": swarm.draw}
+"""What `ensue swarm` and `ensue replay` know, by name."""
+
+AHEAD = 4
+"""Seeds handed out for each process before the first of them is back."""
+PLAIN_SECONDS = 10.0
+"""How often progress is told where there is no terminal."""
+
+
+class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one seed; small, because it travels between processes."""
+
+    seed: int
+    failure: tuple[str, ...] = ()
+    """What went wrong, in sentences; empty if nothing did."""
+    steps: int = 0
+    published: int = 0
+    delivered: int = 0
+
+
+def parse_seeds(text: str) -> range:
+    """Read `A:B`, which stands for the seeds from A up to but not including B."""
+    first, colon, last = text.partition(":")
+    if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
+        raise BadInput(
+            f"{text!r} are no seeds; write the first and the one after the last, such as 0:1000"
+        )
+    return range(int(first), int(last))
+
+
+def play_seed(protocol: str, seed: int) -> SeedResult:
+    """Play the scenario of one seed."""
+    try:
+        outcome = run.play(DRAWS[protocol](seed), seed)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's failure
+        return SeedResult(seed=seed, failure=(raised(error),))
+    return SeedResult(
+        seed=seed,
+        failure=() if outcome.valid else tuple(outcome.sentences()),
+        steps=outcome.steps,
+        published=outcome.published,
+        delivered=outcome.delivered,
+    )
+
+
+def raised(error: BaseException) -> str:
+    """Tell an exception in one line, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {error}{where}"
+
+
+def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Iterator[SeedResult]:
+    """Play many seeds and give their results in the order of the seeds."""
+    if jobs == 1:
+        yield from (play_seed(protocol, seed) for seed in seeds)
+        return
+    waiting = iter(seeds)
+    pending: deque[tuple[int, Future[SeedResult]]] = deque()
+    executor = ProcessPoolExecutor(jobs, initializer=_ignore_interrupts)
+    try:
+        for seed in islice(waiting, jobs * AHEAD):
+            pending.append((seed, executor.submit(play_seed, protocol, seed)))
+        while pending:
+            seed, future = pending.popleft()
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                why = f"the process died that played it, or one of the {len(pending)} after it"
+                yield SeedResult(seed=seed, failure=(why,))
+                return
+            for following in islice(waiting, 1):
+                pending.append((following, executor.submit(play_seed, protocol, following)))
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        # What is still being played is of no interest any more, and could take for ever.
+        for child in multiprocessing.active_children():
+            child.terminate()
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the parent, which ends its processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Give a function to be called with what is done: a bar on a terminal, else lines."""
+    if sys.stderr.isatty():
+        bar = Progress(
+            TextColumn(what),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        task = bar.add_task(what, total=total, note="")
+        with bar:
+            yield lambda done, note: bar.update(task, completed=done, note=note)
+        return
+    told = time.monotonic()
+
+    def tell(done: int, note: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= PLAIN_SECONDS:
+            told = time.monotonic()
+            sys.stderr.write(f"{what}: {done} of {total}, {note}\n")
+
+    yield tell

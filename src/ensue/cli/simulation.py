@@ -1,0 +1,324 @@
+"""The commands `sim`, `swarm` and `replay`: play a scenario, play many, play one again."""
+
+import os
+import time
+import traceback
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ensue import trace as traces
+from ensue.checkers import Verdict
+from ensue.checkers.statistics import statistics
+from ensue.cli import describe, output, seeds
+from ensue.cli.seeds import SeedResult
+from ensue.errors import BadInput, EnsueError
+from ensue.simulation import run, scenario_file
+from ensue.simulation.run import Outcome
+
+__all__ = ["Protocol", "replay", "sim", "swarm"]
+
+FAILURES_TOLD = 20
+"""With `--keep-going`, so many failures are told in words; the others only by their seeds."""
+SENTENCES_TOLD = 10
+"""So many sentences of one failure are told."""
+
+
+class Protocol(StrEnum):
+    """What can be searched for faults."""
+
+    TOTAL = "total"
+
+
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="DIR", help="Write the trace here: a new or empty directory."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+@output.command
+def sim(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The scenario: a TOML file.")],
+    *,
+    seed: Seed = 1,
+    trace: TraceOption = None,
+    frames: Annotated[
+        bool,
+        typer.Option(
+            "--frames", help="Record every frame too, which also shows what was held back."
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Play a scenario file and judge what came of it.
+
+    Prints figures and the verdict of each checker. docs/simulator.md says how to write a scenario.
+
+    Example: [bold]ensue sim examples/scenarios/two-desks.toml --seed 7 --trace runs/seven[/bold]
+    """
+    scenario = scenario_file.load(file)
+    _check_free(trace)
+    try:
+        outcome = run.play(scenario, seed, encode=True, peer_frames=frames)
+    except EnsueError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug that this scenario found is its result
+        return _print_raised(error, scenario.name, seed, json=json)
+    written = None if trace is None else traces.write(outcome.rows, trace)
+    if json:
+        output.print_json(_as_json(outcome, written))
+    else:
+        _print_outcome(outcome)
+        if written is not None:
+            output.print_lines([f"trace: {written}"])
+    return _exit_code(outcome)
+
+
+@output.command
+def swarm(
+    protocol: Annotated[Protocol, typer.Argument(help="What to search for faults.")],
+    *,
+    seed_range: Annotated[
+        str,
+        typer.Option("--seeds", metavar="A:B", help="The seeds from A up to, not including, B."),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many processes.", show_default="as many as there are cores"),
+    ] = None,
+    trace: TraceOption = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Don't stop at the first seed that fails.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Play a random scenario for each seed, with every fault there is, until one goes wrong.
+
+    Stops at the lowest seed that fails and prints what went wrong and the line that plays it
+    again. [bold]--trace[/bold] writes the trace of that seed.
+
+    Example: [bold]ensue swarm total --seeds 0:10000[/bold]
+    """
+    with output.option("--seeds"):
+        chosen = seeds.parse_seeds(seed_range)
+    _check_free(trace)
+    done = _Done()
+    started = time.monotonic()
+    try:
+        with seeds.progress(f"swarm {protocol.value}", len(chosen)) as tell:
+            for result in seeds.play_all(protocol.value, chosen, jobs or os.cpu_count() or 1):
+                done.add(result)
+                tell(done.seeds, f"{len(done.failures)} failed")
+                if result.failure and not keep_going:
+                    break
+    except KeyboardInterrupt:
+        done.interrupted = True
+    done.seconds = time.monotonic() - started
+    written = None
+    if trace is not None and done.failures:
+        written = _write_again(protocol, done.failures[0].seed, trace)
+    if json:
+        output.print_json(done.to_dict(protocol, chosen, written))
+    else:
+        _print_done(done, protocol, chosen, written)
+    if done.failures:
+        return output.EXIT_VIOLATION
+    return output.EXIT_UNKNOWN if done.interrupted else output.EXIT_VALID
+
+
+@output.command
+def replay(
+    protocol: Annotated[Protocol, typer.Argument(help="What was searched for faults.")],
+    *,
+    seed: Annotated[int, typer.Option(min=0, help="The seed that failed.")],
+    trace: TraceOption = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every row of the run, in time order.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Play one seed of a swarm again, and tell its scenario in words.
+
+    If it fails, the rows around what went wrong are shown.
+
+    Example: [bold]ensue replay total --seed 1234 --trace runs/1234[/bold]
+    """
+    _check_free(trace)
+    scenario = seeds.DRAWS[protocol.value](seed)
+    if not json:
+        output.print_lines(describe.scenario_lines(scenario))
+    try:
+        outcome = run.play(scenario, seed)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's failure
+        if verbose:
+            traceback.print_exc()
+        return _print_raised(error, scenario.name, seed, json=json)
+    written = None if trace is None else traces.write(outcome.rows, trace)
+    if json:
+        output.print_json(_as_json(outcome, written))
+        return _swarm_exit_code(outcome)
+    _print_outcome(outcome)
+    if not outcome.valid:
+        output.print_lines(["", "around it:"])
+        output.print_lines(map(describe.row_line, describe.witness_rows(outcome)))
+    if verbose:
+        output.print_lines(["", "all rows:"])
+        rows = sorted(outcome.rows, key=lambda row: (row.true_ns or 0, row.node, row.step))
+        output.print_lines(map(describe.row_line, rows))
+    if written is not None:
+        output.print_lines([f"trace: {written}"])
+    return _swarm_exit_code(outcome)
+
+
+class _Done(msgspec.Struct):
+    """What a swarm has done so far."""
+
+    seeds: int = 0
+    steps: int = 0
+    events: int = 0
+    deliveries: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    failures: list[SeedResult] = []
+
+    def add(self, result: SeedResult) -> None:
+        self.seeds += 1
+        self.steps += result.steps
+        self.events += result.published
+        self.deliveries += result.delivered
+        if result.failure:
+            self.failures.append(result)
+
+    def per_second(self, count: int) -> float:
+        return count / self.seconds if self.seconds else 0.0
+
+    def to_dict(self, protocol: Protocol, chosen: range, written: Path | None) -> dict[str, Any]:
+        return {
+            "protocol": protocol.value,
+            "first_seed": chosen.start,
+            "last_seed": chosen.stop - 1,
+            "seeds": self.seeds,
+            "interrupted": self.interrupted,
+            "failures": [
+                {"seed": one.seed, "sentences": one.failure, "replay": _replay(protocol, one.seed)}
+                for one in self.failures
+            ],
+            "events": self.events,
+            "deliveries": self.deliveries,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 3),
+            "seeds_per_hour": round(self.per_second(self.seeds) * 3_600),
+            "steps_per_second": round(self.per_second(self.steps)),
+            "trace": None if written is None else str(written),
+        }
+
+
+def _replay(protocol: Protocol, seed: int) -> str:
+    return f"ensue replay {protocol.value} --seed {seed}"
+
+
+def _print_done(done: _Done, protocol: Protocol, chosen: range, written: Path | None) -> None:
+    for failure in done.failures[:FAILURES_TOLD]:
+        output.print_lines([f"seed {failure.seed} failed:"], style="bold red")
+        output.print_lines(f"  {line}" for line in failure.failure[:SENTENCES_TOLD])
+        if len(failure.failure) > SENTENCES_TOLD:
+            output.print_lines([f"  and {len(failure.failure) - SENTENCES_TOLD} more"])
+        output.print_lines([f"replay: {_replay(protocol, failure.seed)}", ""])
+    untold = [str(failure.seed) for failure in done.failures[FAILURES_TOLD:]]
+    if untold:
+        output.print_lines([f"failed too: {', '.join(untold)}"])
+    if written is not None:
+        output.print_lines([f"trace of seed {done.failures[0].seed}: {written}"])
+    if done.interrupted:
+        output.print_lines(["interrupted; until then:"])
+    rows = [
+        ("seeds", f"{done.seeds:,} of {len(chosen):,}"),
+        ("failed", f"{len(done.failures):,}"),
+        ("events", f"{done.events:,}"),
+        ("deliveries", f"{done.deliveries:,}"),
+        ("seeds per hour", f"{done.per_second(done.seeds) * 3_600:,.0f}"),
+        ("protocol events per second", f"{done.per_second(done.steps):,.0f}"),
+        ("time", f"{done.seconds:.1f} s"),
+    ]
+    output.print_table(f"swarm {protocol.value}", ("", ""), rows, right=(1,))
+
+
+def _write_again(protocol: Protocol, seed: int, directory: Path) -> Path | None:
+    """Play a seed once more to write its trace: rows don't travel between processes."""
+    try:
+        outcome = run.play(seeds.DRAWS[protocol.value](seed), seed)
+    except Exception:  # noqa: BLE001 - told already as the failure of this seed
+        return None
+    return traces.write(outcome.rows, directory)
+
+
+def _check_free(directory: Path | None) -> None:
+    """Refuse a directory that can't take a trace before the run, not after it."""
+    if directory is None:
+        return
+    if directory.exists() and not directory.is_dir():
+        raise BadInput(f"--trace: {directory} is a file; name a directory")
+    if directory.is_dir() and any(directory.iterdir()):
+        raise BadInput(f"--trace: {directory} is not empty; name a new directory")
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    output.print_statistics(
+        f"{outcome.scenario}, seed {outcome.seed}",
+        statistics(outcome.rows),
+        ("simulated time", f"{outcome.simulated_ns / 1e9:.1f} s"),
+        ("of it after healing", f"{outcome.healed_ns / 1e9:.1f} s"),
+        ("protocol events", f"{outcome.steps:,}"),
+    )
+    output.print_findings(outcome.report)
+    if outcome.stuck:
+        output.print_lines(["stuck: after healing, somebody waits for ever"], style="bold red")
+    if not outcome.valid:
+        output.print_lines(outcome.sentences())
+
+
+def _print_raised(error: Exception, scenario: str, seed: int, *, json: bool) -> int:
+    """Tell that the run ended in an exception, which is a failure of the code, not of the input."""
+    line = seeds.raised(error)
+    if json:
+        output.print_json(
+            {"scenario": scenario, "seed": seed, "verdict": "invalid", "sentences": [line]}
+        )
+    else:
+        output.print_lines([line], style="bold red")
+    return output.EXIT_VIOLATION
+
+
+def _as_json(outcome: Outcome, written: Path | None) -> dict[str, Any]:
+    return {
+        "scenario": outcome.scenario,
+        "seed": outcome.seed,
+        "verdict": "invalid" if outcome.stuck else str(outcome.report.verdict),
+        "stuck": list(outcome.stuck),
+        "sentences": outcome.sentences(),
+        "statistics": statistics(outcome.rows).to_dict(),
+        "simulated_ns": outcome.simulated_ns,
+        "healed_ns": outcome.healed_ns,
+        "steps": outcome.steps,
+        "report": outcome.report.to_dict(),
+        "trace": None if written is None else str(written),
+    }
+
+
+def _exit_code(outcome: Outcome) -> int:
+    if outcome.stuck:
+        return output.EXIT_VIOLATION
+    return output.exit_code(outcome.report.verdict)
+
+
+def _swarm_exit_code(outcome: Outcome) -> int:
+    """Return the exit code of one seed, by the rule of the swarm: nothing to deliver is no fault."""
+    if outcome.valid:
+        return output.EXIT_VALID
+    invalid = outcome.stuck or outcome.report.verdict is Verdict.INVALID
+    return output.EXIT_VIOLATION if invalid else output.EXIT_UNKNOWN
