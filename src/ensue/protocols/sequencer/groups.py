@@ -35,18 +35,16 @@ class Group:
 
         Zero entries are always left out: there is nothing to wait for.
         """
+        values = [counter[0] for counter in self.counters]
         sent = self.sent
+        self.sent = values
         if whole or sent is None:
-            self.sent = sent = [counter[0] for counter in self.counters]
             entries.update(
-                {name: value for name, value in zip(self.names, sent, strict=True) if value}
+                {name: value for name, value in zip(self.names, values, strict=True) if value}
             )
-            return
-        for index, counter in enumerate(self.counters):
-            value = counter[0]
-            if value != sent[index]:
-                sent[index] = value
-                entries[self.names[index]] = value
+        elif values != sent:
+            changes = zip(self.names, values, sent, strict=True)
+            entries.update({name: value for name, value, before in changes if value != before})
 
 
 class Groups:

@@ -9,11 +9,10 @@ confirms, so that a publisher that comes back gets the same answer whenever it a
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-import msgspec
-
 from ensue.event import Event, Stamp
+from ensue.protocols.sequencer.records import LeaseRecord
 
-__all__ = ["Lease", "LeaseRecord", "Leases"]
+__all__ = ["OPEN", "OUT", "VOID", "VOIDING", "Lease", "Leases"]
 
 OPEN = "open"
 VOIDING = "voiding"
@@ -21,31 +20,43 @@ VOID = "void"
 OUT = "out"
 
 
-class LeaseRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is persisted of a lease."""
-
-    publisher: str
-    origin: str
-    number: int
-    topic: str
-    stamp: Stamp
-    state: str
-
-
 class Lease:
     """One completed stamp."""
 
     __slots__ = ("due_ns", "number", "origin", "publisher", "stamp", "state", "topic")
 
-    def __init__(self, record: LeaseRecord, due_ns: int) -> None:
-        self.publisher = record.publisher
-        self.origin = record.origin
-        self.number = record.number
-        self.topic = record.topic
-        self.stamp = record.stamp
-        self.state = record.state
+    def __init__(
+        self,
+        *,
+        publisher: str,
+        origin: str,
+        number: int,
+        topic: str,
+        stamp: Stamp,
+        due_ns: int,
+        state: str = OPEN,
+    ) -> None:
+        self.publisher = publisher
+        self.origin = origin
+        self.number = number
+        self.topic = topic
+        self.stamp = stamp
+        self.state = state
         self.due_ns = due_ns
         """When to void it, or to ask again for the void."""
+
+    @classmethod
+    def restore(cls, record: LeaseRecord, due_ns: int) -> "Lease":
+        """Return the lease that was persisted."""
+        return cls(
+            publisher=record.publisher,
+            origin=record.origin,
+            number=record.number,
+            topic=record.topic,
+            stamp=Stamp(record.entries, record.whole),
+            due_ns=due_ns,
+            state=record.state,
+        )
 
     @property
     def key(self) -> str:
@@ -54,8 +65,15 @@ class Lease:
 
     def record(self) -> LeaseRecord:
         """Return what to persist."""
+        stamp = self.stamp
         return LeaseRecord(
-            self.publisher, self.origin, self.number, self.topic, self.stamp, self.state
+            self.publisher,
+            self.origin,
+            self.number,
+            self.topic,
+            stamp.entries,
+            stamp.whole,
+            self.state,
         )
 
     def void_event(self, node: str) -> Event:

@@ -51,9 +51,16 @@ from ensue.protocols.sequencer.frames import (
     Voided,
 )
 from ensue.protocols.sequencer.groups import Counter, Group, Groups
-from ensue.protocols.sequencer.leases import OPEN, OUT, VOID, Lease, LeaseRecord, Leases
+from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.sequencer.placement import Placement
-from ensue.wire import Records
+from ensue.protocols.sequencer.records import (
+    CHANGED,
+    INT,
+    LEASE,
+    REGISTRATION,
+    ChangedRecord,
+    RegistrationRecord,
+)
 
 __all__ = ["SequencerNode"]
 
@@ -68,22 +75,6 @@ class _Publisher:
         """The number of the next new request."""
         self.elsewhere: dict[int, int] = {}
         """Requests that another stage completes, so that a repeated one can be answered."""
-
-
-class _SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
-    number: int
-    topics: tuple[str, ...]
-
-
-class _ChangeRecord(msgspec.Struct, frozen=True, array_like=True):
-    number: int
-    cut: dict[str, int]
-
-
-_INT = Records[int](int)
-_SUBSCRIPTION = Records[_SubscriptionRecord](_SubscriptionRecord)
-_CHANGE = Records[_ChangeRecord](_ChangeRecord)
-_LEASE = Records[LeaseRecord](LeaseRecord)
 
 
 def _record_order(key: str) -> tuple[str, int, str]:
@@ -119,7 +110,7 @@ class SequencerNode:
         self._group_cache: dict[str, Group] = {}
         self._publishers: dict[str, _Publisher] = {}
         self._changes_seen: dict[str, int] = {}
-        self._changes_done: dict[str, _ChangeRecord] = {}
+        self._changes_done: dict[str, ChangedRecord] = {}
         self._leases = Leases()
         self._granted: dict[tuple[str, str], list[Grant]] = {}
         """Stamps completed while handling the current frame, by publisher and origin."""
@@ -183,7 +174,7 @@ class SequencerNode:
                 self._stamp(publisher, known, number, topic, now_ns)
             number += 1
         if self.config.durable:
-            self._persist(f"publisher/{publisher}", _INT.encode(known.next))
+            self._persist(f"publisher/{publisher}", INT.encode(known.next))
 
     def _stamp(
         self, publisher: str, known: _Publisher, number: int, topic: str, now_ns: int
@@ -195,13 +186,13 @@ class SequencerNode:
         whole = group.sent is None or not self.config.leave_out
         group.fill(entries, whole=whole)
         if self.config.durable:
-            self._persist(f"counter/{topic}", _INT.encode(slot))
+            self._persist(f"counter/{topic}", INT.encode(slot))
         if group.last == self.stage:
             self._complete(publisher, self.name, number, topic, Stamp(entries, whole), now_ns)
             return
         known.elsewhere[number] = group.last
         if self.config.durable:
-            self._persist(f"elsewhere/{number}/{publisher}", _INT.encode(group.last))
+            self._persist(f"elsewhere/{number}/{publisher}", INT.encode(group.last))
         self._pass_on(
             Fill(
                 publisher=publisher,
@@ -227,8 +218,14 @@ class SequencerNode:
     def _complete(
         self, publisher: str, origin: str, number: int, topic: str, stamp: Stamp, now_ns: int
     ) -> None:
-        record = LeaseRecord(publisher, origin, number, topic, stamp, OPEN)
-        lease = Lease(record, now_ns + self.config.lease_ns)
+        lease = Lease(
+            publisher=publisher,
+            origin=origin,
+            number=number,
+            topic=topic,
+            stamp=stamp,
+            due_ns=now_ns + self.config.lease_ns,
+        )
         self._leases.add(lease)
         self._persist_lease(lease)
         self._granted.setdefault((publisher, origin), []).append(Grant(number, stamp))
@@ -325,7 +322,7 @@ class SequencerNode:
         self._groups.replace(subscriber, hosted)
         self._changes_seen[subscriber] = number
         self._persist(
-            f"subscription/{subscriber}", _SUBSCRIPTION.encode(_SubscriptionRecord(number, hosted))
+            f"subscription/{subscriber}", REGISTRATION.encode(RegistrationRecord(number, hosted))
         )
         for topic in topics:
             # Forgetting the cached group also makes the topic's next stamp whole, which
@@ -334,9 +331,9 @@ class SequencerNode:
             if self.placement.stage(topic) == self.stage:
                 entries[topic] = self._counter(topic)[0]
         if frame.last == self.stage:
-            record = _ChangeRecord(number, {topic: entries[topic] for topic in frame.new})
+            record = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
             self._changes_done[subscriber] = record
-            self._persist(f"change/{subscriber}", _CHANGE.encode(record))
+            self._persist(f"change/{subscriber}", CHANGED.encode(record))
             self._answer_change_again(subscriber, number)
         else:
             self._pass_on(msgspec.structs.replace(frame, entries=entries))
@@ -374,7 +371,7 @@ class SequencerNode:
         if count > counter[0]:
             counter[0] = count
             if self.config.durable:
-                self._persist(f"counter/{topic}", _INT.encode(count))
+                self._persist(f"counter/{topic}", INT.encode(count))
 
     def _hosts_any(self, topics: Sequence[str]) -> bool:
         return any(self.placement.stage(topic) == self.stage for topic in topics)
@@ -402,26 +399,27 @@ class SequencerNode:
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:
-            self._effects.append(Persist(lease.key, _LEASE.encode(lease.record())))
+            self._effects.append(Persist(lease.key, LEASE.encode(lease.record())))
 
     def _restore(self, key: str, value: bytes, now_ns: int) -> None:
         kind, _, rest = key.partition("/")
         if kind == "counter":
-            self._counter(rest)[0] = _INT.decode(value)
+            self._counter(rest)[0] = INT.decode(value)
         elif kind == "publisher":
-            self._publisher(rest).next = _INT.decode(value)
+            self._publisher(rest).next = INT.decode(value)
         elif kind == "elsewhere":
             number, _, publisher = rest.partition("/")
-            self._publisher(publisher).elsewhere[int(number)] = _INT.decode(value)
+            self._publisher(publisher).elsewhere[int(number)] = INT.decode(value)
         elif kind == "subscription":
-            subscription = _SUBSCRIPTION.decode(value)
+            subscription = REGISTRATION.decode(value)
             self._changes_seen[rest] = subscription.number
             self._groups.replace(rest, subscription.topics)
         elif kind == "change":
-            self._changes_done[rest] = _CHANGE.decode(value)
+            self._changes_done[rest] = CHANGED.decode(value)
         elif kind == "lease":
             # Leases start anew: a longer lease is always safe.
-            self._leases.add(Lease(_LEASE.decode(value), now_ns + self.config.lease_ns))
+            due_ns = now_ns + self.config.lease_ns
+            self._leases.add(Lease.restore(LEASE.decode(value), due_ns))
 
     def _publisher(self, name: str) -> _Publisher:
         return self._publishers.setdefault(name, _Publisher(1))

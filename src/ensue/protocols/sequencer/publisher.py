@@ -24,7 +24,7 @@ from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Confirm, Refused, Stamped, StampRequest, Voided
 from ensue.protocols.sequencer.placement import Placement
-from ensue.wire import Records
+from ensue.protocols.sequencer.records import INT, OUTGOING, OutgoingRecord
 
 __all__ = ["Publisher"]
 
@@ -47,16 +47,6 @@ class _Outgoing:
         """The node that completed the stamp; empty until stamped."""
         self.due_ns = 0
         """When to repeat the request or the broadcast."""
-
-
-class _OutgoingRecord(msgspec.Struct, frozen=True, array_like=True):
-    event: Event
-    origin: str
-    number: int
-
-
-_INT = Records[int](int)
-_OUTGOING = Records[_OutgoingRecord](_OutgoingRecord)
 
 
 class Publisher:
@@ -133,10 +123,10 @@ class Publisher:
         self._place += 1
         outgoing = _Outgoing(event, origin, number, self._place)
         if self.config.durable:
-            record = _OutgoingRecord(event, origin, number)
-            self._effects.append(Persist(f"event/{self._place}", _OUTGOING.encode(record)))
-            self._effects.append(Persist(f"sequence/{topic}", _INT.encode(sequence)))
-            self._effects.append(Persist(f"number/{origin}", _INT.encode(number)))
+            record = OutgoingRecord(event, origin, number)
+            self._effects.append(Persist(f"event/{self._place}", OUTGOING.encode(record)))
+            self._effects.append(Persist(f"sequence/{topic}", INT.encode(sequence)))
+            self._effects.append(Persist(f"number/{origin}", INT.encode(number)))
         self._effects.append(Publish(event))
         self._add(outgoing)
         self._request(now_ns)
@@ -299,15 +289,15 @@ class Publisher:
         self._effects.append(Send(node, frame))
 
     def _restore(self, records: Mapping[str, bytes]) -> None:
-        places: list[tuple[int, _OutgoingRecord]] = []
+        places: list[tuple[int, OutgoingRecord]] = []
         for key, value in records.items():
             kind, _, rest = key.partition("/")
             if kind == "event":
-                places.append((int(rest), _OUTGOING.decode(value)))
+                places.append((int(rest), OUTGOING.decode(value)))
             elif kind == "sequence":
-                self._sequence[rest] = _INT.decode(value)
+                self._sequence[rest] = INT.decode(value)
             elif kind == "number":
-                self._numbers[rest] = _INT.decode(value)
+                self._numbers[rest] = INT.decode(value)
         for place, record in sorted(places, key=lambda each: each[0]):
             self._place = max(self._place, place)
             self._add(_Outgoing(record.event, record.origin, record.number, place))

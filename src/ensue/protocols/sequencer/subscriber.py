@@ -20,8 +20,6 @@ crash of the application before it acted on it loses it.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import msgspec
-
 from ensue.errors import SubscriptionRefused
 from ensue.event import Event
 from ensue.protocols.core import (
@@ -42,33 +40,15 @@ from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Refused
 from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
 from ensue.protocols.sequencer.placement import Placement
-from ensue.wire import Records
+from ensue.protocols.sequencer.records import (
+    CLOCK,
+    INT,
+    SUBSCRIPTION,
+    ChangeUnderWay,
+    SubscriptionRecord,
+)
 
 __all__ = ["Subscriber"]
-
-
-class _Change(msgspec.Struct, array_like=True):
-    """A change under way."""
-
-    number: int
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    joining: tuple[str, ...]
-
-
-class _State(msgspec.Struct, frozen=True, array_like=True):
-    """What is persisted of the subscription itself."""
-
-    wanted: tuple[str, ...]
-    registered: tuple[str, ...]
-    number: int
-    change: _Change | None
-    fallen: dict[str, int]
-
-
-_INT = Records[int](int)
-_CLOCK = Records[tuple[int, int]](tuple[int, int])
-_STATE = Records[_State](_State)
 
 
 class Subscriber:
@@ -102,7 +82,7 @@ class Subscriber:
         self._registered: tuple[str, ...] = ()
         """What the chain knows this subscription to be."""
         self._number = 0
-        self._change: _Change | None = None
+        self._change: ChangeUnderWay | None = None
         self._attaching: dict[str, None] = {}
         """Topics of the change under way that the ENS has not attached yet."""
         self._delivered = 0
@@ -178,7 +158,7 @@ class Subscriber:
             if slot > self._queue.base.get(topic, slot):
                 self._persist_clock(topic, slot)
         if handled and self.config.durable:
-            self._effects.append(Persist("delivered", _INT.encode(position)))
+            self._effects.append(Persist("delivered", INT.encode(position)))
 
     # -- Driver ---------------------------------------------------------------------------------
 
@@ -282,7 +262,7 @@ class Subscriber:
             self._unacknowledged.append((self._delivered, topic, slot))
         elif self.config.durable:
             self._persist_clock(topic, slot)
-            self._effects.append(Persist("delivered", _INT.encode(self._delivered)))
+            self._effects.append(Persist("delivered", INT.encode(self._delivered)))
 
     def _expire(self, now_ns: int) -> None:
         """Let go what has been held for its time to live, and what comes before it."""
@@ -319,7 +299,7 @@ class Subscriber:
         if not joining and frozenset(new) == frozenset(self._registered):
             return
         self._number += 1
-        self._change = _Change(self._number, self._registered, new, joining)
+        self._change = ChangeUnderWay(self._number, self._registered, new, joining)
         for topic in joining:
             self._queue.await_cut(topic)
         self._attaching = dict.fromkeys(joining)
@@ -352,7 +332,7 @@ class Subscriber:
                 self._persist_state()
                 self._deliver_ready(now_ns)
 
-    def _changed(self, change: _Change, cut: Mapping[str, int], now_ns: int) -> None:
+    def _changed(self, change: ChangeUnderWay, cut: Mapping[str, int], now_ns: int) -> None:
         self._change = None
         self._registered = change.new
         for topic in change.joining:
@@ -375,7 +355,7 @@ class Subscriber:
             missed = (first_missed, cut)
         self._effects.append(Join(topic, missed))
 
-    def _refused(self, change: _Change, reason: str, source: str) -> None:
+    def _refused(self, change: ChangeUnderWay, reason: str, source: str) -> None:
         """Give a change up: what was to be joined is not wanted any more."""
         self._change = None
         for topic in change.joining:
@@ -419,28 +399,28 @@ class Subscriber:
     def _persist_clock(self, topic: str, slot: int) -> None:
         if self.config.durable:
             record = (slot, self._queue.base[topic])
-            self._effects.append(Persist(f"clock/{topic}", _CLOCK.encode(record)))
+            self._effects.append(Persist(f"clock/{topic}", CLOCK.encode(record)))
 
     def _persist_state(self) -> None:
         if self.config.durable:
-            state = _State(
+            state = SubscriptionRecord(
                 tuple(self._wanted), self._registered, self._number, self._change, self._fallen
             )
-            self._effects.append(Persist("state", _STATE.encode(state)))
+            self._effects.append(Persist("state", SUBSCRIPTION.encode(state)))
 
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
-        state = _STATE.decode(records["state"])
+        state = SUBSCRIPTION.decode(records["state"])
         self._wanted = dict.fromkeys(state.wanted)
         self._registered = state.registered
         self._number = state.number
         self._change = state.change
         self._fallen = state.fallen
         if "delivered" in records:
-            self._delivered = _INT.decode(records["delivered"])
+            self._delivered = INT.decode(records["delivered"])
         for key in sorted(records):
             kind, _, topic = key.partition("/")
             if kind == "clock":
-                slot, base = _CLOCK.decode(records[key])
+                slot, base = CLOCK.decode(records[key])
                 self._queue.resume(topic, slot, base)
                 self._effects.append(Attach(topic, slot + 1))
         if self._change is not None:
