@@ -79,9 +79,9 @@ class _Pasts:
         return not waiting
 
     def before(self, cause: str, effect: str) -> bool:
-        """Whether one event comes before another."""
+        """Whether one event comes before another, different one."""
         node, place = self.places[cause]
-        return cause != effect and self.vectors[effect][node] >= place
+        return self.vectors[effect][node] >= place
 
     def chain(self, cause: str, effect: str) -> list[str]:
         """Say step by step why one event comes before another.
