@@ -1,5 +1,6 @@
 """Completeness: one test an anomaly, with the words of its witness."""
 
+import msgspec
 from tests.checkers.helpers import Script
 
 from ensue.checkers import Report, Verdict, check
@@ -182,3 +183,26 @@ def test_an_event_of_a_publisher_that_stays_down_is_in_doubt_until_somebody_deli
     )
     script.deliver("s2", "b")
     assert told(check(script.rows)) == [lost("b", "was subscribed to the end")]
+
+
+def test_subscribing_anew_without_a_crash_since_closes_nothing_earlier() -> None:
+    script = Script().subscribe("s1", "y").crash("s1").restart("s1").subscribe("s1", "x")
+    script.publish("p1", "a").subscribe("s1", "x").publish("p1", "b").deliver("s1", "b")
+    report = check(script.rows, "none", settle_ns=0)
+    assert told(report) == [lost("a", "stayed subscribed for long enough")]
+
+
+def test_one_row_without_true_time_has_the_run_judged_by_clocks() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b").deliver("s1", "b")
+    rows = script.rows
+    rows[2] = msgspec.structs.replace(rows[2], true_ns=None)
+    assert told(check(rows)) == [lost("a", "was subscribed to the end")]
+    assert check(rows, clock_error_ns=1).verdict == Verdict.VALID
+
+
+def test_gaps_are_found_though_a_clock_went_back() -> None:
+    script = Script(simulated=False).subscribe("s1", "x")
+    rows = script.publish("p1", "a").publish("p1", "b").publish("p1", "c").rows
+    rows[1] = msgspec.structs.replace(rows[1], at_ns=100)
+    script.deliver("s1", "b").leave("s1", "x")
+    assert told(check(rows)) == [lost("a", "did deliver b, a later one of p1")]

@@ -162,3 +162,17 @@ def test_components_of_long_sequences_need_no_recursion() -> None:
     assert cycles.components([forward, forward[::2]]) == []
     assert cycles.components([forward, [length - 1, 0]]) == [forward]
     assert cycles.components([forward, [5, 4], [9, 7]]) == [[4, 5], [7, 8, 9]]
+
+
+def test_a_cycle_is_told_in_as_few_steps_as_it_has_sequences() -> None:
+    # The search begins at 0: in the second case in the middle of what sequence 7 says.
+    assert cycles.cycle({7: [0, 1, 2, 3], 8: [3, 4], 9: [4, 0]}) == [
+        (0, 3, 7),
+        (3, 4, 8),
+        (4, 0, 9),
+    ]
+    assert cycles.cycle({7: [4, 0, 1], 8: [1, 3], 9: [3, 4]}) == [
+        (4, 1, 7),
+        (1, 3, 8),
+        (3, 4, 9),
+    ]
