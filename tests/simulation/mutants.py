@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from ensue.event import Event, Stamp
+from ensue.event import Event
 from ensue.protocols.core import Attach, Deliver, Discard, Effect, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken, TopicLog
 from ensue.protocols.link import LinkAck, Linked
@@ -309,13 +309,13 @@ class AsksTwoNodesAtOnce(Publisher):
             self._turn_to(self._waiting[0].origin)
             super()._request(now_ns)
 
-    def _grant(self, origin: str, number: int, stamp: Stamp, source: str, now_ns: int) -> None:
+    def _grant(self, origin: str, *rest: Any) -> None:
         self._turn_to(origin)
-        super()._grant(origin, number, stamp, source, now_ns)
+        super()._grant(origin, *rest)
 
-    def _settle(self, outgoing: Any, verdict: str) -> None:
+    def _settle(self, outgoing: Any, *rest: Any) -> None:
         self._turn_to(self._origin if outgoing is None else outgoing.origin)
-        super()._settle(outgoing, verdict)
+        super()._settle(outgoing, *rest)
 
     def handle_timer(self, *, now_ns: int) -> None:
         for origin in (*self.__dict__.setdefault("parked", {}), self._origin):
