@@ -1,0 +1,55 @@
+"""Every benchmark runs, and prints what it says it measures. How fast is not asserted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LABELS = {
+    "stamps": ("cores", "Python 3", "stamps/s", "µs/stamp", "left out", "whole", "goal:"),
+    "stamp_sizes": (
+        "cores",
+        "Python 3",
+        "quick: scaled down",
+        "shape 0.901",
+        "shape 0.349",
+        "groups by",
+        "over events",
+        "over topics",
+        "left out",
+        "whole",
+        "bytes",
+    ),
+}
+
+
+def run(name: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "benchmarks" / f"{name}.py"), *options],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_it_runs_quickly_and_prints_its_labels(name: str) -> None:
+    printed = run(name, "--quick")
+    missing = [label for label in LABELS[name] if label not in printed]
+    assert not missing, printed
+
+
+def test_the_law_of_the_paper_is_the_one_that_fits() -> None:
+    printed = run("stamp_sizes", "--quick", "--laws")
+    steep, flat = (
+        line.split() for line in printed.splitlines() if line.startswith("pareto, cut off")
+    )
+    assert steep[-3] == "80.3%"
+    assert flat[-2] == "79.8%"
