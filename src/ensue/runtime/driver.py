@@ -96,7 +96,11 @@ class Driver(Generic[N]):
         if self._recorder is not None and type(frame) is Notify:
             self._recorder.frame("received", self._seen_as, frame, now_ns)
         self.node.receive(frame, source=source, now_ns=now_ns)
-        self._drain()
+        effects = self.node.take_effects()
+        if effects:
+            self._carry_out(effects)
+        if not self._looking:
+            self._drain()
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -6,11 +6,12 @@ that subscriber's order. The queue is a table of integers: the event at `positio
 missing integer is a gap.
 
 - An entry left out stands for the value of the topic's previous event. Events of one topic are
-  therefore read in slot order; each updates a running sum by the entries it names.
+  therefore read in slot order; each updates a running sum by the entries it names. Reading starts
+  from the clocks: an undelivered event never has an entry below the clock, so one that was left
+  out since the last delivered event of the topic equals it.
 - While topics are joined and left the rule reads: the sum over the current topics of
   max(entry, cut) - clock is 1, where the cut is where the topic stood when it was joined. Joining
-  or leaving reads the held events again, from the clocks: an undelivered event never has an entry
-  below the clock, and one it left out equals it.
+  or leaving reads the held events again.
 - An event that names a topic which is being joined waits for the cut: whether something of that
   topic comes before it can't be known earlier.
 
@@ -250,63 +251,78 @@ class PositionQueue(HoldBack):
         """The sum of all clocks."""
         self._by_position: dict[int, Held] = {}
         self._tips: dict[str, _Tip] = {}
+        """Topics of which held events have been read, and how far."""
 
     def next(self) -> Held | None:
         """Return the event at the next position, if it is here, and move on past it."""
         held = self._by_position.pop(self._position + 1, None)
         if held is None:
             return None
+        topic = held.event.topic
         self._position += 1
-        self.clock[held.event.topic] = held.slot
+        self.clock[topic] = held.slot
         self._take(held)
+        tip = self._tips.get(topic)
+        if tip is not None and tip.slot == held.slot:
+            del self._tips[topic]
         return held
 
     def _pass(self, event: Event) -> bool:
-        topic = event.topic
-        slot = self.clock[topic] + 1
-        position = self._read(event, slot)
-        if position != self._position + 1:
+        topic, stamp, clock = event.topic, event.stamp, self.clock
+        assert stamp is not None
+        entries = stamp.entries
+        if self.joining and not self.joining.keys().isdisjoint(entries):
             return False
-        self._position = position
-        self.clock[topic] = slot
+        # How far the stamp's sum is ahead of the clocks' sum is 1 exactly if the event's own
+        # entry is all that is ahead. Mostly every other entry equals its clock, which one
+        # comparison of the two tables tells; otherwise they are looked at one by one.
+        slot = clock[topic] = clock[topic] + 1
+        if not entries.items() <= clock.items():
+            for name, count in entries.items():
+                if count > clock.get(name, count):
+                    clock[topic] = slot - 1
+                    return False
+        self._position += 1
         if self.held[topic]:
             self._read_on(topic)
         return True
 
     def _read(self, event: Event, slot: int) -> int | None:
         """Work out an event's position; None if it has to wait for a cut or for its predecessor."""
-        stamp = event.stamp
+        topic, stamp = event.topic, event.stamp
         assert stamp is not None
         if self.joining and not self.joining.keys().isdisjoint(stamp.entries):
             return None
         if self._whole:
             return _Tip(slot - 1, dict(self.base)).read(slot, stamp.entries)
-        tip = self._tips[event.topic]
-        return tip.read(slot, stamp.entries) if tip.slot == slot - 1 else None
+        tip = self._tips.get(topic)
+        if tip is None and slot == self.clock[topic] + 1:
+            tip = self._tips[topic] = _Tip(slot - 1, dict(self.clock))
+        if tip is None or tip.slot != slot - 1:
+            return None
+        return tip.read(slot, stamp.entries)
 
     def _index(self, held: Held) -> None:
-        topic = held.event.topic
         if self._whole:
             position = self._read(held.event, held.slot)
             if position is not None:
                 self._by_position[position] = held
-            return
-        tip = self._tips[topic]
-        if tip.slot == held.slot:
-            # `_pass` has read it already, and found that it is not next.
-            self._by_position[tip.total] = held
-        self._read_on(topic)
+        else:
+            self._read_on(held.event.topic)
 
     def _read_on(self, topic: str) -> None:
         """Work out the positions of held events whose predecessors have been read."""
         if self._whole:
             return
-        tip, waiting = self._tips[topic], self.held[topic]
-        while (following := waiting.get(tip.slot + 1)) is not None:
+        waiting = self.held[topic]
+        tip = self._tips.get(topic)
+        slot = self.clock[topic] if tip is None else tip.slot
+        while (following := waiting.get(slot + 1)) is not None:
             position = self._read(following.event, following.slot)
             if position is None:
                 break
             self._by_position[position] = following
+            slot += 1
 
     def _first(self) -> Held | None:
         if not self._by_position:
@@ -327,7 +343,7 @@ class PositionQueue(HoldBack):
     def _reindex(self) -> None:
         self._position = sum(self.clock.values())
         self._by_position = {}
-        self._tips = {topic: _Tip(slot, dict(self.clock)) for topic, slot in self.clock.items()}
+        self._tips = {}
         for topic in self.clock:
             for held in self.held[topic].values():
                 self._index(held)
