@@ -1,0 +1,9 @@
+"""What every test of the command line is given."""
+
+import pytest
+from tests.cli.helpers import Shell
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(capsys, monkeypatch)

@@ -1,0 +1,45 @@
+"""Runs the command line as a person does, within the test's own process."""
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from ensue.cli import main
+
+
+class Ended(msgspec.Struct):
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout."""
+        value = json.loads(self.stdout)
+        assert isinstance(value, dict)
+        return value
+
+
+class Shell:
+    """`shell("sim", path)` runs `ensue sim <path>`."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        # Wide enough that no sentence of an error box is broken in two.
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setenv("TERM", "dumb")
+
+    def __call__(self, *words: object) -> Ended:
+        self._monkeypatch.setattr(sys, "argv", ["ensue", *map(str, words)])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Ended(code=code, stdout=out, stderr=err)

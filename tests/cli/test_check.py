@@ -1,0 +1,107 @@
+"""`ensue check`."""
+
+from pathlib import Path
+
+import pytest
+from tests.checkers.helpers import Script
+from tests.cli.helpers import Shell
+
+from ensue import trace
+from ensue.trace import Row
+
+
+def good() -> list[Row]:
+    script = Script().subscribe("s1", "x").subscribe("s2", "x").publish("p1", "a")
+    return script.publish("p2", "b").deliver("s1", "a", "b").deliver("s2", "a", "b").rows
+
+
+def disagreeing() -> list[Row]:
+    script = Script().subscribe("s1", "x").subscribe("s2", "x").publish("p1", "a")
+    return script.publish("p2", "b").deliver("s1", "a", "b").deliver("s2", "b", "a").rows
+
+
+def test_a_valid_trace_ends_with_0(shell: Shell, tmp_path: Path) -> None:
+    trace.write(good(), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", "total")
+    assert ended.code == 0
+    assert "valid: checked fifo, total, complete on 4 deliveries" in ended.stdout
+
+
+def test_a_violation_ends_with_1_and_the_witness_in_words(shell: Shell, tmp_path: Path) -> None:
+    trace.write(disagreeing(), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", "total")
+    assert ended.code == 1
+    assert "1 total" in ended.stdout
+    assert "s1 delivered a (its 1st) before b (its 2nd), but s2 delivered b" in ended.stdout
+    assert shell("check", tmp_path / "t", "--order", "fifo").code == 0
+    assert shell("check", tmp_path / "t", "--order", "fifo", "--causal").code == 0
+
+
+def test_losses_are_accepted_if_so_wished(shell: Shell, tmp_path: Path) -> None:
+    rows = [row for row in good() if not (row.node == "s2" and row.event == "b")]
+    trace.write(rows, tmp_path / "t")
+    assert shell("check", tmp_path / "t", "--order", "total").code == 1
+    ended = shell("check", tmp_path / "t", "--order", "total", "--lossy")
+    assert ended.code == 0
+    assert "1 of 4 owed deliveries never came" in ended.stdout
+
+
+def test_settle_decides_what_is_owed_to_a_subscription_that_ended(
+    shell: Shell, tmp_path: Path
+) -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p2", "b")
+    rows = script.deliver("s1", "b").leave("s1", "x").rows
+    trace.write(rows, tmp_path / "t")
+    assert shell("check", tmp_path / "t", "--order", "none").code == 0
+    assert shell("check", tmp_path / "t", "--order", "none", "--settle", "1ns").code == 1
+    assert shell("check", tmp_path / "t", "--order", "none", "--settle", "1s").code == 0
+
+
+def test_the_clock_error_widens_the_edges_of_real_traces(shell: Shell, tmp_path: Path) -> None:
+    script = Script(simulated=False).subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    rows = script.deliver("s1", "b").rows
+    trace.write(rows, tmp_path / "t")
+    words = ("check", tmp_path / "t", "--order", "none")
+    assert shell(*words).code == 1
+    assert shell(*words, "--clock-error", "1s").code == 0
+
+
+def test_a_trace_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> None:
+    trace.write(Script().publish("p1", "a").rows, tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", "total")
+    assert ended.code == 2
+    assert "unknown: run r has no deliveries" in ended.stdout
+
+
+def test_json_is_the_report(shell: Shell, tmp_path: Path) -> None:
+    trace.write(disagreeing(), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", "total", "--json")
+    assert ended.code == 1
+    told = ended.json()
+    assert told["verdict"] == "invalid"
+    assert told["findings"][1]["violations"][0]["first_event"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--order", "total", "--settle", "5"], "--settle: expected a duration like"),
+        (["--order", "total", "--clock-error", "-1s"], "--clock-error: expected a duration"),
+    ],
+)
+def test_bad_durations_name_their_option(
+    shell: Shell, tmp_path: Path, words: list[str], told: str
+) -> None:
+    trace.write(good(), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", *words)
+    assert ended.code == 2
+    assert told in ended.stderr
+
+
+def test_a_missing_trace_is_bad_input(shell: Shell, tmp_path: Path) -> None:
+    ended = shell("check", tmp_path / "nowhere", "--order", "total")
+    assert ended.code == 2
+    assert ended.stderr.startswith(f"ensue: {tmp_path / 'nowhere'} does not exist;")
+    (tmp_path / "empty").mkdir()
+    ended = shell("check", tmp_path / "empty", "--order", "total")
+    assert ended.stderr == f"ensue: {tmp_path / 'empty'} holds no Parquet file\n"

@@ -1,0 +1,189 @@
+"""`ensue sim`, and what all commands have in common."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tests.cli.helpers import Shell
+
+import ensue.cli
+from ensue import trace
+from ensue.simulation import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+
+SMALL = """
+duration = "300ms"
+topics = ["a", "b"]
+[[publishers]]
+name = "publisher"
+rates = [{ topics = ["a", "b"], per_second = 100 }]
+[[subscribers]]
+name = "reader"
+count = 2
+topics = ["a", "b"]
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_example_runs_as_it_is(shell: Shell, path: Path) -> None:
+    ended = shell("sim", path)
+    assert ended.code == 0
+    assert f"{path.stem}, seed 1" in ended.stdout
+    assert "latency, 99th percentile" in ended.stdout
+    assert "stamp bytes, mean" in ended.stdout
+    assert ended.stderr == ""
+
+
+def test_one_seed_writes_one_trace_and_another_seed_another(
+    shell: Shell, small: Path, tmp_path: Path
+) -> None:
+    digests = []
+    for name, seed in (("first", 7), ("again", 7), ("other", 8)):
+        ended = shell("sim", small, "--seed", seed, "--trace", tmp_path / name)
+        assert ended.code == 0
+        assert f"trace: {tmp_path / name / 'trace.parquet'}" in ended.stdout
+        digests.append(trace.digest(trace.read(tmp_path / name)))
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+def test_json_is_one_object_with_figures_and_the_report(shell: Shell, small: Path) -> None:
+    ended = shell("sim", small, "--seed", 3, "--json")
+    told = ended.json()
+    assert ended.code == 0
+    assert told["verdict"] == "valid"
+    assert told["seed"] == 3
+    assert told["statistics"]["events"] > 0
+    assert told["statistics"]["held_count"] is None
+    assert [one["checker"] for one in told["report"]["findings"]][:2] == ["fifo", "total"]
+    assert told["trace"] is None
+
+
+def test_frames_are_recorded_and_show_what_was_held_back(
+    shell: Shell, small: Path, tmp_path: Path
+) -> None:
+    told = shell("sim", small, "--frames", "--trace", tmp_path / "t", "--json").json()
+    assert told["statistics"]["held_count"] is not None
+    assert {"received", "sent"} <= {row.action for row in trace.read(tmp_path / "t")}
+
+
+def test_a_run_that_delivers_nothing_is_unknown(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "silent.toml"
+    path.write_text('duration = "1s"', encoding="utf-8")
+    ended = shell("sim", path)
+    assert ended.code == 2
+    assert "no deliveries" in ended.stdout or "empty" in ended.stdout
+
+
+def test_a_run_that_can_not_settle_is_a_violation(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "hasty.toml"
+    path.write_text('settle = "1ms"\n' + SMALL + '[network]\ndefault = "1s"', encoding="utf-8")
+    ended = shell("sim", path)
+    assert ended.code == 1
+    assert "stuck: " in ended.stdout
+
+
+def test_an_exception_inside_a_run_is_told_in_one_line(
+    shell: Shell, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(run, "play", broken)
+    ended = shell("sim", small)
+    assert ended.code == 1
+    assert ended.stdout.startswith("raised ZeroDivisionError: planted (")
+    assert "Traceback" not in ended.stderr
+
+
+def test_bad_input_is_one_line_on_stderr(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('duratoin = "1s"', encoding="utf-8")
+    ended = shell("sim", path)
+    problem = f"{path}: there is no key 'duratoin' here; did you mean 'duration'?"
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr == f"ensue: {problem}\n"
+    assert shell("sim", path, "--json").json() == {"error": problem}
+
+
+def test_a_directory_in_use_is_refused_before_the_run(
+    shell: Shell, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "play", lambda *_, **__: pytest.fail("was played"))
+    ended = shell("sim", small, "--trace", small.parent)
+    assert ended.code == 2
+    assert ended.stderr == f"ensue: --trace: {small.parent} is not empty; name a new directory\n"
+    ended = shell("sim", small, "--trace", small)
+    assert ended.stderr == f"ensue: --trace: {small} is a file; name a directory\n"
+
+
+def test_interrupting_ends_cleanly(
+    shell: Shell, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "play", interrupted)
+    ended = shell("sim", small)
+    assert (ended.code, ended.stderr) == (2, "ensue: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sim"], "Missing argument"),
+        (["sim", "x.toml", "--seed", "one"], "'--seed'"),
+        (["sim", "x.toml", "--seed", "-1"], "'--seed'"),
+        (["sim", "x.toml", "--sed", "1"], "No such option: --sed"),
+        (["fly"], "No such command 'fly'"),
+        (["swarm", "totl", "--seeds", "0:9"], "'totl' is not one of 'total'"),
+        (["check", "x"], "Missing option '--order'"),
+    ],
+)
+def test_bad_options_are_named(shell: Shell, words: list[str], told: str) -> None:
+    ended = shell(*words)
+    assert ended.code == 2
+    assert told in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["sim", "swarm", "replay", "check"])
+def test_help_comes_with_an_example(shell: Shell, name: str) -> None:
+    ended = shell(name, "--help")
+    assert ended.code == 0
+    assert f"Example: ensue {name} " in ended.stdout
+    assert name in shell("--help").stdout
+
+
+def test_the_version_is_told(shell: Shell) -> None:
+    ended = shell("--version")
+    assert ended.code == 0
+    assert ended.stdout.startswith("ensue ")
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich", "pyarrow"])
+def test_a_missing_extra_is_told_with_the_line_that_installs_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(
+        ensue.cli, "find_spec", lambda name: None if name == missing else find_spec(name)
+    )
+    ended = shell("--help")
+    assert ended.code == 2
+    assert ended.stderr == (f"ensue: the command line needs {missing}: pip install 'ensue[cli]'\n")
+
+
+def test_the_installed_command_works(small: Path) -> None:
+    command = [sys.executable, "-c", "from ensue.cli import main; main()", "sim", str(small)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "small, seed 1" in ended.stdout

@@ -1,0 +1,195 @@
+"""`ensue swarm` and `ensue replay`."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cli.helpers import Shell
+
+from ensue import trace
+from ensue.checkers import check
+from ensue.cli import describe, seeds
+from ensue.simulation import run
+from ensue.simulation.run import Outcome
+from ensue.simulation.scenario import Scenario
+
+
+def haunted(outcome: Outcome) -> Outcome:
+    """The same run, but nobody published the first event that was delivered."""
+    event = next(row.event for row in outcome.rows if row.action == "delivered")
+    rows = [row for row in outcome.rows if (row.action, row.event) != ("published", event)]
+    return msgspec.structs.replace(outcome, rows=rows, report=check(rows, "total", lossy=True))
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, failing: Iterable[int], *, stuck: bool = False) -> None:
+    """Make some seeds fail."""
+    play, failing = run.play, set(failing)
+
+    def planted(scenario: Scenario, seed: int) -> Outcome:
+        outcome = play(scenario, seed)
+        if seed not in failing:
+            return outcome
+        if stuck:
+            return msgspec.structs.replace(outcome, stuck=("subscriber-0 waits for 3 events",))
+        return haunted(outcome)
+
+    monkeypatch.setattr(run, "play", planted)
+
+
+def test_a_swarm_without_failures_ends_well(shell: Shell) -> None:
+    told = shell("swarm", "total", "--seeds", "5:17", "--jobs", 2, "--json").json()
+    assert (told["seeds"], told["failures"], told["interrupted"]) == (12, [], False)
+    assert (told["first_seed"], told["last_seed"]) == (5, 16)
+    assert told["events"] > 100
+    assert told["seeds_per_hour"] > 0
+    assert told["steps_per_second"] > 0
+    ended = shell("swarm", "total", "--seeds", "5:7", "--jobs", 1)
+    assert ended.code == 0
+    assert "2 of 2" in ended.stdout
+
+
+def test_the_number_of_processes_does_not_change_what_is_found() -> None:
+    chosen = range(30, 42)
+    assert list(seeds.play_all("total", chosen, 1)) == list(seeds.play_all("total", chosen, 3))
+
+
+def test_a_planted_failure_stops_the_swarm_with_the_line_that_replays_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, {3, 5})
+    ended = shell("swarm", "total", "--seeds", "0:9", "--jobs", 1)
+    assert ended.code == 1
+    assert "seed 3 failed:" in ended.stdout
+    assert "complete (phantom): " in ended.stdout
+    assert "\nreplay: ensue replay total --seed 3\n" in ended.stdout
+    assert "seed 5" not in ended.stdout
+    assert "4 of 9" in ended.stdout
+
+
+def test_keep_going_tells_every_failure(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, {3, 5}, stuck=True)
+    ended = shell("swarm", "total", "--seeds", "0:7", "--jobs", 1, "--keep-going", "--json")
+    assert ended.code == 1
+    told = ended.json()
+    assert [one["seed"] for one in told["failures"]] == [3, 5]
+    assert told["failures"][0]["sentences"][0] == "stuck: subscriber-0 waits for 3 events"
+    assert told["failures"][1]["replay"] == "ensue replay total --seed 5"
+    assert told["seeds"] == 7
+
+
+def test_an_exception_is_a_failure_of_its_seed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Scenario, seed: int) -> Outcome:
+        raise AssertionError(f"planted in {seed}")
+
+    monkeypatch.setattr(run, "play", broken)
+    ended = shell("swarm", "total", "--seeds", "8:9", "--jobs", 1)
+    assert ended.code == 1
+    assert "raised AssertionError: planted in 8 (" in ended.stdout
+    assert "replay: ensue replay total --seed 8" in ended.stdout
+    ended = shell("replay", "total", "--seed", 8)
+    assert ended.code == 1
+    assert "raised AssertionError: planted in 8 (" in ended.stdout
+    assert "Traceback" not in ended.stderr
+    assert "Traceback" in shell("replay", "total", "--seed", 8, "--verbose").stderr
+    assert shell("replay", "total", "--seed", 8, "--json").json()["verdict"] == "invalid"
+
+
+def test_the_trace_of_the_failing_seed_is_written(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch, {2})
+    ended = shell("swarm", "total", "--seeds", "0:4", "--jobs", 1, "--trace", tmp_path / "t")
+    assert f"trace of seed 2: {tmp_path / 't' / 'trace.parquet'}" in ended.stdout
+    assert shell("check", tmp_path / "t", "--order", "total", "--lossy").code == 1
+
+
+def test_interrupting_tells_what_was_done(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = run.play
+
+    def until_three(scenario: Scenario, seed: int) -> Outcome:
+        if seed == 3:
+            raise KeyboardInterrupt
+        return play(scenario, seed)
+
+    monkeypatch.setattr(run, "play", until_three)
+    ended = shell("swarm", "total", "--seeds", "0:9", "--jobs", 1)
+    assert ended.code == 2
+    assert "interrupted; until then:" in ended.stdout
+    assert "3 of 9" in ended.stdout
+
+
+def test_ctrl_c_ends_all_processes() -> None:
+    source = "from ensue.cli import main; main()"
+    words = ["swarm", "total", "--seeds", "0:1000000", "--jobs", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-c", source, *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        # Ends only once every process has closed the pipe they all inherited.
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "interrupted; until then:" in out
+
+
+@pytest.mark.parametrize("text", ["5", "5:5", "9:5", "a:b", ":5", "-1:5", ""])
+def test_bad_seeds_are_refused(shell: Shell, text: str) -> None:
+    ended = shell("swarm", "total", f"--seeds={text}")
+    assert ended.code == 2
+    assert ended.stderr.startswith(f"ensue: --seeds: {text!r} are no seeds; write ")
+
+
+def test_replay_tells_the_scenario_and_gives_the_run_of_the_swarm(
+    shell: Shell, tmp_path: Path
+) -> None:
+    ended = shell("replay", "total", "--seed", 3, "--trace", tmp_path / "t")
+    assert ended.code == 0
+    assert ended.stdout.startswith("swarm-total: order total, ")
+    assert "subscriber subscriber-0 of " in ended.stdout
+    rows = run.play(seeds.DRAWS["total"](3), 3).rows
+    assert trace.digest(trace.read(tmp_path / "t")) == trace.digest(rows)
+
+
+def test_replay_of_a_failure_shows_the_rows_around_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, {3})
+    ended = shell("replay", "total", "--seed", 3)
+    assert ended.code == 1
+    head, _, rows = ended.stdout.partition("around it:\n")
+    assert "invalid" in head
+    assert " delivered " in rows
+    assert "all rows:" not in rows
+    verbose = shell("replay", "total", "--seed", 3, "--verbose").stdout
+    assert len(verbose) > len(ended.stdout)
+
+
+def test_replay_of_a_stuck_run_shows_the_last_rows_of_whoever_waits(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, {3}, stuck=True)
+    ended = shell("replay", "total", "--seed", 3)
+    assert ended.code == 1
+    assert "stuck: subscriber-0 waits for 3 events" in ended.stdout
+    rows = ended.stdout.partition("around it:\n")[2].splitlines()
+    assert {line.split()[1] for line in rows if line.strip()} == {"subscriber-0"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_scenario_can_be_told(seed: int) -> None:
+    scenario = seeds.DRAWS["total"](seed)
+    told = "\n".join(describe.scenario_lines(scenario))
+    for group in (scenario.chain, scenario.ens, scenario.publishers, scenario.subscribers):
+        for each in group:
+            assert each.name in told
+    times = [
+        float(line.split("s")[0]) for line in told.splitlines() if line[2:11].strip()[:1].isdigit()
+    ]
+    assert times == sorted(times)

@@ -1,0 +1,382 @@
+"""Scenario files: what they become, and how they are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from ensue.errors import BadInput
+from ensue.simulation.delays import Constant, LogNormal, Normal, Uniform
+from ensue.simulation.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
+from ensue.simulation.network import LinkDelay
+from ensue.simulation.queueing import QueueConfig
+from ensue.simulation.run import play
+from ensue.simulation.scenario import Change, Publication, Rate, Reply, Scenario, Vanish
+from ensue.simulation.scenario_file import load, loads
+from ensue.simulation.scenario_values import parse_duration
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+
+CAST = """
+[[chain]]
+name = "node"
+count = 2
+site = ["north", "south"]
+[[publishers]]
+name = "p"
+site = "north"
+[[subscribers]]
+name = "s"
+count = 3
+site = "south"
+"""
+
+
+def test_an_empty_file_is_the_default_scenario() -> None:
+    assert loads("", name="empty") == Scenario(name="empty")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_example_loads_and_ends_well(path: Path) -> None:
+    scenario = load(path)
+    assert scenario.name == path.stem
+    outcome = play(scenario, 2)
+    assert outcome.valid, outcome.sentences()
+
+
+def test_names_times_and_sizes() -> None:
+    scenario = loads('name = "n"\norder = "none"\nduration = "1m"\nsettle = "1.5s"')
+    assert (scenario.name, scenario.order) == ("n", "none")
+    assert (scenario.duration_ns, scenario.settle_ns) == (60 * SECOND, 1500 * MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [("250ms", 250 * MS), ("2s", 2 * SECOND), ("1m", 60 * SECOND), ("10us", 10_000), ("0s", 0)],
+)
+def test_durations(text: str, ns: int) -> None:
+    assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "5 parsecs", "-1s", "1e3s"])
+def test_bad_durations_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="expected a duration"):
+        parse_duration(text)
+
+
+def test_count_makes_several_and_sites_are_taken_in_turn() -> None:
+    scenario = loads(CAST + '[[ens]]\nname = "ens"\ncount = 3\nsite = ["north", "south"]')
+    assert [(one.name, one.site) for one in scenario.chain] == [
+        ("node-1", "north"),
+        ("node-2", "south"),
+    ]
+    assert [one.site for one in scenario.ens] == ["north", "south", "north"]
+    assert [one.name for one in scenario.publishers] == ["p"]
+    assert [one.name for one in scenario.subscribers] == ["s-1", "s-2", "s-3"]
+
+
+def test_topics_are_written_out_and_dealt_to_nodes_in_rank_order() -> None:
+    scenario = loads("""
+        topics = ["a", "t1..t3", { name = "u", count = 2 }]
+        [[chain]]
+        name = "node"
+        count = 2
+        topics = ["a", "t1..t3", "u"]
+        [[subscribers]]
+        name = "s"
+        topics = ["u", "t2..t3"]
+    """)
+    assert [one.topics for one in scenario.chain] == [("a", "t1", "t2"), ("t3", "u-1", "u-2")]
+    assert scenario.subscribers[0].topics == ("u-1", "u-2", "t2", "t3")
+
+
+def test_publishers_and_subscribers() -> None:
+    scenario = loads("""
+        [[publishers]]
+        name = "p"
+        events = [{ at = "1s", topics = ["a", "b"], size = "1kB" }]
+        rates = [{ topics = "a", per_second = 2.5, from = "1s", until = "3s", size = 8 }]
+        [[subscribers]]
+        name = "s"
+        topics = "a"
+        changes = [{ at = "2s", subscribe = "b", unsubscribe = "a" }]
+        replies = [{ on = "a", topic = "b", share = 0.5 }]
+    """)
+    (publisher,), (subscriber,) = scenario.publishers, scenario.subscribers
+    assert publisher.events == (Publication(at_ns=SECOND, topics=("a", "b"), size=1000),)
+    assert publisher.rates == (
+        Rate(topics=("a",), per_second=2.5, from_ns=SECOND, until_ns=3 * SECOND, size=8),
+    )
+    assert subscriber.changes == (Change(at_ns=2 * SECOND, subscribe=("b",), unsubscribe=("a",)),)
+    assert subscriber.replies == (Reply(on="a", topic="b", share=0.5),)
+
+
+def test_the_sequencer_and_the_log_agree() -> None:
+    scenario = loads('[sequencer]\nreliable = false\nlease = "2s"\nheld_max = 9')
+    assert scenario.ens_config.keeps_log is False
+    assert scenario.sequencer.leave_out is False
+    assert (scenario.sequencer.lease_ns, scenario.sequencer.held_max) == (2 * SECOND, 9)
+    assert loads("[sequencer]\nleave_out = false").ens_config.keeps_log is True
+
+
+def test_two_groups_fix_the_subscriptions() -> None:
+    text = '[sequencer]\ngroups = 2\n[[subscribers]]\nname = "s"\ncount = 2\ntopics = ["a", "b"]\n'
+    assert loads(text).sequencer.fixed == {"s-1": ("a", "b"), "s-2": ("a", "b")}
+    unordered = loads('order = "none"\n' + text).sequencer
+    assert (unordered.groups, unordered.fixed) == (1, None)
+    with pytest.raises(BadInput, match=r"subscribers\[0\]\.changes: with sequencer\.groups = 2"):
+        loads(text + 'changes = [{ at = "1s", subscribe = "c" }]')
+
+
+def test_delays_of_every_kind() -> None:
+    scenario = loads("""
+        [network]
+        default = "5ms"
+        reordering_delay = { kind = "constant", delay = "1ms" }
+        loss = 0.1
+        duplication = 0.2
+        reordering = 0.3
+        fifo = true
+        clogged_max = 7
+        [disk]
+        sync = { kind = "log_normal", mean = "2ms", std = "1ms" }
+    """)
+    network = scenario.network
+    assert network.default == Constant(5 * MS)
+    assert network.reordering_delay == Constant(MS)
+    assert (network.loss, network.duplication, network.reordering) == (0.1, 0.2, 0.3)
+    assert (network.fifo, network.clogged_max) == (True, 7)
+    assert scenario.disk.sync == LogNormal(2 * MS, MS)
+
+
+def test_delays_by_site_and_link() -> None:
+    scenario = loads(
+        CAST
+        + """
+        [network]
+        within_site = "1ms"
+        between_sites = { kind = "normal", mean = "9ms", std = "1ms" }
+        [[network.sites]]
+        source = "south"
+        target = "north"
+        delay = { kind = "uniform", low = "1ms", high = "2ms" }
+        both_ways = false
+        [[network.links]]
+        source = "p"
+        target = "node"
+        delay = "3ms"
+        """
+    )
+    sites = {(one.source, one.target): one.delay for one in scenario.network.sites}
+    assert sites == {
+        ("north", "north"): Constant(MS),
+        ("south", "south"): Constant(MS),
+        ("north", "south"): Normal(9 * MS, MS),
+        ("south", "north"): Uniform(MS, 2 * MS),
+    }
+    pairs = [("node-1", "p"), ("node-2", "p"), ("p", "node-1"), ("p", "node-2")]
+    links = [
+        LinkDelay(source=one, target=other, delay=Constant(3 * MS), both_ways=False)
+        for one, other in pairs
+    ]
+    assert sorted(scenario.network.links, key=lambda one: (one.source, one.target)) == links
+
+
+def test_queueing() -> None:
+    scenario = loads("""
+        [queueing]
+        service = "10us"
+        service_by_frame = { Put = "20us" }
+        service_per_kilobyte = "500ns"
+        bandwidth = "8Mbit/s"
+        frames_max = 5
+        sends_max = 6
+    """)
+    assert scenario.queueing == QueueConfig(
+        service_ns=10_000,
+        service_ns_by_frame={"Put": 20_000},
+        service_ns_per_byte=0.5,
+        bandwidth_bytes_per_s=1_000_000,
+        frames_max=5,
+        sends_max=6,
+    )
+    assert loads("").queueing is None
+
+
+def test_every_fault() -> None:
+    scenario = loads(
+        CAST
+        + """
+        [clocks]
+        node = { skew = "-1s", drift_ppm = 20 }
+        [[faults.crash]]
+        node = "s-1..s-2"
+        at = "1s"
+        restart_after = "2s"
+        [[faults.pause]]
+        node = "p"
+        from = "1s"
+        [[faults.partition]]
+        side = "north"
+        other = "s-3"
+        until = "1s"
+        one_way = true
+        [[faults.clog]]
+        targets = "p"
+        [[faults.noise]]
+        sources = "p"
+        loss = 1
+        [[faults.clock_jump]]
+        node = "p"
+        at = "1s"
+        by = "-5s"
+        monotone = false
+        [[faults.vanish]]
+        publisher = "p"
+        at = "9s"
+        """
+    )
+    assert {name: clock.skew_ns for name, clock in scenario.clocks.items()} == {
+        "node-1": -SECOND,
+        "node-2": -SECOND,
+    }
+    assert scenario.faults == Faults(
+        crashes=tuple(
+            Crash(node=node, at_ns=SECOND, restart_after_ns=2 * SECOND) for node in ("s-1", "s-2")
+        ),
+        pauses=(Pause(node="p", from_ns=SECOND),),
+        partitions=(
+            Partition(side=("node-1", "p"), other=("s-3",), until_ns=SECOND, one_way=True),
+        ),
+        clogs=(Clog(targets=("p",)),),
+        noises=(Noise(sources=("p",), loss=1.0),),
+        clock_jumps=(ClockJump(node="p", at_ns=SECOND, by_ns=-5 * SECOND, monotone=False),),
+    )
+    assert scenario.vanish == (Vanish(publisher="p", at_ns=9 * SECOND),)
+
+
+REFUSED = [
+    ('duratoin = "1s"', "there is no key 'duratoin' here; did you mean 'duration'?"),
+    ("zzz = 1", "there is no key 'zzz' here; expected one of name, order, duration"),
+    ("duration = 5", 'duration: a duration needs a unit: write "5ms" or "5s"'),
+    ("duration = true", 'duration: expected a duration like "250ms"'),
+    ('order = "totl"', "order: there is no 'totl' here; did you mean 'total'?"),
+    ("x =", "is not TOML: Invalid value"),
+    (
+        '[[subscribers]]\nname="a"\n[[subscribers]]\nname="b"\nchanges=[{at="3x",subscribe="t"}]',
+        'subscribers[1].changes[0].at: expected a duration like "250ms"',
+    ),
+    (
+        '[[subscribers]]\nname="b"\nchanges=[{at="3s"}]',
+        "subscribers[0].changes[0]: changes nothing; name topics",
+    ),
+    ('[subscribers]\nname="a"', "subscribers: expected a list of tables; write [[subscribers]]"),
+    ("[[network]]", "network: expected one table; write [network]"),
+    ("[network]\nloss = 2", "network.loss: expected a chance from 0 to 1"),
+    ('[network]\ndefault = {kind="unform"}', "network.default.kind: there is no 'unform' here"),
+    (
+        '[network]\ndefault = {kind="uniform", low="2s", high="1s"}',
+        "network.default: high must not be below low",
+    ),
+    (
+        '[network]\ndefault = {kind="normal", mean="2s"}',
+        "network.default: the key 'std' is missing; add it",
+    ),
+    (
+        '[network]\ndefault = {kind="normal", mean=2, std="1s"}',
+        "network.default.mean: a duration needs a unit",
+    ),
+    ('[network]\nwithin_site = "1ms"', "network.within_site: nobody is at a site"),
+    ('[clocks]\nens={skew="1s"}\nnode-1={skw=1}', "clocks.node-1: there is no key 'skw' here"),
+    ('[clocks]\nens={skew="1s"}\nnode-1={skew=1}', "clocks.node-1.skew: a duration needs a unit"),
+    (
+        '[[faults.crash]]\nnode="nod-1"\nat="1s"',
+        "faults.crash[0].node: there is no node, group or site 'nod-1'; did you mean 'node-1'?",
+    ),
+    (
+        '[[faults.crash]]\nnode="node-1"\nat="11s"',
+        "faults.crash[0].at: comes after the scenario's duration (10s)",
+    ),
+    (
+        '[[faults.pause]]\nnode="ens"\nfrom="2s"\nuntil="1s"',
+        "faults.pause[0].until: must come after `from`",
+    ),
+    (
+        'sites=["a"]\n[[faults.clog]]\nsources="a"',
+        "faults.clog[0].sources: nobody is at 'a'; name a node or another site",
+    ),
+    (
+        'order="none"\n[[faults.crash]]\nnode="node-1"\nat="1s"',
+        'faults.crash[0].node: with order = "none" there is no chain',
+    ),
+    (
+        '[[faults.vanish]]\npublisher="ens"\nat="1s"',
+        "faults.vanish[0].publisher: there is no publisher 'ens'",
+    ),
+    ('[[faults.clock_jump]]\nnode="ens"\nat="1s"\nby="0s"', "faults.clock_jump[0]: by must not"),
+    ('[[faults.partition]]\nside="ens"\nother="ens"', "faults.partition[0]: other must not repeat"),
+    (
+        'topics=["orders"]\n[[subscribers]]\nname="a"\ntopics="order"',
+        "subscribers[0].topics: there is no topic 'order'; did you mean 'orders'?",
+    ),
+    ('topics=["t1..u4"]', 'topics[0]: "t1..u4" is no pattern'),
+    ('[[subscribers]]\nname="a"\ntopics="t9..t1"', 'subscribers[0].topics: "t9..t1" must rise'),
+    ('[[subscribers]]\nname="a"\ntopics=["t","t"]', "subscribers[0].topics: named more than once"),
+    (
+        'sites=["a"]\n[[publishers]]\nname="p"\nsite="b"',
+        "publishers[0].site: there is no site 'b'; there are: a",
+    ),
+    ('[[publishers]]\nname="ens"', "publishers[0].name: 'ens' is taken"),
+    ('[[publishers]]\nname="p"\ncount=0', "publishers[0].count: must be from 1 to 10000, not 0"),
+    (
+        '[[publishers]]\nname="p"\nrates=[{topics="a",per_second=0}]',
+        "publishers[0].rates[0]: a rate needs topics, and per_second above 0",
+    ),
+    (
+        '[[publishers]]\nname="p"\nrates=[{topics="a",per_second="9"}]',
+        "publishers[0].rates[0].per_second: expected a number, not text in quotes",
+    ),
+    (
+        '[[publishers]]\nname="p"\nrates=[{topics="a",per_second=1e9}]',
+        "publishers[0].rates: ask for 10000000000 events",
+    ),
+    (
+        '[[publishers]]\nname="p"\nevents=[{at="1s",topics="x",size="1GB"}]',
+        "publishers[0].events[0].size: must be at most",
+    ),
+    (
+        '[[publishers]]\nname="p"\nevents=[{at="1s",topics="x",size="1 barrel"}]',
+        "publishers[0].events[0].size: expected a size in bytes",
+    ),
+    (
+        '[[chain]]\nname="a"\ntopics="x"\n[[chain]]\nname="b"\ntopics="x"',
+        "chain[1].topics: 'x' is placed twice",
+    ),
+    ("chain = []", "chain: needs at least 1 node"),
+    ("[sequencer]\ngroups = 3", "sequencer: groups must be 1 or 2"),
+    ('[sequencer]\nlease = "0s"', "sequencer: lease must be at least 1"),
+    ("[sequencer]\nreliable = false\nleave_out = true", "sequencer: leave_out needs a reliable"),
+    (
+        '[queueing]\nservice_by_frame = {Put="1us", Notfy="1us"}',
+        "queueing.service_by_frame.Notfy: there is no frame 'Notfy'; did you mean 'Notify'?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), REFUSED, ids=[told[:40] for _, told in REFUSED])
+def test_what_is_wrong_is_told_with_file_and_place(text: str, told: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        loads(text, source="day.toml")
+    assert str(refused.value).startswith(f"day.toml: {told}")
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_can_not_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no such file"):
+        load(tmp_path / "none.toml")
+    with pytest.raises(BadInput, match="can't be read"):
+        load(tmp_path)
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match="is not text in UTF-8"):
+        load(tmp_path / "bytes.toml")
