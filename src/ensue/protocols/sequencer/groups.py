@@ -20,9 +20,11 @@ Counter = list[int]
 class Group:
     """The part of one topic's group that this node puts into its stamps."""
 
-    __slots__ = ("counters", "last", "names", "sent")
+    __slots__ = ("counters", "last", "names", "own", "sent")
 
-    def __init__(self, names: list[str], counters: list[Counter], last: int) -> None:
+    def __init__(self, own: Counter, names: list[str], counters: list[Counter], last: int) -> None:
+        self.own = own
+        """The topic's own counter."""
         self.names = names
         self.counters = counters
         self.last = last

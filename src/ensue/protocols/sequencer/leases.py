@@ -27,7 +27,6 @@ class Lease:
 
     def __init__(
         self,
-        *,
         publisher: str,
         origin: str,
         number: int,
@@ -48,14 +47,15 @@ class Lease:
     @classmethod
     def restore(cls, record: LeaseRecord, due_ns: int) -> "Lease":
         """Return the lease that was persisted."""
+        stamp = Stamp(record.entries, record.whole)
         return cls(
-            publisher=record.publisher,
-            origin=record.origin,
-            number=record.number,
-            topic=record.topic,
-            stamp=Stamp(record.entries, record.whole),
-            due_ns=due_ns,
-            state=record.state,
+            record.publisher,
+            record.origin,
+            record.number,
+            record.topic,
+            stamp,
+            due_ns,
+            record.state,
         )
 
     @property
@@ -111,7 +111,11 @@ class Leases:
 
     def add(self, lease: Lease) -> None:
         """Take in a lease."""
-        self._by_client.setdefault((lease.publisher, lease.origin), {})[lease.number] = lease
+        client = (lease.publisher, lease.origin)
+        leases = self._by_client.get(client)
+        if leases is None:
+            leases = self._by_client[client] = {}
+        leases[lease.number] = lease
         if lease.state in (OPEN, VOIDING):
             self._schedule(lease)
 

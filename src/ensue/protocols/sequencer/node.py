@@ -167,7 +167,7 @@ class SequencerNode:
                 self._repeated(publisher, known, number)
             elif number > known.next or number >= frame.settled + self.config.window:
                 break  # An earlier request was lost, or too many are open: it will be repeated.
-            elif not self._may_host(topic, publisher, number):
+            elif topic not in self._group_cache and not self._may_host(topic, publisher, number):
                 break
             else:
                 known.next = number + 1
@@ -180,8 +180,7 @@ class SequencerNode:
         self, publisher: str, known: _Publisher, number: int, topic: str, now_ns: int
     ) -> None:
         group = self._group_cache.get(topic) or self._group(topic)
-        counter = self._counter(topic)
-        counter[0] = slot = counter[0] + 1
+        group.own[0] = slot = group.own[0] + 1
         entries = {topic: slot}
         whole = group.sent is None or not self.config.leave_out
         group.fill(entries, whole=whole)
@@ -218,16 +217,11 @@ class SequencerNode:
     def _complete(
         self, publisher: str, origin: str, number: int, topic: str, stamp: Stamp, now_ns: int
     ) -> None:
-        lease = Lease(
-            publisher=publisher,
-            origin=origin,
-            number=number,
-            topic=topic,
-            stamp=stamp,
-            due_ns=now_ns + self.config.lease_ns,
-        )
+        due_ns = now_ns + self.config.lease_ns
+        lease = Lease(publisher, origin, number, topic, stamp, due_ns)
         self._leases.add(lease)
-        self._persist_lease(lease)
+        if self.config.durable:
+            self._persist_lease(lease)
         self._granted.setdefault((publisher, origin), []).append(Grant(number, stamp))
 
     def _send_grants(self) -> None:
@@ -355,7 +349,8 @@ class SequencerNode:
             here = [partner for partner in partners if stage(partner) <= self.stage]
         else:
             here = [partner for partner in partners if stage(partner) == self.stage]
-        group = Group(here, [self._counter(name) for name in here], max(last, self.stage))
+        counters = [self._counter(name) for name in here]
+        group = Group(self._counter(topic), here, counters, max(last, self.stage))
         self._group_cache[topic] = group
         return group
 
@@ -377,8 +372,6 @@ class SequencerNode:
         return any(self.placement.stage(topic) == self.stage for topic in topics)
 
     def _may_host(self, topic: str, publisher: str, number: int) -> bool:
-        if topic in self._group_cache:
-            return True
         if self.placement.stage(topic) != self.stage:
             self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
             return False

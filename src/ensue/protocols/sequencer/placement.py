@@ -13,6 +13,9 @@ from ensue.errors import ConfigurationError
 
 __all__ = ["Placement"]
 
+HASHED_MAX = 100_000
+"""Topics whose hash is remembered."""
+
 
 class Placement:
     """Topic to node and rank: listed explicitly, by hashing the topic's name, or both.
@@ -22,7 +25,7 @@ class Placement:
     in rank order.
     """
 
-    __slots__ = ("_ranks", "_stages", "closed", "nodes", "topics")
+    __slots__ = ("_hashed", "_ranks", "_stages", "closed", "nodes", "topics")
 
     def __init__(
         self,
@@ -39,6 +42,8 @@ class Placement:
         self.closed = closed
         self._stages: dict[str, int] = {}
         self._ranks: dict[str, int] = {}
+        self._hashed: dict[str, int] = {}
+        """What hashing has found, so that it is done once a topic."""
         listed: list[str] = []
         for node in topics or {}:
             if node not in self.nodes:
@@ -61,8 +66,14 @@ class Placement:
             return stage
         if self.closed:
             raise ConfigurationError(f"topic {topic!r} is not placed, and the placement is closed")
-        digest = blake2b(topic.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") % len(self.nodes)
+        stage = self._hashed.get(topic)
+        if stage is None:
+            digest = blake2b(topic.encode(), digest_size=8).digest()
+            stage = int.from_bytes(digest, "big") % len(self.nodes)
+            if len(self._hashed) >= HASHED_MAX:
+                self._hashed.clear()
+            self._hashed[topic] = stage
+        return stage
 
     def node(self, topic: str) -> str:
         """Return the name of the node that hosts a topic."""

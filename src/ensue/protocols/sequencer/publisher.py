@@ -202,6 +202,8 @@ class Publisher:
 
     def _request(self, now_ns: int) -> None:
         """Ask for the stamps that may be asked for now, in one frame."""
+        if not self._waiting:
+            return
         run: list[_Outgoing] = []
         while self._waiting and len(self._requested) < self.config.window:
             outgoing = self._waiting[0]
@@ -225,6 +227,13 @@ class Publisher:
     def _send_requests(self, due: Sequence[_Outgoing], now_ns: int) -> None:
         """Send requests to the current origin as runs of consecutive numbers."""
         settled = self._settled(self._origin)
+        if len(due) == 1:
+            outgoing = due[0]
+            outgoing.due_ns = now_ns + self.config.retry_ns
+            topics: tuple[str, ...] = (outgoing.event.topic,)
+            frame = StampRequest(number=outgoing.number, topics=topics, settled=settled)
+            self._effects.append(Send(self._origin, frame))
+            return
         start = 0
         for index, outgoing in enumerate(due):
             outgoing.due_ns = now_ns + self.config.retry_ns
