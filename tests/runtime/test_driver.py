@@ -1,0 +1,221 @@
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from ensue.clock import ManualClock, SystemClock
+from ensue.errors import BadInput, LocalProtocolError
+from ensue.event import Event
+from ensue.protocols.core import (
+    Attach,
+    Broadcast,
+    Deliver,
+    Detach,
+    Effect,
+    Frame,
+    Outcome,
+    Persist,
+    Publish,
+    Send,
+)
+from ensue.recorder import Recorder
+from ensue.runtime import Driver
+from ensue.transports.base import Capabilities, Receiver
+
+EVENT = Event(topic="a", payload=b"", publisher="p", publisher_seq=1)
+
+
+class Ping(Frame, frozen=True, tag=99):
+    """Something to send."""
+
+
+class FakeNode:
+    """Does what it is told: gives out prepared effects and asks for a prepared timer."""
+
+    name = "node"
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.timer_ns: int | None = None
+        self.calls: list[str] = []
+        self.on_timer: Callable[[], None] = lambda: None
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        self.calls.append(f"receive from {source}")
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        self.calls.append(f"timer at {now_ns}")
+        self.timer_ns = None
+        self.on_timer()
+
+    def next_timer_ns(self) -> int | None:
+        return self.timer_ns
+
+    def take_effects(self) -> Sequence[Effect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+
+class FakeTransport:
+    """Writes down what is sent."""
+
+    name = "fake://"
+    capabilities = Capabilities(
+        orders=("none",), fifo=True, durable=False, replay=False, conditional=False
+    )
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.receiver: Receiver | None = None
+
+    def open(self, name: str, receiver: Receiver) -> "FakeTransport":
+        self.receiver = receiver
+        return self
+
+    def send(self, peer: str, frame: Frame) -> None:
+        self.log.append(f"send to {peer}")
+
+    def ask(self, effect: Broadcast | Attach | Detach) -> None:
+        self.log.append(type(effect).__name__)
+
+    def flush(self) -> None:
+        self.log.append("flush")
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+def test_effects_are_sent_before_the_application_is_told_and_flushed_once() -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+
+        def told(outcome: Outcome) -> None:
+            transport.log.append(f"told {type(outcome).__name__}")
+
+        driver = Driver(node, transport=transport, clock=ManualClock(), on_outcome=told)
+        transport.log.clear()
+
+        def command(node: FakeNode, _now_ns: int) -> None:
+            node.effects = [
+                Deliver(EVENT, 1),
+                Send("peer", Ping()),
+                Publish(EVENT),
+                Broadcast(EVENT),
+            ]
+
+        driver.command(command)
+        assert transport.log == [
+            "send to peer",
+            "Broadcast",
+            "told Deliver",
+            "told Publish",
+            "flush",
+        ]
+        driver.close()
+
+    asyncio.run(main())
+
+
+def test_an_event_is_recorded_as_published_before_it_is_recorded_as_sent() -> None:
+    async def main() -> list[str]:
+        node, recorder = FakeNode(), Recorder("run")
+        driver = Driver(node, transport=FakeTransport(), clock=ManualClock(7), recorder=recorder)
+
+        def command(node: FakeNode, _now_ns: int) -> None:
+            node.effects = [Publish(EVENT), Broadcast(EVENT), Deliver(EVENT, 1)]
+
+        driver.command(command)
+        driver.close()
+        return [row.action for row in recorder.rows]
+
+    assert asyncio.run(main()) == ["published", "sent", "delivered"]
+
+
+def test_a_node_is_called_when_its_timer_is_due() -> None:
+    async def main() -> None:
+        node, clock = FakeNode(), SystemClock()
+        done = asyncio.Event()
+        node.on_timer = done.set
+        driver = Driver(node, transport=FakeTransport(), clock=clock)
+
+        def later(node: FakeNode, now_ns: int) -> None:
+            node.timer_ns = now_ns + 3_600_000_000_000
+
+        def sooner(node: FakeNode, now_ns: int) -> None:
+            node.timer_ns = now_ns + 1_000_000
+
+        driver.command(later)
+        await asyncio.sleep(0)
+        driver.command(sooner)
+        async with asyncio.timeout(30):
+            await done.wait()
+        assert len(node.calls) == 1
+        driver.close()
+
+    asyncio.run(main())
+
+
+def test_a_closed_driver_takes_no_command_and_calls_no_timer() -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+        driver = Driver(node, transport=transport, clock=SystemClock())
+        node.timer_ns = 0
+        driver.close()
+        with pytest.raises(LocalProtocolError, match="node is closed"):
+            driver.command(lambda _node, _now: None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert node.calls == []
+        assert transport.log[-1] == "close"
+
+    asyncio.run(main())
+
+
+def test_a_node_that_wants_to_persist_without_a_store_is_refused() -> None:
+    async def main() -> None:
+        node = FakeNode()
+        driver = Driver(node, transport=FakeTransport(), clock=ManualClock())
+
+        def command(node: FakeNode, _now_ns: int) -> None:
+            node.effects = [Persist("key", b"value")]
+
+        with pytest.raises(LocalProtocolError, match="durable=False"):
+            driver.command(command)
+        driver.close()
+
+    asyncio.run(main())
+
+
+def test_a_command_that_fails_still_has_its_effects_carried_out() -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+        driver = Driver(node, transport=transport, clock=ManualClock())
+
+        def command(node: FakeNode, _now_ns: int) -> None:
+            node.effects = [Send("peer", Ping())]
+            raise BadInput("no")
+
+        with pytest.raises(BadInput):
+            driver.command(command)
+        assert "send to peer" in transport.log
+        driver.close()
+
+    asyncio.run(main())
+
+
+def test_a_manual_clock_moves_only_forward() -> None:
+    clock = ManualClock(5)
+    assert clock.advance(2) == 7
+    assert clock.now_ns() == 7
+    with pytest.raises(BadInput, match="only moved forward"):
+        clock.advance(-1)
+
+
+def test_the_system_clock_never_goes_back_and_tells_how_far_the_wall_clock_was_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SystemClock()
+    before = clock.now_ns()
+    monkeypatch.setattr("ensue.clock.time.time_ns", lambda: before - 10**12)
+    assert clock.now_ns() >= before
+    assert clock.jump_ns() <= -(10**12)
