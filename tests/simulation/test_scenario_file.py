@@ -1,7 +1,9 @@
 """Scenario files: what they become, and how they are refused."""
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ensue.errors import BadInput
@@ -11,12 +13,15 @@ from ensue.simulation.network import LinkDelay
 from ensue.simulation.queueing import QueueConfig
 from ensue.simulation.run import play
 from ensue.simulation.scenario import Change, Publication, Rate, Reply, Scenario, Vanish
-from ensue.simulation.scenario_file import load, loads
+from ensue.simulation.scenario_file import keys, load, loads
+from ensue.simulation.scenario_tables import SequencerTable
 from ensue.simulation.scenario_values import parse_duration
 
 MS = 1_000_000
 SECOND = 1_000_000_000
-EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+PROJECT = Path(__file__).parents[2]
+EXAMPLES = PROJECT / "examples" / "scenarios"
+MANUAL = PROJECT / "docs" / "simulator.md"
 
 CAST = """
 [[chain]]
@@ -370,6 +375,68 @@ def test_what_is_wrong_is_told_with_file_and_place(text: str, told: str) -> None
         loads(text, source="day.toml")
     assert str(refused.value).startswith(f"day.toml: {told}")
     assert "\n" not in str(refused.value)
+
+
+def rows_of(manual: str) -> dict[str, list[str]]:
+    """The keys told in the tables of the manual, below the headings that name them."""
+    told: dict[str, list[str]] = {}
+    heading = ""
+    for line in manual.splitlines():
+        if line.startswith("#"):
+            heading = line
+        elif line.startswith("| `"):
+            told.setdefault(heading, []).append(line.split("|")[1].strip().strip("`"))
+    return told
+
+
+PLACES = {
+    "": "### The top of the file",
+    "chain": "### Who takes part",
+    "ens": "### Who takes part",
+    "publishers": "### Who takes part",
+    "subscribers": "### Who takes part",
+    "sequencer": "### `[sequencer]`: how the chain orders",
+    "link": "### `[link]`: the numbered links between chain nodes",
+    "network": "### `[network]`",
+    "network.sites": "### `[network]`",
+    "network.links": "### `[network]`",
+    "queueing": "### `[queueing]`: load",
+    "clocks": "### `[clocks]`",
+}
+"""Tables and the headings their keys are told below; keys of other tables are told by full name."""
+
+
+def test_every_key_is_told_in_the_manual() -> None:
+    manual = MANUAL.read_text(encoding="utf-8")
+    rows = rows_of(manual)
+    everywhere = {key for keys_told in rows.values() for key in keys_told}
+    for key in keys():
+        table, _, name = key.rpartition(".")
+        if table in ("delay", "topics") or key in PLACES or key in ("faults", "ens_log", "disk"):
+            # Told in prose: a table of its own, or the few keys of a delay or of topics.
+            assert f"`{name}`" in manual or f"[{key}]" in manual or f"`{key}." in manual, key
+        elif table in PLACES:
+            assert name in rows[PLACES[table]], key
+        else:
+            # publishers.events.at is told as events.at, faults.crash.node as crash.node.
+            assert {key, key.partition(".")[2]} & everywhere, key
+
+
+def test_defaults_in_the_manual_are_those_of_the_code() -> None:
+    manual = MANUAL.read_text(encoding="utf-8")
+    for name, value in msgspec.structs.asdict(SequencerTable()).items():
+        if name in ("groups", "reliable", "leave_out"):
+            continue
+        (line,) = [line for line in manual.splitlines() if line.startswith(f"| `{name}` |")][:1]
+        told = line.split("|")[3].strip().strip('`"')
+        assert (parse_duration(told) if told[-1] == "s" else int(told)) == value, name
+
+
+def test_every_scenario_in_the_manual_runs() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        assert play(loads(block), 1).valid
 
 
 def test_files_that_can_not_be_read_are_refused(tmp_path: Path) -> None:

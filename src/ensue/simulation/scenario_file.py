@@ -80,10 +80,9 @@ def keys() -> list[str]:
 
 
 def _keys(info: inspect.Type, place: str) -> Iterator[str]:
-    if isinstance(info, inspect.CustomType) and info.cls is Delay:
-        place = "delay"  # Told once, not in each of the places where a delay may stand.
     for struct in _structs(info):
         if struct.tag_field is not None:
+            place = "delay"  # Told once, not in each of the places where a delay may stand.
             yield f"{place}.{struct.tag_field}"
         for field in struct.fields:
             name = f"{place}.{field.encode_name}".lstrip(".")
