@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -126,17 +125,42 @@ def test_interrupting_tells_what_was_done(shell: Shell, monkeypatch: pytest.Monk
 
 
 def test_ctrl_c_ends_all_processes() -> None:
-    source = "from ensue.cli import main; main()"
+    # Progress is told after every seed, so that the first line says that the swarm is under way.
+    # A shell that runs the tests in the background would have them ignore the signal.
+    source = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from ensue.cli import main, seeds; seeds.PLAIN_SECONDS = 0; main()"
+    )
     words = ["swarm", "total", "--seeds", "0:1000000", "--jobs", "2"]
     with subprocess.Popen(
-        [sys.executable, "-c", source, *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", source, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
-        time.sleep(3)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("swarm total: 1 of 1000000")
         process.send_signal(signal.SIGINT)
-        # Ends only once every process has closed the pipe they all inherited.
-        out, _ = process.communicate(timeout=30)
+        # Ends only once every process has closed the pipes they all inherited.
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "interrupted; until then:" in out
+    assert "Traceback" not in err
+
+
+def test_whoever_stops_reading_does_not_change_the_exit_code() -> None:
+    source = "from ensue.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", source, "replay", "total", "--seed", "3", "--verbose"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("text", ["5", "5:5", "9:5", "a:b", ":5", "-1:5", ""])

@@ -25,7 +25,11 @@ def main() -> None:
             f"ensue: the command line needs {', '.join(missing)}: pip install 'ensue[cli]'\n"
         )
         raise SystemExit(2)
-    build()()
+    try:
+        build()()
+    except KeyboardInterrupt:
+        # Commands handle their own; this is the moment while they are being imported.
+        raise SystemExit(2) from None
 
 
 def build() -> "typer.Typer":

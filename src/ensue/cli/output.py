@@ -8,6 +8,7 @@ Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,18 @@ EXIT_UNKNOWN = 2
 _STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "stuck": "bold red"}
 
 Parameters = ParamSpec("Parameters")
+
+
+class _Console(Console):
+    """Goes on in silence when whoever reads stops reading, so that the exit code stays true."""
+
+    def on_broken_pipe(self) -> None:
+        _silence()
+
+
+def _silence() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
@@ -90,7 +103,11 @@ def exit_code(verdict: Verdict) -> int:
 
 def print_json(value: dict[str, Any]) -> None:
     """Print the one object a program reads."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    try:
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence()
 
 
 def print_error(line: str) -> None:
@@ -100,7 +117,7 @@ def print_error(line: str) -> None:
 
 def print_lines(lines: Iterable[str], *, style: str | None = None) -> None:
     """Print sentences as they are, never cut nor wrapped, so that they can be searched for."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     for line in lines:
         console.print(line, style=style, markup=False, soft_wrap=True)
 
@@ -122,7 +139,7 @@ def print_table(
         table.add_column(header, justify="right" if index in right else "left")
     for row in rows:
         table.add_row(*(_styled(cell) for cell in row))
-    Console(highlight=False).print(table)
+    _Console(highlight=False).print(table)
 
 
 def print_statistics(title: str, statistics: RunStatistics, *more: tuple[str, str]) -> None:

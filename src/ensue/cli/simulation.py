@@ -57,7 +57,8 @@ def sim(
 ) -> int:
     """Play a scenario file and judge what came of it.
 
-    Prints figures and the verdict of each checker. docs/simulator.md says how to write a scenario.
+    Prints figures and the verdict of each checker.
+    docs/simulator.md says how to write a scenario.
 
     Example: [bold]ensue sim examples/scenarios/two-desks.toml --seed 7 --trace runs/seven[/bold]
     """
@@ -99,8 +100,8 @@ def swarm(
 ) -> int:
     """Play a random scenario for each seed, with every fault there is, until one goes wrong.
 
-    Stops at the lowest seed that fails and prints what went wrong and the line that plays it
-    again. [bold]--trace[/bold] writes the trace of that seed.
+    Stops at the lowest seed that fails; prints what went wrong, and the line
+    that plays it again. --trace writes the trace of that seed.
 
     Example: [bold]ensue swarm total --seeds 0:10000[/bold]
     """
