@@ -202,6 +202,7 @@ def test_section_3_4_only_ids_travel_in_requests_and_no_payload() -> None:
     net = by_one(FIGURE_4)
     net.publish("p", "T3", "a payload that nobody but the ENS may see")
     net.settle()
+    net.pass_time(net.config.lease_ns)
     to_stages = [p.frame for p in net.handled if p.target in CHAIN]
     assert {StampRequest, Fill, Confirm} <= {type(frame) for frame in to_stages}
     assert "payload that" not in repr(to_stages)

@@ -1,0 +1,449 @@
+"""A sequencer node on its own, and its limits."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.protocols.sequencer.harness import Net, sent
+
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
+from ensue.protocols.ens import Accepted, Notify, Taken
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeFill,
+    ChangeRepeat,
+    ChangeRequest,
+    Confirm,
+    Fill,
+    Grant,
+    Refused,
+    Repeat,
+    Stamped,
+    StampRequest,
+    Voided,
+)
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.placement import Placement
+
+PLACEMENT = Placement(
+    ["low", "middle", "high"], topics={"low": ["a", "b"], "middle": ["c"], "high": ["d"]}
+)
+
+
+def node(
+    name: str = "low", records: Mapping[str, bytes] | None = None, **config: Any
+) -> SequencerNode:
+    return SequencerNode(
+        name=name,
+        placement=PLACEMENT,
+        config=SequencerConfig(**{"leave_out": False, **config}),
+        records=records,
+    )
+
+
+def ask(
+    target: SequencerNode, number: int, *topics: str, publisher: str = "p", settled: int = 1
+) -> list[Frame]:
+    frame = StampRequest(number=number, topics=topics, settled=settled)
+    target.receive(frame, source=publisher, now_ns=0)
+    return sent(target)
+
+
+def change(
+    target: SequencerNode, number: int, old: str = "", new: str = "", *, subscriber: str = "s"
+) -> list[Frame]:
+    """Ask for a change; topics are written as one word."""
+    frame = ChangeRequest(number=number, old=tuple(old), new=tuple(new))
+    target.receive(frame, source=subscriber, now_ns=0)
+    return sent(target)
+
+
+def hear(target: SequencerNode, frame: Frame, *, source: str = "p", at: int = 0) -> list[Frame]:
+    target.receive(frame, source=source, now_ns=at)
+    return sent(target)
+
+
+def stamped(*entries: dict[str, int], number: int = 1, origin: str = "low") -> Stamped:
+    grants = tuple(Grant(number + index, Stamp(each)) for index, each in enumerate(entries))
+    return Stamped(origin=origin, grants=grants)
+
+
+# -- Stamps -----------------------------------------------------------------------------------------
+
+
+def test_events_of_a_topic_are_counted() -> None:
+    low = node()
+    assert ask(low, 1, "a") == [stamped({"a": 1})]
+    assert ask(low, 2, "a", "b", "a") == [stamped({"a": 2}, {"b": 1}, {"a": 3}, number=2)]
+
+
+def test_a_run_of_requests_is_answered_in_one_frame() -> None:
+    assert len(ask(node(), 1, *("a" * 100))) == 1
+
+
+def test_publishers_are_counted_apart() -> None:
+    low = node()
+    assert ask(low, 1, "a", publisher="p") == [stamped({"a": 1})]
+    assert ask(low, 1, "a", publisher="q") == [stamped({"a": 2})]
+
+
+def test_a_repeated_request_gets_the_same_stamp() -> None:
+    low = node()
+    first = ask(low, 1, "a", "a")
+    assert ask(low, 1, "a", "a") == first
+    assert ask(low, 2, "a", "a") == [
+        Stamped(origin="low", grants=(Grant(2, Stamp({"a": 2})), Grant(3, Stamp({"a": 3}))))
+    ]
+
+
+def test_a_request_that_overtook_an_earlier_one_is_left_unanswered() -> None:
+    low = node()
+    assert ask(low, 2, "a") == []
+    assert ask(low, 1, "a") == [stamped({"a": 1})]
+    assert ask(low, 2, "a") == [stamped({"a": 2}, number=2)]
+
+
+def test_requests_beyond_the_window_are_left_unanswered() -> None:
+    low = node(window=2)
+    assert ask(low, 1, "a", "a", "a") == [stamped({"a": 1}, {"a": 2})]
+    assert ask(low, 3, "a", settled=2) == [stamped({"a": 3}, number=3)]
+
+
+def test_a_request_for_a_topic_hosted_elsewhere_is_refused() -> None:
+    (refusal,) = ask(node(), 1, "d")
+    assert refusal == Refused(number=1, reason="'d' is not hosted by low")
+
+
+def test_a_new_publisher_beyond_clients_max_is_refused() -> None:
+    low = node(clients_max=1)
+    ask(low, 1, "a", publisher="p")
+    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason="clients_max")]
+    assert ask(low, 2, "a", publisher="p") == [stamped({"a": 2}, number=2)]
+
+
+def test_a_new_topic_beyond_topics_max_is_refused() -> None:
+    low = node(topics_max=1)
+    ask(low, 1, "a")
+    assert ask(low, 2, "b") == [Refused(number=2, reason="topics_max")]
+    assert ask(low, 2, "a") == [stamped({"a": 2}, number=2)]
+
+
+def test_a_stray_frame_changes_nothing() -> None:
+    low = node()
+    event = Event(topic="a", payload=b"", publisher="p", publisher_seq=1)
+    low.receive(Notify(event=event), source="ens", now_ns=0)
+    assert list(low.take_effects()) == []
+
+
+# -- The way up the chain ---------------------------------------------------------------------------
+
+
+def test_a_request_goes_to_the_next_node_and_skips_none() -> None:
+    low = node()
+    change(low, 1, new="ad")
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    (send,) = [each for each in low.take_effects() if isinstance(each, Send)]
+    assert send.peer == "middle"
+    assert send.frame == Fill(
+        publisher="p", origin="low", number=1, topic="a", stamp=Stamp({"a": 1}), last=2
+    )
+
+
+def test_a_node_with_nothing_to_add_passes_a_stamp_on_in_its_place() -> None:
+    middle = node("middle")
+    fills = [
+        Fill(publisher="p", origin="low", number=n, topic="a", stamp=Stamp({"a": n}), last=2)
+        for n in (1, 2)
+    ]
+    for fill in fills:
+        assert hear(middle, fill, source="low") == [fill]
+
+
+def test_the_last_node_adds_its_counters_and_answers_the_publisher() -> None:
+    high = node("high")
+    hear(
+        high, ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
+    )
+    ask(high, 1, "d", "d", publisher="q")
+    fill = Fill(publisher="p", origin="low", number=7, topic="a", stamp=Stamp({"a": 1}), last=2)
+    assert hear(high, fill, source="middle") == [stamped({"a": 1, "d": 2}, number=7)]
+
+
+def test_a_node_learns_from_what_passes_how_far_lower_topics_are() -> None:
+    high = node("high")
+    hear(
+        high, ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
+    )
+    fill = Fill(publisher="p", origin="low", number=1, topic="a", stamp=Stamp({"a": 5}), last=2)
+    hear(high, fill, source="middle")
+    assert ask(high, 1, "d") == [stamped({"d": 1, "a": 5}, origin="high")]
+
+
+def test_a_repeated_request_is_answered_by_the_node_that_completed_it() -> None:
+    low, high = node("low"), node("high")
+    change(low, 1, new="ad")
+    (fill,) = ask(low, 1, "a")
+    answer = hear(high, fill, source="middle")
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    (send,) = [each for each in low.take_effects() if isinstance(each, Send)]
+    assert (send.peer, send.frame) == ("high", Repeat(publisher="p", number=1))
+    assert hear(high, send.frame, source="low") == answer
+
+
+def test_a_repetition_that_overtook_its_stamp_is_not_answered() -> None:
+    assert hear(node("high"), Repeat(publisher="p", number=1), source="low") == []
+
+
+def test_entries_that_have_not_changed_are_left_out() -> None:
+    low = node(leave_out=True)
+    change(low, 1, new="ab")
+    ask(low, 1, "b")
+    assert ask(low, 2, "a") == [stamped({"a": 1, "b": 1}, number=2)]
+    (answer,) = ask(low, 3, "a")
+    assert answer == Stamped(origin="low", grants=(Grant(3, Stamp({"a": 2}, whole=False)),))
+
+
+def test_the_first_stamp_after_a_change_is_whole() -> None:
+    low = node(leave_out=True)
+    change(low, 1, new="ab")
+    ask(low, 1, "b", "a", "a")
+    change(low, 1, new="ab", subscriber="t")
+    assert ask(low, 4, "a") == [stamped({"a": 3, "b": 1}, number=4)]
+
+
+def test_every_stamp_is_whole_unless_entries_may_be_left_out() -> None:
+    low = node()
+    change(low, 1, new="ab")
+    ask(low, 1, "b", "a")
+    assert ask(low, 3, "a") == [stamped({"a": 2, "b": 1}, number=3)]
+
+
+# -- Changes of subscription ------------------------------------------------------------------------
+
+
+def test_a_change_reads_the_counters_and_raises_none() -> None:
+    low = node()
+    ask(low, 1, "a", "a", "b")
+    assert change(low, 1, new="ab") == [Changed(number=1, cut={"a": 2, "b": 1})]
+    assert ask(low, 4, "a") == [stamped({"a": 3, "b": 1}, number=4)]
+
+
+def test_a_change_is_answered_with_the_cut_of_its_new_topics_only() -> None:
+    low = node()
+    change(low, 1, new="a")
+    assert change(low, 2, old="a", new="b") == [Changed(number=2, cut={"b": 0})]
+
+
+def test_a_repeated_change_is_answered_with_the_same_cut() -> None:
+    low = node()
+    first = change(low, 1, new="a")
+    ask(low, 1, "a")
+    assert change(low, 1, new="a") == first
+
+
+def test_an_old_change_is_not_answered_again() -> None:
+    low = node()
+    change(low, 1, new="a")
+    change(low, 2, old="a", new="b")
+    assert change(low, 1, new="a") == []
+    assert low._groups.subscriptions == {"s": ("b",)}
+
+
+def test_a_change_goes_up_the_chain_from_its_lowest_topic() -> None:
+    low, middle, high = node("low"), node("middle"), node("high")
+    ask(low, 1, "a", "a")
+    (first,) = change(low, 1, new="da")
+    assert isinstance(first, ChangeFill)
+    assert (first.entries, first.last) == ({"a": 2}, 2)
+    (second,) = hear(middle, first, source="low")
+    assert second == first
+    assert hear(high, second, source="middle") == [Changed(number=1, cut={"d": 0, "a": 2})]
+    assert change(low, 1, new="da") == [ChangeRepeat(subscriber="s", number=1)]
+    repeat = ChangeRepeat(subscriber="s", number=1)
+    assert hear(high, repeat, source="low") == [Changed(number=1, cut={"d": 0, "a": 2})]
+
+
+def test_a_change_that_starts_at_the_wrong_node_is_refused() -> None:
+    assert change(node("middle"), 1, new="ac") == [Refused(number=1, reason="not for middle")]
+
+
+def test_a_change_of_nothing_is_left_unanswered() -> None:
+    assert change(node(), 1) == []
+
+
+def test_a_change_is_refused_while_subscriptions_are_fixed() -> None:
+    low = node(fixed={"s": ("a",)})
+    assert change(low, 1, new="ab") == [Refused(number=1, reason="subscriptions are fixed")]
+
+
+def test_a_new_subscriber_beyond_clients_max_is_refused() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="a", subscriber="s")
+    assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+    assert change(low, 2, old="a", new="b", subscriber="s") == [Changed(number=2, cut={"b": 0})]
+
+
+# -- Leases -----------------------------------------------------------------------------------------
+
+
+def broadcasts(effects: list[Effect]) -> list[Event]:
+    return [each.event for each in effects if isinstance(each, Broadcast)]
+
+
+def overdue(target: SequencerNode, at: int) -> list[Event]:
+    target.handle_timer(now_ns=at)
+    return broadcasts(list(target.take_effects()))
+
+
+def test_a_lease_runs_from_the_completion_of_the_stamp() -> None:
+    low = node(lease_ns=100)
+    assert low.next_timer_ns() is None
+    ask(low, 1, "a")
+    assert low.next_timer_ns() == 100
+    assert low.open_count == 1
+    assert overdue(low, 99) == []
+    (void,) = overdue(low, 100)
+    assert (void.topic, void.stamp, void.void) == ("a", Stamp({"a": 1}), True)
+
+
+def test_a_confirmed_stamp_is_never_voided() -> None:
+    low = node(lease_ns=100)
+    ask(low, 1, "a", "a", "a")
+    hear(low, Confirm(origin="low", numbers=(1, 3), settled=2))
+    assert low.open_count == 1
+    assert [event.slot for event in overdue(low, 100)] == [2]
+
+
+def test_a_confirmation_settles_all_numbers_below_its_mark() -> None:
+    low = node(lease_ns=100)
+    ask(low, 1, "a", "a", "a")
+    hear(low, Confirm(origin="low", numbers=(), settled=3))
+    assert [event.slot for event in overdue(low, 100)] == [3]
+
+
+def test_a_void_that_took_the_slot_is_told_to_the_publisher_now_and_later() -> None:
+    low = node(lease_ns=100)
+    ask(low, 1, "a")
+    (void,) = overdue(low, 100)
+    accepted = Accepted(topic="a", event=void.id, slot=1)
+    told = [Voided(origin="low", numbers=(1,))]
+    assert hear(low, accepted, source="ens") == told
+    assert low.open_count == 0
+    assert ask(low, 1, "a") == told
+    assert overdue(low, 10_000_000_000) == []
+
+
+def test_a_void_that_came_too_late_leaves_the_original() -> None:
+    low = node(lease_ns=100)
+    first = ask(low, 1, "a")
+    (void,) = overdue(low, 100)
+    assert hear(low, Taken(topic="a", event=void.id, slot=1), source="ens") == []
+    assert low.open_count == 0
+    assert ask(low, 1, "a") == first
+
+
+def test_an_unanswered_void_is_sent_again() -> None:
+    low = node(lease_ns=100, retry_ns=10)
+    ask(low, 1, "a")
+    first = overdue(low, 100)
+    assert overdue(low, 109) == []
+    assert overdue(low, 110) == first
+
+
+# -- Restarts ---------------------------------------------------------------------------------------
+
+
+class Disk(dict[str, bytes]):
+    """Runs a node and keeps what it persists."""
+
+    def drain(self, target: SequencerNode) -> list[Frame]:
+        frames: list[Frame] = []
+        for effect in target.take_effects():
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    self.pop(effect.key, None)
+                else:
+                    self[effect.key] = effect.value
+            elif isinstance(effect, Send):
+                frames.append(effect.frame)
+        return frames
+
+
+def test_everything_is_persisted_before_it_is_sent() -> None:
+    low = node()
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    keys = {effect.key for effect in low.take_effects() if isinstance(effect, Persist)}
+    assert keys == {"counter/a", "publisher/p", "lease/1/low/p"}
+
+
+def test_a_restarted_node_answers_as_before() -> None:
+    disk, low = Disk(), node()
+    for frame, source in (
+        (StampRequest(number=1, topics=("a", "b"), settled=1), "p"),
+        (ChangeRequest(number=1, old=(), new=("a", "b")), "s"),
+        (ChangeRequest(number=1, old=(), new=("a", "d")), "t"),
+        (StampRequest(number=3, topics=("a",), settled=1), "p"),
+    ):
+        low.receive(frame, source=source, now_ns=0)
+    disk.drain(low)
+    again = node(records=disk)
+    assert ask(again, 1, "a", "b") == [stamped({"a": 1}, {"b": 1})]
+    assert change(again, 1, new="ab") == [Changed(number=1, cut={"a": 1, "b": 1})]
+    assert ask(again, 3, "a") == [Repeat(publisher="p", number=3)]
+    (fill,) = ask(again, 4, "a")
+    assert isinstance(fill, Fill)
+    assert fill.stamp == Stamp({"a": 3, "b": 1})
+    assert again.open_count == 2
+
+
+def test_a_restarted_node_starts_leases_anew() -> None:
+    disk, low = Disk(), node(lease_ns=100)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    disk.drain(low)
+    again = SequencerNode(
+        name="low",
+        placement=PLACEMENT,
+        config=SequencerConfig(lease_ns=100),
+        records=disk,
+        now_ns=1000,
+    )
+    assert again.next_timer_ns() == 1100
+
+
+def test_a_settled_request_leaves_no_record_but_the_counters() -> None:
+    disk, low = Disk(), node()
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Confirm(origin="low", numbers=(1,), settled=2), source="p", now_ns=0)
+    disk.drain(low)
+    assert set(disk) == {"counter/a", "publisher/p"}
+
+
+def test_what_is_asked_for_elsewhere_is_forgotten_once_settled() -> None:
+    disk, low = Disk(), node()
+    low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    disk.drain(low)
+    assert "elsewhere/1/p" in disk
+    low.receive(StampRequest(number=2, topics=("a",), settled=2), source="p", now_ns=0)
+    disk.drain(low)
+    assert "elsewhere/1/p" not in disk
+
+
+def test_a_node_that_need_not_last_persists_nothing() -> None:
+    net = Net({"low": ["a"], "high": ["b"]}, config=SequencerConfig(durable=False))
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.publish("p", "a", "e")
+    net.settle()
+    assert net.delivered("s") == ["e"]
+    assert net.disks["low"] == net.disks["high"] == net.disks["p"] == net.disks["s"] == {}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_fixed_subscriptions_are_known_from_the_start(groups: int) -> None:
+    fixed = {"s": ("a", "b"), "t": ("a", "b"), "u": ("a", "d")}
+    low = node(groups=groups, fixed=fixed)
+    partners = set(low._groups.partners("a"))
+    assert partners == ({"b", "d"} if groups == 1 else {"b"})

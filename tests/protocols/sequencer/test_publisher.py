@@ -1,0 +1,221 @@
+"""A publisher: every event gets a stamp, goes out, and is settled."""
+
+import pytest
+from tests.protocols.sequencer.harness import Net, Parcel
+
+from ensue.errors import ConfigurationError, LimitReached
+from ensue.protocols.core import Frame, Publish, Refuse, Settle
+from ensue.protocols.ens import Accepted, Put
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Confirm, Stamped, StampRequest
+from ensue.protocols.sequencer.publisher import Publisher
+
+CHAIN = {"low": ["a", "b"], "high": ["c"]}
+
+
+def requests(parcels: list[Parcel]) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Node, number and topics of each stamp request."""
+    return [
+        (parcel.target, parcel.frame.number, parcel.frame.topics)
+        for parcel in parcels
+        if isinstance(parcel.frame, StampRequest)
+    ]
+
+
+def test_an_event_is_requested_stamped_put_out_settled_and_confirmed_in_turn() -> None:
+    net = Net(CHAIN)
+    event = net.publish("p", "a", "e")
+    assert net.outcomes["p"] == [Publish(event)]
+    net.settle()
+    net.pass_time(net.config.lease_ns)
+    kinds = [type(p.frame) for p in net.handled if "p" in (p.source, p.target)]
+    assert kinds == [StampRequest, Stamped, Put, Accepted, Confirm]
+    settled = net.outcomes["p"][-1]
+    assert isinstance(settled, Settle)
+    assert (settled.event.id, settled.verdict) == (event.id, "")
+    assert net.publisher("p").unsettled_count == 0
+    assert net.stage("low").open_count == 0
+
+
+def test_an_event_carries_what_the_application_gave_it() -> None:
+    net = Net(CHAIN)
+    net.now_ns = 77
+    publisher = net.publisher("p")
+    event = publisher.publish("a", b"x", now_ns=77, key=b"k", headers={"h": "v"})
+    assert (event.key, event.headers, event.published_at_ns) == (b"k", {"h": "v"}, 77)
+    assert event.id == "p/a/1"
+    assert event.stamp is None
+
+
+def test_events_are_numbered_per_topic_and_requests_per_node() -> None:
+    net = Net(CHAIN)
+    ids = [net.publish("p", topic, topic).id for topic in ("a", "b", "a")]
+    assert ids == ["p/a/1", "p/b/1", "p/a/2"]
+    assert requests(net.under_way) == [("low", 1, ("a",)), ("low", 2, ("b",)), ("low", 3, ("a",))]
+
+
+def test_requests_to_one_node_are_pipelined() -> None:
+    net = Net(CHAIN)
+    for number in range(5):
+        net.publish("p", "a", f"e{number}")
+    assert len(net.find(StampRequest)) == 5
+
+
+def test_a_request_to_another_node_waits_until_all_earlier_ones_are_stamped() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e1")
+    net.publish("p", "c", "e2")
+    net.publish("p", "a", "e3")
+    assert requests(net.under_way) == [("low", 1, ("a",))]
+    net.roundtrip()
+    assert requests(net.under_way) == [("high", 1, ("c",))]
+    net.settle()
+    assert [event for event, _ in net.settled("p")] == ["e1", "e2", "e3"]
+
+
+def test_no_more_than_a_window_of_requests_is_in_flight() -> None:
+    net = Net(CHAIN, config=SequencerConfig(window=2))
+    for number in range(5):
+        net.publish("p", "a", f"e{number}")
+    assert len(net.find(StampRequest)) == 2
+    net.settle()
+    assert len(net.settled("p")) == 5
+
+
+def test_no_number_a_window_beyond_the_first_unsettled_is_asked_for() -> None:
+    net = Net(CHAIN, config=SequencerConfig(window=2))
+    for number in range(4):
+        net.publish("p", "a", f"e{number}")
+    with net.holding(Accepted):
+        net.settle()
+        assert max(p.frame.number for p in net.handled if isinstance(p.frame, StampRequest)) == 2
+    net.settle()
+    assert len(net.settled("p")) == 4
+
+
+def test_publishing_beyond_outgoing_max_is_refused_until_something_settles() -> None:
+    net = Net(CHAIN, config=SequencerConfig(outgoing_max=2))
+    net.publish("p", "a", "e1")
+    net.publish("p", "a", "e2")
+    with pytest.raises(LimitReached, match="outgoing_max") as caught:
+        net.publish("p", "a", "e3")
+    assert (caught.value.limit, caught.value.value) == ("outgoing_max", 2)
+    assert caught.value.retriable
+    net.settle()
+    assert net.publish("p", "a", "e3").publisher_seq == 3
+
+
+def test_a_topic_without_a_place_is_refused_at_once() -> None:
+    net = Net(CHAIN, closed=True)
+    with pytest.raises(ConfigurationError, match="'z' is not placed"):
+        net.publish("p", "z", "e")
+    assert net.publisher("p").unsettled_count == 0
+    assert net.outcomes["p"] == []
+
+
+@pytest.mark.parametrize("lost", [StampRequest, Stamped, Put, Accepted])
+def test_whatever_is_lost_is_asked_for_again_and_settles_once(lost: type[Frame]) -> None:
+    net = Net(CHAIN)
+    net.subscribe("s", "a")
+    net.settle()
+    net.publish("p", "a", "e")
+    with net.holding(lost):
+        net.settle()
+    net.drop(lost)
+    net.pass_time(net.config.retry_ns)
+    assert net.settled("p") == [("e", "")]
+    assert net.delivered("s") == ["e"]
+    assert net.log.ends()["a"] == 1
+
+
+def test_repeated_requests_are_sent_as_runs_of_consecutive_numbers() -> None:
+    net = Net(CHAIN)
+    for topic in ("a", "b", "a"):
+        net.publish("p", topic, topic)
+    net.drop(StampRequest)
+    net.pass_time(net.config.retry_ns, settle=False)
+    assert requests(net.under_way) == [("low", 1, ("a", "b", "a"))]
+
+
+def test_a_repeated_answer_changes_nothing() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e")
+    net.settle()
+    before = list(net.outcomes["p"])
+    for parcel in [p for p in net.handled if p.target == "p"]:
+        net.repeat(parcel)
+    net.settle()
+    assert net.outcomes["p"] == before
+
+
+def test_a_refusal_is_told_to_the_application() -> None:
+    net = Net(CHAIN, config=SequencerConfig(clients_max=1))
+    net.publish("p", "a", "e")
+    net.settle()
+    net.publish("q", "a", "f")
+    net.settle()
+    assert net.outcomes["q"][-1] == Refuse(("a",), "clients_max")
+
+
+def test_a_quiet_publisher_has_nothing_due() -> None:
+    net = Net(CHAIN)
+    assert net.publisher("p").next_timer_ns() is None
+    net.publish("p", "a", "e")
+    assert net.publisher("p").next_timer_ns() == net.config.retry_ns
+    net.settle()
+    net.pass_time(net.config.lease_ns)
+    assert net.publisher("p").next_timer_ns() is None
+
+
+# -- Restarts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reached", [StampRequest, Stamped, Put, Accepted])
+def test_a_restarted_publisher_goes_on_with_the_same_stamp(reached: type[Frame]) -> None:
+    """Wherever the event was when the publisher crashed."""
+    net = Net(CHAIN)
+    net.subscribe("s", "a")
+    net.settle()
+    net.publish("p", "a", "e1")
+    net.publish("p", "a", "e2")
+    with net.holding(reached):
+        net.settle()
+    net.crash("p")
+    net.settle()
+    net.restart("p")
+    net.come_to_rest()
+    assert net.delivered("s") == ["e1", "e2"]
+    assert net.log.ends()["a"] == 2
+    assert {event for event, _ in net.settled("p")} == {"e1", "e2"}
+
+
+def test_a_restarted_publisher_says_again_what_it_has_taken_charge_of() -> None:
+    net = Net(CHAIN)
+    event = net.publish("p", "a", "e")
+    net.restart("p")
+    assert net.outcomes["p"] == [Publish(event), Publish(event)]
+    assert net.publisher("p").unsettled_count == 1
+
+
+def test_a_restarted_publisher_goes_on_with_its_numbers() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e1")
+    net.settle()
+    net.restart("p")
+    assert net.publish("p", "a", "e2").id == "p/a/2"
+    net.settle()
+    assert [event for event, _ in net.settled("p")] == ["e1", "e2"]
+
+
+def test_a_settled_event_leaves_no_record() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e")
+    assert "event/1" in net.disks["p"]
+    net.settle()
+    assert set(net.disks["p"]) == {"sequence/a", "number/low"}
+
+
+def test_a_publisher_on_its_own_needs_no_configuration() -> None:
+    net = Net(CHAIN)
+    publisher = Publisher(name="p", placement=net.placement)
+    assert publisher.config == SequencerConfig()

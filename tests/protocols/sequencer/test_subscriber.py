@@ -1,0 +1,373 @@
+"""A subscriber: one subscription, delivered in one order, across joins, losses and restarts."""
+
+from typing import Any
+
+import pytest
+from tests.protocols.sequencer.harness import Net
+
+from ensue.errors import ConfigurationError, SubscriptionRefused
+from ensue.protocols.core import Deliver, Join, Leave, Refuse
+from ensue.protocols.ens import AttachRequest, DetachRequest, EnsConfig, Notify
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Changed, ChangeRequest
+
+CHAIN = {"low": ["a", "b"], "high": ["c"]}
+
+
+def reading(*topics: str, ens: EnsConfig | None = None, **config: Any) -> Net:
+    """A net with one subscriber that has joined the topics."""
+    net = Net(CHAIN, config=SequencerConfig(**config), ens_config=ens)
+    net.subscribe("s", *topics)
+    net.settle()
+    return net
+
+
+def positions(net: Net) -> list[tuple[str, int]]:
+    return [
+        (each.event.payload.decode(), each.position)
+        for each in net.outcomes["s"]
+        if isinstance(each, Deliver)
+    ]
+
+
+def publish(net: Net, topic: str, *events: str) -> None:
+    for event in events:
+        net.publish("p", topic, event)
+    net.settle()
+
+
+# -- Delivery ---------------------------------------------------------------------------------------
+
+
+def test_positions_count_what_was_delivered() -> None:
+    net = reading("a", "c")
+    publish(net, "a", "e1")
+    publish(net, "c", "e2")
+    publish(net, "a", "e3")
+    assert positions(net) == [("e1", 1), ("e2", 2), ("e3", 3)]
+
+
+def test_a_delivery_says_how_long_it_was_held_back() -> None:
+    net = reading("a")
+    net.publish("p", "a", "e1")
+    net.publish("p", "a", "e2")
+    with net.holding(Notify, about="e1"):
+        net.settle()
+        net.now_ns += 123
+    net.settle()
+    held = [each.held_ns for each in net.outcomes["s"] if isinstance(each, Deliver)]
+    assert held == [0, 123]
+
+
+def test_a_lost_notification_is_fetched_after_a_while() -> None:
+    net = reading("a")
+    net.publish("p", "a", "e1")
+    with net.holding(Notify):
+        net.settle()
+    net.drop(Notify)
+    publish(net, "a", "e2")
+    assert net.delivered("s") == []
+    net.pass_time(net.config.gap_ns)
+    assert net.delivered("s") == ["e1", "e2"]
+
+
+def test_a_lost_last_notification_is_found_by_asking_now_and_then() -> None:
+    net = reading("a")
+    net.pass_time(net.config.gap_ns)
+    net.publish("p", "a", "e1")
+    with net.holding(Notify):
+        net.settle()
+    net.drop(Notify)
+    net.pass_time(net.config.poll_ns)
+    assert net.delivered("s") == ["e1"]
+
+
+def test_what_overflows_is_fetched_again() -> None:
+    net = reading("a", held_max=2)
+    for number in range(6):
+        net.publish("p", "a", f"e{number}")
+    with net.holding(Notify, about="e0"):
+        net.settle()
+        assert net.subscriber("s").held_count == 2
+        assert [why for _, why in net.discarded("s")] == ["overflow"] * 3
+    net.settle()
+    net.pass_time(net.config.poll_ns)
+    assert net.delivered("s") == [f"e{number}" for number in range(6)]
+
+
+def test_on_an_ens_that_loses_a_full_buffer_lets_its_head_go() -> None:
+    net = reading("a", held_max=2, reliable=False, leave_out=False)
+    for number in range(4):
+        net.publish("p", "a", f"e{number}")
+    with net.holding(Notify, about="e0"), net.holding(Notify, about="e2"):
+        net.settle()
+        assert net.delivered("s") == []
+        net.publish("p", "a", "e4")
+        net.settle()
+        assert net.delivered("s") == ["e1"]
+        assert net.subscriber("s").held_count == 2
+    net.settle()
+    assert net.delivered("s") == ["e1", "e0!", "e2", "e3", "e4"]
+
+
+def test_a_late_event_that_is_no_longer_remembered_is_dropped() -> None:
+    net = reading("a", reliable=False, leave_out=False, missing_max=1)
+    for number in range(3):
+        net.publish("p", "a", f"e{number}")
+    with net.holding(Notify, about="e0"), net.holding(Notify, about="e1"):
+        net.settle()
+        net.pass_time(net.config.time_to_live_ns)
+    net.settle()
+    assert net.delivered("s") == ["e2", "e1!"]
+    assert net.discarded("s") == [("e0", "duplicate")]
+
+
+def test_a_frame_meant_for_others_changes_nothing() -> None:
+    net = reading("a")
+    before = list(net.outcomes["s"])
+    net.nodes["s"].receive(AttachRequest(topic="a", from_slot=1), source="ens", now_ns=0)
+    assert list(net.nodes["s"].take_effects()) == []
+    assert net.outcomes["s"] == before
+
+
+# -- Changes ----------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_in_effect_from_its_join_to_its_leave() -> None:
+    net = reading()
+    net.subscribe("s", "a")
+    assert net.subscriber("s").topics == ()
+    net.settle()
+    assert net.subscriber("s").topics == ("a",)
+    net.unsubscribe("s", "a")
+    assert net.subscriber("s").topics == ()
+    assert net.outcomes["s"] == [Join("a"), Leave("a")]
+
+
+def test_a_change_asked_for_meanwhile_waits_for_the_next() -> None:
+    net = reading()
+    net.subscribe("s", "a")
+    net.subscribe("s", "b")
+    net.subscribe("s", "c")
+    with net.holding(Changed):
+        net.settle()
+        assert len([p for p in net.handled if isinstance(p.frame, ChangeRequest)]) == 1
+    net.settle()
+    assert net.joined("s") == ["a", "b", "c"]
+    asked = [p.frame.new for p in net.handled if isinstance(p.frame, ChangeRequest)]
+    assert asked == [("a",), ("a", "b", "c")]
+
+
+def test_asking_for_a_topic_twice_changes_nothing() -> None:
+    net = reading("a")
+    net.subscribe("s", "a", "a")
+    assert net.under_way == []
+    net.unsubscribe("s", "never subscribed")
+    assert net.under_way == []
+
+
+def test_a_topic_left_before_its_cut_came_is_never_joined() -> None:
+    net = reading("b")
+    net.subscribe("s", "a")
+    net.unsubscribe("s", "a")
+    net.settle()
+    net.pass_time(net.config.retry_ns)
+    publish(net, "a", "e")
+    assert net.joined("s") == ["b"]
+    assert net.delivered("s") == []
+    assert net.waiting() == []
+    assert net.stage("low")._groups.subscriptions == {"s": ("b",)}
+
+
+def test_a_topic_left_and_taken_up_again_starts_at_a_new_cut() -> None:
+    net = reading("a", "b")
+    publish(net, "a", "e1")
+    net.unsubscribe("s", "a")
+    publish(net, "a", "e2")
+    net.subscribe("s", "a")
+    net.come_to_rest()
+    publish(net, "a", "e3")
+    assert net.delivered("s") == ["e1", "e3"]
+    assert net.outcomes["s"].count(Join("a")) == 2
+
+
+def test_leaving_a_topic_tells_the_ens_and_frees_what_waited_for_it() -> None:
+    net = reading("a", "b")
+    net.publish("p", "a", "e1")
+    net.publish("p", "b", "e2")
+    with net.holding(Notify, about="e1"):
+        net.settle()
+        assert net.delivered("s") == []
+        net.unsubscribe("s", "a")
+        assert net.delivered("s") == ["e2"]
+        assert len(net.find(DetachRequest)) == 1
+
+
+def test_a_topic_without_a_place_is_refused_and_nothing_changes() -> None:
+    net = Net(CHAIN, closed=True)
+    with pytest.raises(ConfigurationError, match="'z' is not placed"):
+        net.subscribe("s", "a", "z")
+    assert net.under_way == []
+    assert net.waiting() == []
+
+
+def test_a_refused_change_is_told_and_given_up() -> None:
+    net = reading("a", clients_max=1)
+    net.subscribe("t", "b")
+    net.settle()
+    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max")]
+    assert net.subscriber("t").topics == ()
+    assert net.waiting() == []
+    publish(net, "b", "e")
+    assert net.delivered("t") == []
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_fixed_subscriptions_are_joined_at_the_start_and_cannot_change(groups: int) -> None:
+    net = Net(CHAIN, config=SequencerConfig(groups=groups, fixed={"s": ("a", "c")}))
+    net.subscriber("s")
+    assert net.joined("s") == ["a", "c"]
+    net.settle()
+    publish(net, "a", "e")
+    assert net.delivered("s") == ["e"]
+    for change in (net.subscribe, net.unsubscribe):
+        with pytest.raises(SubscriptionRefused, match="fixed") as caught:
+            change("s", "b")
+        assert caught.value.reason == "fixed"
+
+
+def test_a_subscriber_that_is_not_among_the_fixed_ones_has_no_topics() -> None:
+    net = Net(CHAIN, config=SequencerConfig(fixed={"s": ("a",)}))
+    assert net.subscriber("stranger").topics == ()
+
+
+def test_a_subscriber_that_fell_behind_starts_anew_and_says_what_it_missed() -> None:
+    net = reading("a", "b", ens=EnsConfig(retained_max=2))
+    publish(net, "a", "e1")
+    for number in range(2, 7):
+        net.publish("p", "a", f"e{number}")
+    with net.holding(Notify):
+        net.settle()
+    net.drop(Notify)
+    net.pass_time(net.config.poll_ns)
+    changes = [each for each in net.outcomes["s"] if isinstance(each, Join | Leave)]
+    assert changes == [Join("a"), Join("b"), Leave("a"), Join("a", (2, 6))]
+    publish(net, "a", "e7")
+    publish(net, "b", "f")
+    assert net.delivered("s") == ["e1", "e7", "f"]
+
+
+# -- Restarts ---------------------------------------------------------------------------------------
+
+
+def test_a_restarted_subscriber_goes_on_behind_what_it_delivered() -> None:
+    net = reading("a", "c")
+    publish(net, "a", "e1")
+    net.crash("s")
+    publish(net, "c", "e2")
+    publish(net, "a", "e3")
+    net.restart("s")
+    net.come_to_rest()
+    assert positions(net) == [("e1", 1), ("e2", 2), ("e3", 3)]
+
+
+def acknowledging() -> Net:
+    net = Net(CHAIN)
+    net.subscriber("s", acknowledge_each=True)
+    net.subscribe("s", "a", "c")
+    net.settle()
+    for number, topic in enumerate("aacca", 1):
+        publish(net, topic, f"e{number}")
+    return net
+
+
+def test_what_was_not_acknowledged_comes_again_at_the_same_positions() -> None:
+    net = acknowledging()
+    net.acknowledge("s", 2)
+    first = positions(net)
+    assert first == [(f"e{number}", number) for number in range(1, 6)]
+    net.restart("s")
+    net.come_to_rest()
+    assert positions(net)[5:] == first[2:]
+
+
+def test_what_was_acknowledged_never_comes_again() -> None:
+    net = acknowledging()
+    net.acknowledge("s", 5)
+    net.restart("s")
+    net.come_to_rest()
+    publish(net, "a", "e6")
+    assert positions(net)[5:] == [("e6", 6)]
+
+
+def test_nothing_acknowledged_means_that_all_comes_again() -> None:
+    net = acknowledging()
+    first = positions(net)
+    net.restart("s")
+    net.come_to_rest()
+    assert positions(net) == first + first
+
+
+def test_a_void_is_stepped_over_with_the_event_before_it() -> None:
+    net = acknowledging()
+    net.publish("doomed", "a", "lost")
+    net.roundtrip()
+    net.crash("doomed")
+    net.under_way.clear()
+    publish(net, "a", "e6")
+    net.pass_time(net.config.lease_ns)
+    net.come_to_rest()
+    assert positions(net)[-1] == ("e6", 6)
+    net.acknowledge("s", 6)
+    net.restart("s")
+    net.come_to_rest()
+    publish(net, "c", "e7")
+    assert positions(net)[-1] == ("e7", 7)
+
+
+@pytest.mark.parametrize("reached", [AttachRequest, ChangeRequest, Changed])
+def test_a_change_under_way_survives_a_restart(
+    reached: type[AttachRequest | ChangeRequest | Changed],
+) -> None:
+    net = reading("a")
+    net.subscribe("s", "c")
+    with net.holding(reached):
+        net.settle()
+    net.crash("s")
+    net.drop(reached)
+    net.settle()
+    net.restart("s")
+    net.come_to_rest()
+    assert net.joined("s") == ["a", "c"]
+    publish(net, "c", "e")
+    assert net.delivered("s") == ["e"]
+
+
+def test_a_topic_left_before_a_restart_stays_left() -> None:
+    net = reading("a", "c")
+    net.unsubscribe("s", "a")
+    net.restart("s")
+    net.come_to_rest()
+    publish(net, "a", "e1")
+    publish(net, "c", "e2")
+    assert net.delivered("s") == ["e2"]
+    assert net.subscriber("s").topics == ("c",)
+
+
+# -- What it waits for ------------------------------------------------------------------------------
+
+
+def test_a_subscriber_says_what_it_waits_for() -> None:
+    net = reading("a")
+    net.publish("p", "a", "e1")
+    net.publish("p", "a", "e2")
+    net.subscribe("s", "b")
+    with net.holding(Notify, about="e1"), net.holding(ChangeRequest):
+        net.settle()
+        assert list(net.subscriber("s").waits(net.log.ends())) == [
+            "waits for change 2",
+            "holds 1 events back",
+            "is at 0 of 2 of a",
+        ]
+    net.settle()
+    assert list(net.subscriber("s").waits(net.log.ends())) == []
