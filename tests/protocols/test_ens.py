@@ -1,0 +1,277 @@
+"""The event notification service: one event a slot, kept or not, sent to whoever attached."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from ensue.errors import ConfigurationError
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Persist, Send
+from ensue.protocols.ens import (
+    Accepted,
+    Attached,
+    AttachRequest,
+    DetachRequest,
+    EnsConfig,
+    Notify,
+    Put,
+    Taken,
+    TopicLog,
+    request_for,
+)
+
+
+def event(slot: int | None, name: str = "e", *, topic: str = "t", void: bool = False) -> Event:
+    return Event(
+        topic=topic,
+        payload=name.encode(),
+        publisher=name,
+        publisher_seq=1,
+        stamp=None if slot is None else Stamp({topic: slot}),
+        void=void,
+    )
+
+
+class Service:
+    """A log, what it persisted, and the frames it sends as pairs of peer and frame."""
+
+    def __init__(self, config: EnsConfig | None = None) -> None:
+        self.config = config or EnsConfig()
+        self.disk: dict[str, bytes] = {}
+        self.log = TopicLog(name="ens", config=self.config)
+
+    def hear(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
+        self.log.receive(frame, source=source, now_ns=0)
+        effects: Sequence[Effect] = self.log.take_effects()
+        for effect in effects:
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    del self.disk[effect.key]
+                else:
+                    self.disk[effect.key] = effect.value
+        return [(each.peer, each.frame) for each in effects if isinstance(each, Send)]
+
+    def put(self, what: Event, source: str = "p") -> list[tuple[str, Frame]]:
+        return self.hear(Put(event=what), source)
+
+    def attach(self, source: str, from_slot: int = 0, topic: str = "t") -> list[tuple[str, Frame]]:
+        return self.hear(AttachRequest(topic=topic, from_slot=from_slot), source)
+
+    def restart(self) -> None:
+        self.log = TopicLog(name="ens", config=self.config, records=dict(self.disk))
+
+
+def accepted(what: Event, slot: int, to: str = "p") -> tuple[str, Frame]:
+    return to, Accepted(topic=what.topic, event=what.id, slot=slot)
+
+
+def taken(what: Event, slot: int, to: str = "p") -> tuple[str, Frame]:
+    return to, Taken(topic=what.topic, event=what.id, slot=slot)
+
+
+def attached(first: int, following: int, to: str = "s", topic: str = "t") -> tuple[str, Frame]:
+    return to, Attached(topic=topic, first=first, next=following)
+
+
+def notice(what: Event, to: str = "s") -> tuple[str, Frame]:
+    return to, Notify(event=what)
+
+
+# -- Slots ------------------------------------------------------------------------------------------
+
+
+def test_an_event_is_accepted_and_sent_to_whoever_is_attached() -> None:
+    service = Service()
+    assert service.attach("s") == [attached(1, 1)]
+    assert service.attach("r") == [attached(1, 1, to="r")]
+    e = event(1)
+    assert service.put(e) == [accepted(e, 1), notice(e), notice(e, to="r")]
+
+
+def test_the_same_event_put_again_is_accepted_again_and_sent_to_nobody() -> None:
+    service = Service()
+    service.attach("s")
+    e = event(1)
+    service.put(e)
+    assert service.put(e) == [accepted(e, 1)]
+
+
+@pytest.mark.parametrize("keeps_log", [True, False])
+def test_the_first_event_of_a_slot_stays_and_another_reaches_nobody(keeps_log: bool) -> None:
+    service = Service(EnsConfig(keeps_log=keeps_log))
+    service.attach("s")
+    service.put(event(1, "first"))
+    second = event(1, "second")
+    assert service.put(second, "q") == [taken(second, 1, to="q")]
+
+
+@pytest.mark.parametrize("void_first", [True, False])
+def test_a_void_and_its_original_compete_for_one_slot(void_first: bool) -> None:
+    service = Service()
+    original, void = event(1, "original"), event(1, "node", void=True)
+    winner, loser = (void, original) if void_first else (original, void)
+    service.put(winner)
+    assert service.put(loser) == [taken(loser, 1)]
+    assert service.put(winner) == [accepted(winner, 1)]
+
+
+def test_a_void_of_the_same_name_is_another_event() -> None:
+    service = Service()
+    service.put(event(1, "x"))
+    void = event(1, "x", void=True)
+    assert service.put(void) == [taken(void, 1)]
+
+
+def test_an_event_without_a_stamp_gets_the_next_free_slot() -> None:
+    service = Service()
+    service.put(event(4, "stamped"))
+    e = event(None)
+    assert service.put(e) == [accepted(e, 5)]
+
+
+def test_a_stamp_without_an_entry_for_its_own_topic_is_nobodys() -> None:
+    service = Service()
+    service.attach("s")
+    odd = Event(topic="t", payload=b"", publisher="p", publisher_seq=1, stamp=Stamp({"u": 1}))
+    assert service.put(odd) == []
+
+
+def test_slots_of_topics_are_apart() -> None:
+    service = Service()
+    service.attach("s", topic="t")
+    e = event(1, topic="u")
+    assert service.put(e) == [accepted(e, 1)]
+    assert service.log.ends() == {"t": 0, "u": 1}
+
+
+# -- Attaching --------------------------------------------------------------------------------------
+
+
+def test_attaching_from_a_slot_sends_everything_from_there_on() -> None:
+    service = Service()
+    events = [event(slot, f"e{slot}") for slot in (1, 2, 3)]
+    for each in events:
+        service.put(each)
+    assert service.attach("s", 2) == [attached(1, 4), notice(events[1]), notice(events[2])]
+    assert service.attach("r", 0) == [attached(1, 4, to="r")]
+
+
+def test_a_slot_not_taken_yet_is_passed_over() -> None:
+    service = Service()
+    e = event(3)
+    service.put(e)
+    assert service.attach("s", 1) == [attached(1, 4), notice(e)]
+
+
+def test_no_more_than_a_batch_is_sent_at_a_time() -> None:
+    service = Service(EnsConfig(batch_max=2))
+    for slot in range(1, 6):
+        service.put(event(slot, f"e{slot}"))
+    assert [frame for _, frame in service.attach("s", 2)[1:]] == [
+        Notify(event=event(2, "e2")),
+        Notify(event=event(3, "e3")),
+    ]
+    assert len(service.attach("s", 5)) == 2
+
+
+def test_detaching_ends_it() -> None:
+    service = Service()
+    service.attach("s")
+    service.hear(DetachRequest(topic="t"), "s")
+    service.hear(DetachRequest(topic="t"), "s")
+    e = event(1)
+    assert service.put(e) == [accepted(e, 1)]
+
+
+def test_attaching_twice_sends_once() -> None:
+    service = Service()
+    service.attach("s")
+    service.attach("s")
+    assert len(service.put(event(1))) == 2
+
+
+def test_without_a_log_nothing_is_sent_again() -> None:
+    service = Service(EnsConfig(keeps_log=False))
+    service.put(event(1))
+    assert service.attach("s", 1) == [attached(2, 2)]
+    assert service.log._topics["t"].events[1].payload == b""
+
+
+# -- Retention --------------------------------------------------------------------------------------
+
+
+def test_beyond_retained_max_the_oldest_is_dropped_and_attaching_says_so() -> None:
+    service = Service(EnsConfig(retained_max=2))
+    events = [event(slot, f"e{slot}") for slot in range(1, 5)]
+    for each in events:
+        service.put(each)
+    assert service.attach("s", 1) == [attached(3, 5), notice(events[2]), notice(events[3])]
+    assert set(service.disk) == {"event/3/t", "event/4/t", "attached/1/t/s"}
+
+
+def test_a_slot_that_was_dropped_stays_taken() -> None:
+    service = Service(EnsConfig(retained_max=1))
+    for slot in (1, 2):
+        service.put(event(slot))
+    late = event(1, "late")
+    assert service.put(late) == [taken(late, 1)]
+
+
+# -- Restarts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", ["t", "with/slash", "1/t"])
+def test_a_restarted_service_has_its_events_and_who_was_attached(topic: str) -> None:
+    service = Service()
+    service.attach("a/peer", topic=topic)
+    first = event(1, "first", topic=topic)
+    service.put(first)
+    service.restart()
+    other = event(1, "other", topic=topic)
+    assert service.put(other) == [taken(other, 1)]
+    second = event(2, "second", topic=topic)
+    assert service.put(second) == [accepted(second, 2), notice(second, to="a/peer")]
+    assert service.attach("s", 1, topic) == [
+        attached(1, 3, topic=topic),
+        notice(first),
+        notice(second),
+    ]
+
+
+def test_who_detached_stays_detached_after_a_restart() -> None:
+    service = Service()
+    service.attach("s")
+    service.hear(DetachRequest(topic="t"), "s")
+    service.restart()
+    assert len(service.put(event(1))) == 1
+
+
+def test_a_service_that_need_not_last_persists_nothing() -> None:
+    service = Service(EnsConfig(durable=False))
+    service.attach("s")
+    assert len(service.put(event(1))) == 2
+    assert service.disk == {}
+
+
+# -- The rest ---------------------------------------------------------------------------------------
+
+
+def test_a_service_keeps_no_time_and_ignores_stray_frames() -> None:
+    service = Service()
+    assert service.hear(Notify(event=event(1)), "s") == []
+    service.log.handle_timer(now_ns=10)
+    assert service.log.next_timer_ns() is None
+    assert list(service.log.take_effects()) == []
+
+
+def test_effects_meant_for_the_service_become_its_frames() -> None:
+    e = event(1)
+    assert request_for(Broadcast(e)) == Put(event=e)
+    assert request_for(Attach("t", 3)) == AttachRequest(topic="t", from_slot=3)
+    assert request_for(Detach("t")) == DetachRequest(topic="t")
+
+
+@pytest.mark.parametrize("field", ["retained_max", "batch_max"])
+def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"EnsConfig.{field} must be at least 1"):
+        EnsConfig(**{field: 0})  # type: ignore[arg-type]

@@ -1,0 +1,305 @@
+"""Numbered links: in order and once each, whatever the network does and whoever restarts."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from ensue.errors import ConfigurationError
+from ensue.protocols.core import Effect, Frame, Persist, Send
+from ensue.protocols.link import LinkAck, LinkConfig, LinkData, Linked
+from ensue.wire import Codec
+
+
+class Note(Frame, frozen=True, tag=101):
+    number: int
+
+
+class Aside(Frame, frozen=True, tag=102):
+    number: int
+
+
+CODEC = Codec((Note, Aside, LinkData, LinkAck))
+
+
+class Diary:
+    """A node that writes down what it hears, and persists it, and says what it is told to."""
+
+    def __init__(self, name: str, records: Mapping[str, bytes]) -> None:
+        self.name = name
+        self.heard = [
+            int(key.removeprefix("heard/")) for key in records if key.startswith("heard/")
+        ]
+        self.effects: list[Effect] = []
+        self.timer_ns: int | None = None
+        self.timers = 0
+
+    def say(self, peer: str, *frames: Frame) -> None:
+        self.effects += [Send(peer, frame) for frame in frames]
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        assert isinstance(frame, Note | Aside)
+        self.heard.append(frame.number)
+        self.effects.append(Persist(f"heard/{frame.number}", b""))
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        self.timers += 1
+
+    def next_timer_ns(self) -> int | None:
+        return self.timer_ns
+
+    def take_effects(self) -> Sequence[Effect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+
+class End:
+    """One end of a link, with its disk."""
+
+    def __init__(self, name: str, peer: str, **config: Any) -> None:
+        self.name = name
+        self.peer = peer
+        self.config = LinkConfig(**config)
+        self.disk: dict[str, bytes] = {}
+        self.restart()
+
+    def restart(self, now_ns: int = 0) -> None:
+        self.link = Linked(
+            lambda own: Diary(self.name, own),
+            peers=[self.peer],
+            codec=CODEC,
+            unnumbered=(Aside,),
+            config=self.config,
+            records=dict(self.disk),
+            now_ns=now_ns,
+        )
+
+    @property
+    def diary(self) -> Diary:
+        assert isinstance(self.link.inner, Diary)
+        return self.link.inner
+
+    def drain(self) -> list[Frame]:
+        """Persist, then return what is sent to the peer."""
+        frames: list[Frame] = []
+        for effect in self.link.take_effects():
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    self.disk.pop(effect.key, None)
+                else:
+                    self.disk[effect.key] = effect.value
+            elif isinstance(effect, Send):
+                assert effect.peer == self.peer
+                frames.append(effect.frame)
+        return frames
+
+    def say(self, *numbers: int, now_ns: int = 0) -> list[Frame]:
+        self.diary.say(self.peer, *(Note(number=number) for number in numbers))
+        self.link.receive(LinkAck(number=0), source=self.peer, now_ns=now_ns)  # Any step will do.
+        return self.drain()
+
+    def hear(self, *frames: Frame, now_ns: int = 0) -> list[Frame]:
+        for frame in frames:
+            self.link.receive(frame, source=self.peer, now_ns=now_ns)
+        return self.drain()
+
+    def timer(self, now_ns: int) -> list[Frame]:
+        self.link.handle_timer(now_ns=now_ns)
+        return self.drain()
+
+
+def ends(**config: Any) -> tuple[End, End]:
+    return End("left", "right", **config), End("right", "left", **config)
+
+
+def numbers(frames: list[Frame]) -> list[int]:
+    return [frame.number for frame in frames if isinstance(frame, LinkData | LinkAck)]
+
+
+def test_frames_arrive_once_each_and_in_order() -> None:
+    left, right = ends()
+    one, two, three = left.say(10, 20, 30)
+    assert right.hear(two, three, two) == []
+    assert numbers(right.hear(one)) == [3]
+    assert right.diary.heard == [10, 20, 30]
+    assert numbers(right.hear(one, three)) == [3, 3]
+    assert right.diary.heard == [10, 20, 30]
+
+
+def test_a_frame_is_sent_again_until_it_is_acknowledged() -> None:
+    left, right = ends(retry_ns=100)
+    first = left.say(10)
+    assert left.link.next_timer_ns() == 100
+    assert left.timer(99) == []
+    assert left.timer(100) == first
+    assert left.timer(300) == first
+    assert left.hear(*right.hear(*first)) == []
+    assert left.link.next_timer_ns() is None
+
+
+def test_waits_double_up_to_a_bound_and_start_small_after_progress() -> None:
+    left, _ = ends(retry_ns=100, retry_ns_max=300)
+    left.say(10, 20)
+    dues = []
+    for _ in range(4):
+        due = left.link.next_timer_ns()
+        assert due is not None
+        dues.append(due)
+        left.timer(due)
+    assert dues == [100, 200, 400, 700]
+    left.hear(LinkAck(number=1), now_ns=1000)
+    assert left.link.next_timer_ns() == 1100
+
+
+def test_a_loss_is_made_good_in_bursts() -> None:
+    left, right = ends(burst=2, retry_ns=100)
+    frames = left.say(1, 2, 3, 4, 5)
+    assert left.timer(100) == frames[:2]
+    acknowledgements = right.hear(*frames[:2])
+    assert left.hear(acknowledgements[-1]) == frames[2:4]
+    assert left.hear(*right.hear(*frames[2:4])[-1:]) == frames[4:]
+
+
+def test_an_acknowledgement_of_what_is_known_changes_nothing() -> None:
+    left, right = ends()
+    (frame,) = left.say(10)
+    (acknowledgement,) = right.hear(frame)
+    left.hear(acknowledgement, acknowledgement, LinkAck(number=0))
+    assert numbers(left.say(20)) == [2]
+
+
+def test_only_so_many_early_frames_are_kept() -> None:
+    left, right = ends(early_max=2)
+    frames = left.say(1, 2, 3, 4, 5)
+    right.hear(frames[1], frames[2], frames[3], frames[4])
+    assert numbers(right.hear(frames[0])) == [3]
+    right.hear(frames[3], frames[4])
+    assert right.diary.heard == [1, 2, 3, 4, 5]
+
+
+def test_at_the_limit_clients_are_not_heard_until_the_backlog_shrinks() -> None:
+    left, right = ends(unacknowledged_max=2)
+    frames = left.say(1, 2)
+    left.link.receive(Note(number=77), source="client", now_ns=0)
+    assert left.diary.heard == []
+    left.hear(*right.say(5))
+    assert left.diary.heard == [5]  # Who has a link is heard all the same.
+    left.hear(*right.hear(*frames))
+    left.link.receive(Note(number=77), source="client", now_ns=0)
+    assert left.diary.heard == [5, 77]
+
+
+def test_frames_that_need_no_order_travel_as_they_are() -> None:
+    left, right = ends()
+    left.diary.say("right", Aside(number=9))
+    assert left.hear(LinkAck(number=0)) == [Aside(number=9)]
+    right.hear(Aside(number=9))
+    assert right.diary.heard == [9]
+
+
+def test_frames_to_others_travel_as_they_are() -> None:
+    left, _ = ends()
+    left.diary.say("client", Note(number=9))
+    left.link.handle_timer(now_ns=0)
+    assert list(left.link.take_effects()) == [Send("client", Note(number=9))]
+
+
+def test_a_numbered_frame_from_a_stranger_is_not_unwrapped() -> None:
+    _, right = ends()
+    with pytest.raises(AssertionError):  # The diary gets it as it is, and does not know it.
+        right.link.receive(LinkData(number=1, payload=b""), source="stranger", now_ns=0)
+    assert right.disk == {}
+
+
+def test_the_timer_of_the_node_is_kept_too() -> None:
+    left, _ = ends(retry_ns=100)
+    left.diary.timer_ns = 50
+    assert left.link.next_timer_ns() == 50
+    left.timer(50)
+    assert left.diary.timers == 1
+    left.say(1)
+    left.diary.timer_ns = 500
+    assert left.link.next_timer_ns() == 100
+
+
+def test_a_frame_is_acknowledged_together_with_its_effects() -> None:
+    left, right = ends()
+    (frame,) = left.say(10)
+    right.link.receive(frame, source="left", now_ns=0)
+    kinds = [
+        effect.key if isinstance(effect, Persist) else type(effect)
+        for effect in right.link.take_effects()
+    ]
+    assert {"heard/10", "link/in/left", Send} == set(kinds)
+
+
+def test_a_restarted_sender_sends_again_what_was_not_acknowledged() -> None:
+    left, right = ends()
+    one, _two = left.say(10, 20)
+    left.hear(*right.hear(one))
+    left.restart(now_ns=1000)
+    assert left.link.next_timer_ns() == 1000
+    right.hear(*left.timer(1000))
+    assert right.diary.heard == [10, 20]
+    assert numbers(left.say(30)) == [3]
+
+
+def test_a_restarted_receiver_knows_what_it_has_heard() -> None:
+    left, right = ends()
+    frames = left.say(10, 20)
+    right.hear(*frames)
+    right.restart()
+    assert right.diary.heard == [10, 20]
+    assert numbers(right.hear(*frames)) == [2, 2]
+    assert right.diary.heard == [10, 20]
+
+
+def test_an_acknowledged_frame_leaves_no_record() -> None:
+    left, right = ends()
+    left.hear(*right.hear(*left.say(10, 20)))
+    assert set(left.disk) == {"link/next/right"}
+
+
+def test_a_link_that_need_not_last_persists_nothing() -> None:
+    link = Linked(lambda own: Diary("left", own), peers=["right"], codec=CODEC, durable=False)
+    assert isinstance(link.inner, Diary)
+    link.inner.say("right", Note(number=1))
+    link.handle_timer(now_ns=0)
+    assert not [each for each in link.take_effects() if isinstance(each, Persist)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_mixture_of_losses_repetitions_and_restarts_is_survived(seed: int) -> None:
+    random = Random(seed)
+    left, right = ends(retry_ns=10, retry_ns_max=40, burst=3, early_max=3)
+    to_left: list[Frame] = []
+    to_right: list[Frame] = []
+    now_ns, said = 0, 0
+    while said < 40 or right.diary.heard != list(range(40)):
+        now_ns += 1
+        assert now_ns < 20_000
+        if said < 40 and random.random() < 0.3:
+            to_right += left.say(said, now_ns=now_ns)
+            said += 1
+        for end, inbox, outbox in ((left, to_left, to_right), (right, to_right, to_left)):
+            if inbox and random.random() < 0.7:
+                frame = inbox[random.randrange(len(inbox))]
+                if random.random() < 0.8:
+                    inbox.remove(frame)
+                if random.random() < 0.8:
+                    outbox.extend(end.hear(frame, now_ns=now_ns))
+            due = end.link.next_timer_ns()
+            if due is not None and due <= now_ns:
+                outbox.extend(end.timer(now_ns))
+            if random.random() < 0.02:
+                end.restart(now_ns)
+    assert right.diary.heard == list(range(40))
+
+
+@pytest.mark.parametrize(
+    "field", ["retry_ns", "retry_ns_max", "burst", "unacknowledged_max", "early_max"]
+)
+def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"LinkConfig.{field} must be at least 1"):
+        LinkConfig(**{field: 0})

@@ -1,0 +1,205 @@
+"""No order at all: as it arrives, once each."""
+
+import pytest
+
+from ensue.event import Event
+from ensue.protocols import unordered
+from ensue.protocols.core import (
+    Attach,
+    Broadcast,
+    Deliver,
+    Detach,
+    Discard,
+    Effect,
+    Join,
+    Leave,
+    Node,
+    Publish,
+    Settle,
+)
+from ensue.protocols.ens import Accepted, Attached, Notify, Taken
+from ensue.protocols.unordered import RETRY_NS, UnorderedPublisher, UnorderedSubscriber
+
+
+def drain(node: Node) -> list[Effect]:
+    return list(node.take_effects())
+
+
+def event(number: int, *, topic: str = "t", publisher: str = "p") -> Event:
+    return Event(topic=topic, payload=b"", publisher=publisher, publisher_seq=number)
+
+
+def accepted(what: Event) -> Accepted:
+    return Accepted(topic=what.topic, event=what.id, slot=1)
+
+
+def joined(*topics: str) -> UnorderedSubscriber:
+    subscriber = UnorderedSubscriber(name="s")
+    subscriber.subscribe(topics, now_ns=0)
+    for topic in topics:
+        attached = Attached(topic=topic, first=1, next=1)
+        subscriber.receive(attached, source="ens", now_ns=0)
+    drain(subscriber)
+    return subscriber
+
+
+def hear(subscriber: UnorderedSubscriber, what: Event) -> list[Effect]:
+    subscriber.receive(Notify(event=what), source="ens", now_ns=0)
+    return drain(subscriber)
+
+
+# -- Publisher --------------------------------------------------------------------------------------
+
+
+def test_an_event_goes_out_at_once_without_a_stamp() -> None:
+    publisher = UnorderedPublisher(name="p")
+    e = publisher.publish("t", b"x", now_ns=5, key=b"k", headers={"h": "v"})
+    assert drain(publisher) == [Publish(e), Broadcast(e)]
+    assert (e.id, e.stamp, e.key, e.headers, e.published_at_ns) == (
+        "p/t/1",
+        None,
+        b"k",
+        {"h": "v"},
+        5,
+    )
+
+
+def test_events_are_numbered_per_topic() -> None:
+    publisher = UnorderedPublisher(name="p")
+    ids = [publisher.publish(topic, b"", now_ns=0).id for topic in "tut"]
+    assert ids == ["p/t/1", "p/u/1", "p/t/2"]
+
+
+def test_an_event_is_repeated_until_the_ens_has_it() -> None:
+    publisher = UnorderedPublisher(name="p")
+    assert publisher.next_timer_ns() is None
+    e = publisher.publish("t", b"", now_ns=0)
+    drain(publisher)
+    assert publisher.next_timer_ns() == RETRY_NS
+    publisher.handle_timer(now_ns=RETRY_NS - 1)
+    assert drain(publisher) == []
+    publisher.handle_timer(now_ns=RETRY_NS)
+    assert drain(publisher) == [Broadcast(e)]
+    assert publisher.next_timer_ns() == 2 * RETRY_NS
+    publisher.receive(accepted(e), source="ens", now_ns=0)
+    assert drain(publisher) == [Settle(e, "")]
+    assert publisher.next_timer_ns() is None
+
+
+def test_only_what_is_due_is_repeated() -> None:
+    publisher = UnorderedPublisher(name="p")
+    first = publisher.publish("t", b"", now_ns=0)
+    second = publisher.publish("t", b"", now_ns=10)
+    drain(publisher)
+    publisher.handle_timer(now_ns=RETRY_NS)
+    assert drain(publisher) == [Broadcast(first)]
+    publisher.handle_timer(now_ns=RETRY_NS + 10)
+    assert drain(publisher) == [Broadcast(second)]
+
+
+def test_an_event_settles_once() -> None:
+    publisher = UnorderedPublisher(name="p")
+    e = publisher.publish("t", b"", now_ns=0)
+    assert publisher.unsettled_count == 1
+    drain(publisher)
+    for _ in range(2):
+        publisher.receive(accepted(e), source="ens", now_ns=0)
+    assert drain(publisher) == [Settle(e, "")]
+    assert publisher.unsettled_count == 0
+
+
+def test_a_publisher_ignores_stray_frames() -> None:
+    publisher = UnorderedPublisher(name="p")
+    publisher.receive(Taken(topic="t", event="p/t/1", slot=1), source="ens", now_ns=0)
+    assert drain(publisher) == []
+
+
+# -- Subscriber -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_joined_when_the_ens_has_attached_it() -> None:
+    subscriber = UnorderedSubscriber(name="s")
+    subscriber.subscribe(["t"], now_ns=0)
+    assert drain(subscriber) == [Attach("t", 0)]
+    assert not subscriber.topics
+    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    assert drain(subscriber) == [Join("t")]
+    assert subscriber.topics == ("t",)
+
+
+def test_attaching_is_asked_for_again_until_answered() -> None:
+    subscriber = UnorderedSubscriber(name="s")
+    subscriber.subscribe(["t"], now_ns=0)
+    drain(subscriber)
+    assert subscriber.next_timer_ns() == RETRY_NS
+    subscriber.handle_timer(now_ns=RETRY_NS)
+    assert drain(subscriber) == [Attach("t", 0)]
+    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    assert subscriber.next_timer_ns() is None
+
+
+def test_asking_for_a_topic_twice_changes_nothing() -> None:
+    subscriber = joined("t")
+    subscriber.subscribe(["t"], now_ns=0)
+    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    assert drain(subscriber) == []
+
+
+def test_events_are_delivered_as_they_arrive() -> None:
+    subscriber = joined("t", "u")
+    arrivals = [event(2), event(1, topic="u"), event(1)]
+    effects = [hear(subscriber, each) for each in arrivals]
+    assert effects == [[Deliver(each, place)] for place, each in enumerate(arrivals, 1)]
+    assert subscriber.held_count == 0
+
+
+def test_what_was_seen_before_is_dropped() -> None:
+    subscriber = joined("t")
+    for each in (event(2), event(1), event(1, publisher="q")):
+        assert len(hear(subscriber, each)) == 1
+        assert hear(subscriber, each) == [Discard(each, "duplicate")]
+
+
+def test_a_topic_left_is_left_at_once() -> None:
+    subscriber = joined("t", "u")
+    subscriber.unsubscribe(["t", "never"], now_ns=0)
+    assert drain(subscriber) == [Detach("t"), Leave("t")]
+    assert hear(subscriber, event(1)) == [Discard(event(1), "not_subscribed")]
+    assert subscriber.topics == ("u",)
+
+
+def test_a_topic_left_before_it_was_attached_is_not_joined() -> None:
+    subscriber = UnorderedSubscriber(name="s")
+    subscriber.subscribe(["t"], now_ns=0)
+    subscriber.unsubscribe(["t"], now_ns=0)
+    drain(subscriber)
+    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    assert drain(subscriber) == []
+    assert subscriber.topics == ()
+
+
+def test_a_subscriber_ignores_stray_frames_and_acknowledgements() -> None:
+    subscriber = joined("t")
+    subscriber.receive(accepted(event(1)), source="ens", now_ns=0)
+    subscriber.acknowledge(7)
+    subscriber.handle_timer(now_ns=10**12)
+    assert drain(subscriber) == []
+
+
+def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unordered, "SEEN_MAX", 4)
+    subscriber = joined("t")
+    hear(subscriber, event(1))
+    for number in range(3, 8):  # Two never comes.
+        assert len(hear(subscriber, event(number))) == 1
+    assert subscriber._seen["t"]["p"].beyond == set()
+    assert hear(subscriber, event(2)) == [Discard(event(2), "duplicate")]
+    assert hear(subscriber, event(7)) == [Discard(event(7), "duplicate")]
+
+
+def test_earlier_events_of_a_publisher_first_heard_late_are_still_delivered() -> None:
+    subscriber = joined("t")
+    late = unordered.SEEN_MAX
+    hear(subscriber, event(late))
+    earlier = event(late - 10)
+    assert hear(subscriber, earlier) == [Deliver(earlier, 2)]
