@@ -181,6 +181,14 @@ def test_a_node_learns_from_what_passes_how_far_lower_topics_are() -> None:
     assert ask(high, 1, "d") == [stamped({"d": 1, "a": 5}, origin="high")]
 
 
+def test_a_node_learns_from_a_change_how_far_lower_topics_are() -> None:
+    """Else a stamp made next would send the new subscriber back to before its cut."""
+    high = node("high")
+    fill = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 4}, last=2)
+    assert hear(high, fill, source="middle") == [Changed(number=1, cut={"a": 4, "d": 0})]
+    assert ask(high, 1, "d") == [stamped({"d": 1, "a": 4}, origin="high")]
+
+
 def test_a_repeated_request_is_answered_by_the_node_that_completed_it() -> None:
     low, high = node("low"), node("high")
     change(low, 1, new="ad")

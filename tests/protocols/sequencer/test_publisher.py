@@ -148,6 +148,17 @@ def test_a_repeated_answer_changes_nothing() -> None:
     assert net.outcomes["p"] == before
 
 
+def test_a_stamp_that_comes_twice_puts_the_event_out_once() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e")
+    net.roundtrip()
+    assert len(net.find(Put)) == 1
+    (answer,) = [p for p in net.handled if isinstance(p.frame, Stamped)]
+    net.repeat(answer)
+    net.deliver(net.find(Stamped)[0])
+    assert len(net.find(Put)) == 1
+
+
 def test_a_refusal_is_told_to_the_application() -> None:
     net = Net(CHAIN, config=SequencerConfig(clients_max=1))
     net.publish("p", "a", "e")
