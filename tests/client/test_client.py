@@ -194,11 +194,14 @@ def test_a_trace_needs_a_directory_of_its_own(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_names_are_unique_on_a_hub() -> None:
+def test_client_names_are_given_once_on_a_hub() -> None:
     async def main() -> None:
         async with ensue.connect("memory://n", name="alice"):
-            with pytest.raises(ensue.ConfigurationError, match="'alice' is taken"):
-                await ensue.connect("memory://n", name="alice").__aenter__()
+            async with ensue.connect("memory://n", name="bob"):
+                pass
+            for name in ("alice", "bob"):
+                with pytest.raises(ensue.ConfigurationError, match=f"'{name}' is or was in use"):
+                    await ensue.connect("memory://n", name=name).__aenter__()
 
     asyncio.run(main())
 

@@ -79,9 +79,22 @@ def test_a_hub_in_use_is_not_joined_with_other_options() -> None:
 
 
 def test_a_hub_that_loses_events_needs_a_time_to_live() -> None:
+    with pytest.raises(ensue.UnsupportedOrder, match=r"Total\(time_to_live=SECONDS\)"):
+        ensue.connect("memory://?loss=0.1")
+
+
+def test_connecting_refuses_an_order_that_is_not_carried_by_name() -> None:
+    with pytest.raises(ensue.UnsupportedOrder, match="memory:// does not carry causal order"):
+        ensue.connect("memory://", order=ensue.Causal())
+
+
+def test_a_subscription_can_be_made_again_under_its_name() -> None:
     async def main() -> None:
-        with pytest.raises(ensue.UnsupportedOrder, match=r"Total\(time_to_live=SECONDS\)"):
-            await ensue.connect("memory://?loss=0.1").__aenter__()
+        async with ensue.connect("memory://again") as bus:
+            for _ in range(3):
+                async with bus.subscribe("a", name="reader") as events:
+                    await bus.publish("a", b"x")
+                    await take(events, 1)
 
     asyncio.run(main())
 

@@ -22,7 +22,7 @@ from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.unordered import UnorderedPublisher
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, join_hub, leave_hub
-from ensue.transports import MemoryOptions, refusal
+from ensue.transports import Capabilities, MemoryOptions, refusal
 
 __all__ = ["Bus", "connect"]
 
@@ -59,7 +59,17 @@ def connect(
     scheme, separator, _ = url.partition("://")
     if not separator or scheme != "memory":
         raise BadInput(f"no transport for {url!r}; expected memory:// or memory://NAME")
-    return Bus(MemoryOptions.parse(url), order=order, name=name, trace=trace)
+    options = MemoryOptions.parse(url)
+    check_order(order, options.capabilities, "memory://")
+    return Bus(options, order=order, name=name, trace=trace)
+
+
+def check_order(order: Order | None, capabilities: Capabilities, transport: str) -> None:
+    """Refuse by name an order that a transport can't carry."""
+    why = refusal(order, capabilities, transport)
+    if why is not None:
+        name = "none" if order is None else order.name
+        raise UnsupportedOrder(why, order=name, transport=transport)
 
 
 class Bus:
@@ -181,12 +191,14 @@ class Bus:
         hub, _ = self._open()
         check_topics(topics)
         chosen = self.order if isinstance(order, _Default) else order
-        why = refusal(chosen, hub.transport.capabilities, hub.transport.name)
-        if why is None and chosen is not None and self.order is None:
-            why = f"this bus publishes with no order, so nothing on it has {chosen.name} order"
-        if why is not None:
-            wanted = "none" if chosen is None else chosen.name
-            raise UnsupportedOrder(why, order=wanted, transport=hub.transport.name)
+        transport = hub.transport
+        check_order(chosen, transport.capabilities, transport.name)
+        if chosen is not None and self.order is None:
+            raise UnsupportedOrder(
+                f"this bus publishes with no order, so nothing on it has {chosen.name} order",
+                order=chosen.name,
+                transport=transport.name,
+            )
         subscription = Subscription(
             hub,
             client=self._name,
@@ -196,6 +208,7 @@ class Bus:
             pending_max=pending_max,
             acknowledge=acknowledge,
         )
+        self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
 

@@ -10,6 +10,7 @@ pending. At `pending_max` publishers to these topics wait until half of that is 
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -27,6 +28,7 @@ from ensue.runtime.hub import Hub, Slow
 __all__ = ["Acknowledge", "ReceivedEvent", "Subscription"]
 
 Acknowledge = Literal["auto", "manual"]
+_log = logging.getLogger("ensue")
 TOPIC_BYTES_MAX = 255
 
 
@@ -122,13 +124,18 @@ class Subscription:
 
     @property
     def name(self) -> str:
-        """The name of this subscription, unique on its bus."""
+        """The name of this subscription, in traces and warnings."""
         return self._slow.name
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics in effect."""
         return () if self._driver is None else self._driver.node.topics
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
 
     @property
     def pending(self) -> int:
@@ -144,18 +151,20 @@ class Subscription:
         if self._driver is not None:
             raise LocalProtocolError("a subscription is entered once")
         hub = self._hub
-        self._slow.name = hub.claim(self._wanted_name, f"{self._client}.subscription")
+        # On the chain a subscription is new each time, whatever people call it.
+        own_name = hub.unique(f"{self._client}.subscription")
+        self._slow.name = self._wanted_name or own_name
         node: Subscriber | UnorderedSubscriber
         if isinstance(self.order, Total):
             node = Subscriber(
-                name=self.name,
+                name=own_name,
                 placement=hub.placement,
                 config=hub.subscriber_config(self.order),
                 acknowledge_each=not self._automatic,
                 now_ns=hub.clock.now_ns(),
             )
         else:
-            node = UnorderedSubscriber(name=self.name)
+            node = UnorderedSubscriber(name=own_name)
         self._driver = Driver(
             node,
             transport=hub.transport,
@@ -266,7 +275,15 @@ class Subscription:
                     self._hub.full[self._slow] = None
                     self._slow.room.clear()
                 self._wake()
-            case Join(topic=topic):
+            case Join(topic=topic, missed=missed):
+                if missed is not None:
+                    _log.warning(
+                        "subscription %r fell behind what is kept of %r and missed its events "
+                        "%d to %d",
+                        self.name,
+                        topic,
+                        *missed,
+                    )
                 self._slow.topics[topic] = None
                 future = self._joining.pop(topic, None)
                 if future is not None and not future.done():

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from ensue.errors import ConfigurationError, UnsupportedOrder
+from ensue.errors import ConfigurationError
 from ensue.order import Order, Total
 from ensue.protocols import ens
 from ensue.protocols.core import Frame
@@ -21,7 +21,7 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
 from ensue.runtime.sink import ParquetSink
-from ensue.transports import MemoryOptions, MemoryTransport, refusal
+from ensue.transports import MemoryOptions, MemoryTransport
 from ensue.wire import Codec
 
 __all__ = ["Hub", "Slow"]
@@ -49,10 +49,6 @@ class Hub:
         self.order = order
         self.transport = MemoryTransport(options)
         self.clock = self.transport.clock
-        why = refusal(order, self.transport.capabilities, self.transport.name)
-        if why is not None:
-            name = "none" if order is None else order.name
-            raise UnsupportedOrder(why, order=name, transport=self.transport.name)
         self.sink = None if trace is None else ParquetSink(trace)
         order_name = "none" if order is None else order.name
         self.recorder = None if self.sink is None else Recorder(run, order_name, sink=self.sink)
@@ -63,6 +59,7 @@ class Hub:
         """Subscriptions with no room, in the order they ran out of it."""
         self.users = 0
         self._names: dict[str, None] = {}
+        self._given = 0
         self._codec = Codec((ens.Put,))
         self._chain: list[Driver[SequencerNode]] = []
         if isinstance(order, Total):
@@ -73,17 +70,24 @@ class Hub:
         return len(self._codec.encode(frame))
 
     def claim(self, wanted: str | None, kind: str) -> str:
-        """Reserve a name that is unique on this hub."""
+        """Reserve a name for as long as this hub lives.
+
+        A name is given once: the chain remembers what it told whoever had it.
+        """
         if wanted is not None:
             if wanted in self._names:
-                raise ConfigurationError(f"the name {wanted!r} is taken on this hub")
+                raise ConfigurationError(f"the name {wanted!r} is or was in use on this hub")
             self._names[wanted] = None
             return wanted
-        index = 1
-        while f"{kind}-{index}" in self._names:
-            index += 1
-        self._names[f"{kind}-{index}"] = None
-        return f"{kind}-{index}"
+        return self.unique(kind)
+
+    def unique(self, stem: str) -> str:
+        """Return a name that nobody has, had or will have on this hub."""
+        while True:
+            self._given += 1
+            name = f"{stem}-{self._given}"
+            if name not in self._names:
+                return name
 
     def subscriber_config(self, order: Total) -> SequencerConfig:
         """Return the chain's configuration with what a subscription chose for itself."""

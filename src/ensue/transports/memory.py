@@ -32,6 +32,8 @@ from ensue.transports.base import Capabilities, Receiver
 __all__ = ["MemoryOptions", "MemoryTransport"]
 
 BURST_MAX = 10_000
+RETAINED_MAX = 100_000
+"""Events kept per topic, for subscriptions that hold too much back and ask again."""
 ENS = "ens"
 
 
@@ -69,6 +71,17 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"{url}: loss must be from 0 to below 1, not {read.loss}")
         return read
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a hub with these options can do."""
+        return Capabilities(
+            orders=("none", "total"),
+            fifo=True,
+            durable=False,
+            replay=self.loss == 0,
+            conditional=True,
+        )
+
 
 class MemoryTransport:
     """Carries frames between the nodes of one event loop, and is their ENS."""
@@ -78,21 +91,19 @@ class MemoryTransport:
     def __init__(self, options: MemoryOptions, *, clock: Clock | None = None) -> None:
         self.options = options
         self.clock = clock or SystemClock()
-        reliable = options.loss == 0
-        self.capabilities = Capabilities(
-            orders=("none", "total"),
-            fifo=True,
-            durable=False,
-            replay=reliable,
-            conditional=True,
-        )
+        self.capabilities = options.capabilities
         self._random = Random(options.seed)  # noqa: S311 - jitter is no secret
         self._jitter_s = options.jitter_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[str, Receiver] = {}
         self._queue: deque[tuple[str, str, Frame]] = deque()
         self._pumping = False
-        self._ens = TopicLog(name=ENS, config=EnsConfig(keeps_log=reliable, durable=False))
+        self._ens = TopicLog(
+            name=ENS,
+            config=EnsConfig(
+                keeps_log=self.capabilities.replay, retained_max=RETAINED_MAX, durable=False
+            ),
+        )
         self._receivers[ENS] = self._at_ens
 
     def open(self, name: str, receiver: Receiver) -> "MemoryPort":

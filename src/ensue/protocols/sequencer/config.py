@@ -45,8 +45,9 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Slots given up that a subscriber remembers, to tell a late event from a repeated one."""
     topics_max: int = 1_000_000
     """Topics a node hosts."""
-    clients_max: int = 1_000_000
-    """Publishers, and subscribers, that a node remembers."""
+    clients_max: int = 100_000
+    """Publishers, and subscribers, that a node remembers. Beyond, it forgets those that have
+    nothing open and no topic here; if there are none, newcomers are refused."""
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):

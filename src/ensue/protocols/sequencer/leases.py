@@ -119,6 +119,10 @@ class Leases:
         if lease.state in (OPEN, VOIDING):
             self._schedule(lease)
 
+    def any_of(self, publisher: str, origin: str) -> bool:
+        """Tell whether a publisher has unconfirmed stamps of an origin here."""
+        return (publisher, origin) in self._by_client
+
     def find(self, publisher: str, origin: str, number: int) -> Lease | None:
         """Return the lease of a request."""
         return self._by_client.get((publisher, origin), {}).get(number)

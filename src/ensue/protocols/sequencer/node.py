@@ -27,54 +27,53 @@ Departures from the paper: it skips stages, counts subscriptions as events and a
 events, and keeps no request ids; each of these hangs (see `docs/protocols/sequencer.md`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from itertools import islice
 
 import msgspec
 
 from ensue.event import Stamp
-from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
+from ensue.protocols.core import Broadcast, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken
+from ensue.protocols.sequencer.changes import ChangeStage
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
-    Changed,
     ChangeFill,
     ChangeRepeat,
     ChangeRequest,
     Confirm,
     Fill,
     Grant,
-    Refused,
     Repeat,
     Stamped,
     StampRequest,
     Voided,
 )
-from ensue.protocols.sequencer.groups import Counter, Group, Groups
 from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
-    CHANGED,
     INT,
     LEASE,
-    REGISTRATION,
-    ChangedRecord,
-    RegistrationRecord,
 )
 
 __all__ = ["SequencerNode"]
+
+FORGET_TRIES = 16
+"""Publishers looked at for one that can be forgotten."""
 
 
 class _Publisher:
     """What an origin remembers of one publisher."""
 
-    __slots__ = ("elsewhere", "next")
+    __slots__ = ("early", "elsewhere", "next")
 
     def __init__(self, next_number: int) -> None:
         self.next = next_number
         """The number of the next new request."""
         self.elsewhere: dict[int, int] = {}
         """Requests that another stage completes, so that a repeated one can be answered."""
+        self.early: dict[int, str] = {}
+        """Requests that overtook an earlier one, with their topics; no more than `window`."""
 
 
 def _record_order(key: str) -> tuple[str, int, str]:
@@ -85,7 +84,7 @@ def _record_order(key: str) -> tuple[str, int, str]:
     return (kind, int(number), client) if numbered else (kind, 0, rest)
 
 
-class SequencerNode:
+class SequencerNode(ChangeStage):
     """One stage. It has no commands of its own: it answers frames.
 
     `records` is what an earlier incarnation persisted.
@@ -100,24 +99,22 @@ class SequencerNode:
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
-        self.name = name
-        self.placement = placement
-        self.config = config or SequencerConfig()
-        self.stage = placement.nodes.index(name)
-        self._counters: dict[str, Counter] = {}
-        """Hosted topics: how many events. Topics of lower stages: how many have passed here."""
-        self._groups = Groups(self.config.groups)
-        self._group_cache: dict[str, Group] = {}
+        super().__init__(name=name, placement=placement, config=config or SequencerConfig())
         self._publishers: dict[str, _Publisher] = {}
-        self._changes_seen: dict[str, int] = {}
-        self._changes_done: dict[str, ChangedRecord] = {}
         self._leases = Leases()
         self._granted: dict[tuple[str, str], list[Grant]] = {}
         """Stamps completed while handling the current frame, by publisher and origin."""
-        self._effects: list[Effect] = []
-        for subscriber, topics in sorted((self.config.fixed or {}).items()):
-            if self._hosts_any(topics):
-                self._groups.replace(subscriber, topics)
+        self._handlers: dict[type[Frame], Callable[..., None]] = {
+            StampRequest: self._on_stamp_request,
+            Fill: self._on_fill,
+            Confirm: self._on_confirm,
+            Repeat: self._on_repeat,
+            ChangeRequest: self._on_change_request,
+            ChangeFill: self._on_change,
+            ChangeRepeat: self._on_change_repeat,
+            Accepted: self._on_void_answer,
+            Taken: self._on_void_answer,
+        }
         for key in sorted(records or {}, key=_record_order):
             self._restore(key, (records or {})[key], now_ns)
 
@@ -128,10 +125,10 @@ class SequencerNode:
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame from a client, a neighbour or the ENS."""
-        handler = self._HANDLERS.get(type(frame))
+        handler = self._handlers.get(type(frame))
         if handler is None:
             return  # Not for a sequencer node: a stray frame changes nothing.
-        handler(self, frame, source, now_ns)
+        handler(frame, source, now_ns)
         self._send_grants()
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -144,41 +141,41 @@ class SequencerNode:
         """Return when the next lease runs out."""
         return self._leases.next_due_ns()
 
-    def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
-        effects, self._effects = self._effects, []
-        return effects
-
     # -- Stamps ---------------------------------------------------------------------------------
 
     def _on_stamp_request(self, frame: StampRequest, publisher: str, now_ns: int) -> None:
         known = self._publishers.get(publisher)
         if known is None:
-            if len(self._publishers) >= self.config.clients_max:
+            if not self._room_for_publisher():
                 self._refuse(publisher, frame.number, "clients_max")
                 return
             known = self._publishers[publisher] = _Publisher(frame.settled)
-        while known.elsewhere and (first := next(iter(known.elsewhere))) < frame.settled:
-            del known.elsewhere[first]
-            self._persist(f"elsewhere/{first}/{publisher}", None)
-        number = frame.number
-        for topic in frame.topics:
+        self._forget_settled(publisher, known, frame.settled)
+        for number, topic in enumerate(frame.topics, frame.number):
             if number < known.next:
                 self._repeated(publisher, known, number)
-            elif number > known.next or number >= frame.settled + self.config.window:
-                break  # An earlier request was lost, or too many are open: it will be repeated.
+            elif number >= frame.settled + self.config.window:
+                break  # Too many are open: it will be repeated.
             elif topic not in self._group_cache and not self._may_host(topic, publisher, number):
                 break
+            elif number > known.next:
+                known.early[number] = topic
             else:
-                known.next = number + 1
                 self._stamp(publisher, known, number, topic, now_ns)
-            number += 1
+        while known.early and (early := known.early.pop(known.next, None)) is not None:
+            self._stamp(publisher, known, known.next, early, now_ns)
         if self.config.durable:
             self._persist(f"publisher/{publisher}", INT.encode(known.next))
+
+    def _forget_settled(self, publisher: str, known: _Publisher, settled: int) -> None:
+        while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
+            del known.elsewhere[first]
+            self._persist(f"elsewhere/{first}/{publisher}", None)
 
     def _stamp(
         self, publisher: str, known: _Publisher, number: int, topic: str, now_ns: int
     ) -> None:
+        known.next = number + 1
         group = self._group_cache.get(topic) or self._group(topic)
         group.own[0] = slot = group.own[0] + 1
         entries = {topic: slot}
@@ -231,9 +228,9 @@ class SequencerNode:
             self._granted = {}
 
     def _on_confirm(self, frame: Confirm, publisher: str, _now_ns: int) -> None:
-        done = self._leases.confirm(publisher, frame.origin, frame.numbers, frame.settled)
-        for lease in done:
-            self._persist(lease.key, None)
+        for lease in self._leases.confirm(publisher, frame.origin, frame.numbers, frame.settled):
+            if self.config.durable:
+                self._persist(lease.key, None)
 
     def _on_repeat(self, frame: Repeat, origin: str, _now_ns: int) -> None:
         self._answer_again(frame.publisher, origin, frame.number)
@@ -265,130 +262,23 @@ class SequencerNode:
             told = Voided(origin=lease.origin, numbers=(lease.number,))
             self._effects.append(Send(lease.publisher, told))
 
-    # -- Changes of subscription ----------------------------------------------------------------
+    # -- Forgetting -----------------------------------------------------------------------------
 
-    def _on_change_request(self, frame: ChangeRequest, subscriber: str, _now_ns: int) -> None:
-        topics = dict.fromkeys((*frame.old, *frame.new))
-        if self.config.fixed is not None:
-            self._refuse(subscriber, frame.number, "subscriptions are fixed")
-            return
-        if not topics:
-            return
-        first, last = self.placement.span(topics)
-        if first != self.stage:
-            self._refuse(subscriber, frame.number, f"not for {self.name}")
-        elif frame.number <= self._changes_seen.get(subscriber, 0):
-            if last == self.stage:
-                self._answer_change_again(subscriber, frame.number)
-            else:
-                repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
-                self._effects.append(Send(self.placement.nodes[last], repeat))
-        elif (
-            subscriber not in self._changes_seen
-            and len(self._changes_seen) >= self.config.clients_max
-        ):
-            self._refuse(subscriber, frame.number, "clients_max")
-        else:
-            self._change(
-                ChangeFill(
-                    subscriber=subscriber,
-                    number=frame.number,
-                    old=frame.old,
-                    new=frame.new,
-                    entries={},
-                    last=last,
-                )
-            )
+    def _room_for_publisher(self) -> bool:
+        """Forget a publisher with nothing open if there are too many; False: all are busy.
 
-    def _on_change(self, frame: ChangeFill, _neighbour: str, _now_ns: int) -> None:
-        self._change(frame)
-
-    def _on_change_repeat(self, frame: ChangeRepeat, _first: str, _now_ns: int) -> None:
-        self._answer_change_again(frame.subscriber, frame.number)
-
-    def _change(self, frame: ChangeFill) -> None:
-        subscriber, number = frame.subscriber, frame.number
-        entries = dict(frame.entries)
-        topics = tuple(dict.fromkeys((*frame.old, *frame.new)))
-        for topic, count in frame.entries.items():
-            self._learn(topic, count)
-        hosted = frame.new if self._hosts_any(frame.new) else ()
-        self._groups.replace(subscriber, hosted)
-        self._changes_seen[subscriber] = number
-        self._persist(
-            f"subscription/{subscriber}", REGISTRATION.encode(RegistrationRecord(number, hosted))
-        )
-        for topic in topics:
-            # Forgetting the cached group also makes the topic's next stamp whole, which
-            # whoever joined just now depends on: it has not seen the previous one.
-            self._group_cache.pop(topic, None)
-            if self.placement.stage(topic) == self.stage:
-                entries[topic] = self._counter(topic)[0]
-        if frame.last == self.stage:
-            record = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
-            self._changes_done[subscriber] = record
-            self._persist(f"change/{subscriber}", CHANGED.encode(record))
-            self._answer_change_again(subscriber, number)
-        else:
-            self._pass_on(msgspec.structs.replace(frame, entries=entries))
-
-    def _answer_change_again(self, subscriber: str, number: int) -> None:
-        done = self._changes_done.get(subscriber)
-        if done is not None and done.number == number:
-            self._effects.append(Send(subscriber, Changed(number=number, cut=done.cut)))
-
-    # -- Shared ---------------------------------------------------------------------------------
-
-    def _group(self, topic: str) -> Group:
-        """Work out which entries this node adds to the topic's stamps."""
-        stage = self.placement.stage
-        partners = sorted(self._groups.partners(topic), key=self.placement.rank)
-        last = max((stage(partner) for partner in partners), default=self.stage)
-        if stage(topic) == self.stage:
-            # The topic's own node also knows how far the topics of lower stages are.
-            here = [partner for partner in partners if stage(partner) <= self.stage]
-        else:
-            here = [partner for partner in partners if stage(partner) == self.stage]
-        counters = [self._counter(name) for name in here]
-        group = Group(self._counter(topic), here, counters, max(last, self.stage))
-        self._group_cache[topic] = group
-        return group
-
-    def _counter(self, topic: str) -> Counter:
-        counter = self._counters.get(topic)
-        if counter is None:
-            counter = self._counters[topic] = [0]
-        return counter
-
-    def _learn(self, topic: str, count: int) -> None:
-        """Note how many events of a lower stage's topic have passed here."""
-        counter = self._counter(topic)
-        if count > counter[0]:
-            counter[0] = count
-            if self.config.durable:
-                self._persist(f"counter/{topic}", INT.encode(count))
-
-    def _hosts_any(self, topics: Sequence[str]) -> bool:
-        return any(self.placement.stage(topic) == self.stage for topic in topics)
-
-    def _may_host(self, topic: str, publisher: str, number: int) -> bool:
-        if self.placement.stage(topic) != self.stage:
-            self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
-            return False
-        if topic not in self._counters and len(self._counters) >= self.config.topics_max:
-            self._refuse(publisher, number, "topics_max")
-            return False
-        return True
-
-    def _refuse(self, client: str, number: int, reason: str) -> None:
-        self._effects.append(Send(client, Refused(number=number, reason=reason)))
-
-    def _pass_on(self, frame: Frame) -> None:
-        self._effects.append(Send(self.placement.nodes[self.stage + 1], frame))
-
-    def _persist(self, key: str, value: bytes | None) -> None:
-        if self.config.durable:
-            self._effects.append(Persist(key, value))
+        If it comes back it is taken up where it says it is; if only a repetition of an old
+        request of its comes, a stamp is made for nobody and voided after its lease.
+        """
+        if len(self._publishers) < self.config.clients_max:
+            return True
+        for name in list(islice(self._publishers, FORGET_TRIES)):
+            known = self._publishers.pop(name)
+            if not known.elsewhere and not self._leases.any_of(name, self.name):
+                self._persist(f"publisher/{name}", None)
+                return True
+            self._publishers[name] = known
+        return False
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:
@@ -403,12 +293,8 @@ class SequencerNode:
         elif kind == "elsewhere":
             number, _, publisher = rest.partition("/")
             self._publisher(publisher).elsewhere[int(number)] = INT.decode(value)
-        elif kind == "subscription":
-            subscription = REGISTRATION.decode(value)
-            self._changes_seen[rest] = subscription.number
-            self._groups.replace(rest, subscription.topics)
-        elif kind == "change":
-            self._changes_done[rest] = CHANGED.decode(value)
+        elif kind in ("subscription", "change"):
+            self._restore_change(kind, rest, value)
         elif kind == "lease":
             # Leases start anew: a longer lease is always safe.
             due_ns = now_ns + self.config.lease_ns
@@ -416,15 +302,3 @@ class SequencerNode:
 
     def _publisher(self, name: str) -> _Publisher:
         return self._publishers.setdefault(name, _Publisher(1))
-
-    _HANDLERS: ClassVar[dict[type[Frame], Callable[..., None]]] = {
-        StampRequest: _on_stamp_request,
-        Fill: _on_fill,
-        Confirm: _on_confirm,
-        Repeat: _on_repeat,
-        ChangeRequest: _on_change_request,
-        ChangeFill: _on_change,
-        ChangeRepeat: _on_change_repeat,
-        Accepted: _on_void_answer,
-        Taken: _on_void_answer,
-    }

@@ -1,0 +1,132 @@
+"""Changes of subscription, as one node of the chain handles them.
+
+A change enters at the lowest stage of the old and the new topics together and travels to the highest.
+Each node on the way puts the new subscription in the place of the old, adds the counters of its own
+topics of the two, and counts nothing. The last one answers with the cut.
+
+A repeated request is answered with the same cut. Subscribers that left are remembered, so that a
+request of theirs that arrives late is known for old, until there are `clients_max` of them; then the
+one that left longest ago is forgotten. A request of a forgotten one that still turns up registers a
+subscription that nobody has: stamps grow, and nothing else happens.
+"""
+
+import msgspec
+
+from ensue.protocols.core import Send
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Changed, ChangeFill, ChangeRepeat, ChangeRequest
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.records import (
+    CHANGED,
+    REGISTRATION,
+    ChangedRecord,
+    RegistrationRecord,
+)
+from ensue.protocols.sequencer.stage import Stage
+
+__all__ = ["ChangeStage"]
+
+
+class ChangeStage(Stage):
+    """A stage that handles changes of subscription."""
+
+    def __init__(self, *, name: str, placement: Placement, config: SequencerConfig) -> None:
+        super().__init__(name=name, placement=placement, config=config)
+        self._changes_seen: dict[str, int] = {}
+        self._changes_done: dict[str, ChangedRecord] = {}
+        self._left: dict[str, None] = {}
+        """Subscribers with no topic here any more, longest ago first."""
+
+    def _on_change_request(self, frame: ChangeRequest, subscriber: str, _now_ns: int) -> None:
+        topics = dict.fromkeys((*frame.old, *frame.new))
+        if self.config.fixed is not None:
+            self._refuse(subscriber, frame.number, "subscriptions are fixed")
+            return
+        if not topics:
+            return
+        first, last = self.placement.span(topics)
+        if first != self.stage:
+            self._refuse(subscriber, frame.number, f"not for {self.name}")
+        elif frame.number <= self._changes_seen.get(subscriber, 0):
+            if last == self.stage:
+                self._answer_change_again(subscriber, frame.number)
+            else:
+                repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
+                self._effects.append(Send(self.placement.nodes[last], repeat))
+        elif subscriber not in self._changes_seen and not self._room_for_subscriber():
+            self._refuse(subscriber, frame.number, "clients_max")
+        else:
+            self._change(
+                ChangeFill(
+                    subscriber=subscriber,
+                    number=frame.number,
+                    old=frame.old,
+                    new=frame.new,
+                    entries={},
+                    last=last,
+                )
+            )
+
+    def _on_change(self, frame: ChangeFill, _neighbour: str, _now_ns: int) -> None:
+        self._change(frame)
+
+    def _on_change_repeat(self, frame: ChangeRepeat, _first: str, _now_ns: int) -> None:
+        self._answer_change_again(frame.subscriber, frame.number)
+
+    def _change(self, frame: ChangeFill) -> None:
+        subscriber, number = frame.subscriber, frame.number
+        entries = dict(frame.entries)
+        topics = tuple(dict.fromkeys((*frame.old, *frame.new)))
+        for topic, count in frame.entries.items():
+            self._learn(topic, count)
+        hosted = frame.new if self._hosts_any(frame.new) else ()
+        self._groups.replace(subscriber, hosted)
+        self._changes_seen[subscriber] = number
+        self._left.pop(subscriber, None)
+        if not hosted:
+            self._left[subscriber] = None
+        self._persist(
+            f"subscription/{subscriber}", REGISTRATION.encode(RegistrationRecord(number, hosted))
+        )
+        for topic in topics:
+            # Forgetting the cached group also makes the topic's next stamp whole, which
+            # whoever joined just now depends on: it has not seen the previous one.
+            self._group_cache.pop(topic, None)
+            if self.placement.stage(topic) == self.stage:
+                entries[topic] = self._counter(topic)[0]
+        if frame.last == self.stage:
+            record = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
+            self._changes_done[subscriber] = record
+            self._persist(f"change/{subscriber}", CHANGED.encode(record))
+            self._answer_change_again(subscriber, number)
+        else:
+            self._pass_on(msgspec.structs.replace(frame, entries=entries))
+
+    def _answer_change_again(self, subscriber: str, number: int) -> None:
+        done = self._changes_done.get(subscriber)
+        if done is not None and done.number == number:
+            self._effects.append(Send(subscriber, Changed(number=number, cut=done.cut)))
+
+    def _room_for_subscriber(self) -> bool:
+        """Forget the subscriber that left longest ago if there are too many; False: none left."""
+        if len(self._changes_seen) < self.config.clients_max:
+            return True
+        if not self._left:
+            return False
+        name = next(iter(self._left))
+        del self._left[name]
+        del self._changes_seen[name]
+        self._changes_done.pop(name, None)
+        self._persist(f"subscription/{name}", None)
+        self._persist(f"change/{name}", None)
+        return True
+
+    def _restore_change(self, kind: str, subscriber: str, value: bytes) -> None:
+        if kind == "change":
+            self._changes_done[subscriber] = CHANGED.decode(value)
+            return
+        registration = REGISTRATION.decode(value)
+        self._changes_seen[subscriber] = registration.number
+        self._groups.replace(subscriber, registration.topics)
+        if not registration.topics:
+            self._left[subscriber] = None

@@ -1,0 +1,90 @@
+"""What a stage of the chain knows: its place, its topics' counters, and who subscribes to them.
+
+Two kinds of requests travel the chain, changes of subscription (`changes`) and stamps (`node`). Both
+read and write what is here, one request at a time.
+"""
+
+from collections.abc import Sequence
+
+from ensue.protocols.core import Effect, Frame, Persist, Send
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Refused
+from ensue.protocols.sequencer.groups import Counter, Group, Groups
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.records import INT
+
+__all__ = ["Stage"]
+
+
+class Stage:
+    """The common ground of a sequencer node's two jobs."""
+
+    def __init__(self, *, name: str, placement: Placement, config: SequencerConfig) -> None:
+        self.name = name
+        self.placement = placement
+        self.config = config
+        self.stage = placement.nodes.index(name)
+        self._counters: dict[str, Counter] = {}
+        """Hosted topics: how many events. Topics of lower stages: how many have passed here."""
+        self._groups = Groups(config.groups)
+        self._group_cache: dict[str, Group] = {}
+        self._effects: list[Effect] = []
+        for subscriber, topics in sorted((config.fixed or {}).items()):
+            if self._hosts_any(topics):
+                self._groups.replace(subscriber, topics)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _group(self, topic: str) -> Group:
+        """Work out which entries this node adds to the topic's stamps."""
+        stage = self.placement.stage
+        partners = sorted(self._groups.partners(topic), key=self.placement.rank)
+        last = max((stage(partner) for partner in partners), default=self.stage)
+        if stage(topic) == self.stage:
+            # The topic's own node also knows how far the topics of lower stages are.
+            here = [partner for partner in partners if stage(partner) <= self.stage]
+        else:
+            here = [partner for partner in partners if stage(partner) == self.stage]
+        counters = [self._counter(name) for name in here]
+        group = Group(self._counter(topic), here, counters, max(last, self.stage))
+        self._group_cache[topic] = group
+        return group
+
+    def _counter(self, topic: str) -> Counter:
+        counter = self._counters.get(topic)
+        if counter is None:
+            counter = self._counters[topic] = [0]
+        return counter
+
+    def _learn(self, topic: str, count: int) -> None:
+        """Note how many events of a lower stage's topic have passed here."""
+        counter = self._counter(topic)
+        if count > counter[0]:
+            counter[0] = count
+            if self.config.durable:
+                self._persist(f"counter/{topic}", INT.encode(count))
+
+    def _hosts_any(self, topics: Sequence[str]) -> bool:
+        return any(self.placement.stage(topic) == self.stage for topic in topics)
+
+    def _may_host(self, topic: str, publisher: str, number: int) -> bool:
+        if self.placement.stage(topic) != self.stage:
+            self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
+            return False
+        if topic not in self._counters and len(self._counters) >= self.config.topics_max:
+            self._refuse(publisher, number, "topics_max")
+            return False
+        return True
+
+    def _refuse(self, client: str, number: int, reason: str) -> None:
+        self._effects.append(Send(client, Refused(number=number, reason=reason)))
+
+    def _pass_on(self, frame: Frame) -> None:
+        self._effects.append(Send(self.placement.nodes[self.stage + 1], frame))
+
+    def _persist(self, key: str, value: bytes | None) -> None:
+        if self.config.durable:
+            self._effects.append(Persist(key, value))
