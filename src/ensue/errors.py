@@ -9,6 +9,7 @@ __all__ = [
     "BadInput",
     "ConfigurationError",
     "EnsueError",
+    "EventRefused",
     "EventVoided",
     "LimitReached",
     "LocalProtocolError",
@@ -83,6 +84,15 @@ class EventVoided(EnsueError):
     def __init__(self, message: str, *, event: str) -> None:
         super().__init__(message)
         self.event = event
+
+
+class EventRefused(EnsueError):
+    """The sequencer would not order the event: nobody received it. `reason` is its word."""
+
+    def __init__(self, message: str, *, event: str, reason: str) -> None:
+        super().__init__(message)
+        self.event = event
+        self.reason = reason
 
 
 class SubscriptionRefused(EnsueError):

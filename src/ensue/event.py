@@ -40,7 +40,7 @@ class Stamp:
         return f"Stamp({inside}{'' if self.whole else ', …'})"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something published on a topic."""
 
     topic: str

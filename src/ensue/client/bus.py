@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from ensue.client.subscription import Acknowledge, Subscription, check_topics
-from ensue.errors import BadInput, EventVoided, LocalProtocolError, UnsupportedOrder
+from ensue.errors import BadInput, EventRefused, EventVoided, LocalProtocolError, UnsupportedOrder
 from ensue.event import Event
 from ensue.order import Order, Total
 from ensue.protocols.core import Outcome, Settle
@@ -256,7 +256,15 @@ class Bus:
         future = self._unsettled.pop(event.id, None)
         if future is None or future.done():
             return
-        if outcome.verdict:
+        if outcome.reason:
+            future.set_exception(
+                EventRefused(
+                    f"{event.id} was refused: {outcome.reason}",
+                    event=event.id,
+                    reason=outcome.reason,
+                )
+            )
+        elif outcome.verdict:
             future.set_exception(
                 EventVoided(
                     f"{event.id} lost its place in the order and reached nobody; publish it again",

@@ -43,7 +43,14 @@ __all__ = [
 ]
 
 
-class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class Frame(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    array_like=True,
+    gc=False,
+    forbid_unknown_fields=True,
+):
     """What peers exchange. Subclasses carry a `tag` unique within their protocol."""
 
 
@@ -119,6 +126,8 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     event: Event
     verdict: str
     """Empty: it is out for good. `void`: nobody will ever see it."""
+    reason: str = ""
+    """Why it is void, if a peer refused it."""
 
 
 class Join(msgspec.Struct, frozen=True, gc=False):

@@ -138,6 +138,7 @@ class _Topic:
 
 
 _EVENT = Records[Event](Event)
+_INT = Records[int](int)
 
 
 class TopicLog:
@@ -159,7 +160,9 @@ class TopicLog:
         self._effects: list[Effect] = []
         for key, value in (records or {}).items():
             kind, _, rest = key.partition("/")
-            if kind == "event":
+            if kind == "first":
+                self._topic(rest).first = _INT.decode(value)
+            elif kind == "event":
                 event = _EVENT.decode(value)
                 self._store(event, int(rest.partition("/")[0]))
             elif kind == "attached":
@@ -214,7 +217,7 @@ class TopicLog:
         """Put an event into its slot; return the slot that retention dropped, if any."""
         log = self._topic(event.topic)
         log.events[slot] = event
-        log.next = max(log.next, slot + 1)
+        log.next = max(log.next, slot + 1, log.first)
         if len(log.events) <= self.config.retained_max:
             return None
         while log.first not in log.events:
@@ -242,6 +245,7 @@ class TopicLog:
             self._persist(f"event/{slot}/{event.topic}", _EVENT.encode(kept))
             if dropped is not None:
                 self._persist(f"event/{dropped}/{event.topic}", None)
+                self._persist(f"first/{event.topic}", _INT.encode(log.first))
         notify = Notify(event=event)
         self._effects.append(Send(source, Accepted(topic=event.topic, event=event.id, slot=slot)))
         self._effects.extend(Send(peer, notify) for peer in log.attached)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import ConfigurationError
+from ensue.errors import ConfigurationError, RemoteProtocolError
 from ensue.protocols.core import Effect, Frame, Node, Persist, Send
 from ensue.wire import Codec, Records
 
@@ -108,6 +108,8 @@ class Linked:
         self._codec = codec
         self._unnumbered = unnumbered
         self._durable = durable
+        self.undecodable_count = 0
+        """Frames from linked peers that could not be read."""
         self._effects: list[Effect] = []
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
@@ -169,8 +171,13 @@ class Linked:
         if number == link.next:
             following: bytes | None = payload
             while following is not None:
+                try:
+                    frame = self._codec.decode(following, peer=peer)
+                except RemoteProtocolError:
+                    # As good as lost: it stays unacknowledged and will be sent again.
+                    self.undecodable_count += 1
+                    break
                 link.next += 1
-                frame = self._codec.decode(following, peer=peer)
                 self.inner.receive(frame, source=peer, now_ns=now_ns)
                 following = link.early.pop(link.next, None)
             self._persist(f"link/in/{peer}", _INT.encode(link.next))

@@ -4,8 +4,8 @@ This is what a plain broker gives, and what the other protocols are measured aga
 repeats an event until the ENS has it; a subscriber drops what it has seen, told apart by the
 publisher's numbers. Nothing is persisted: it lives and dies with its process.
 
-Limit: `SEEN_MAX` numbers a publisher and topic beyond the first one missing. A repetition that comes
-later than that is delivered again.
+Limit: `SEEN_MAX` numbers a publisher and topic beyond the first one missing. An event that comes later
+than that is taken for a repetition and dropped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,7 +151,8 @@ class UnorderedSubscriber:
         """Leave topics, at once."""
         del now_ns
         for topic in topics:
-            self._attaching.pop(topic, None)
+            if self._attaching.pop(topic, None) is not None:
+                self._effects.append(Detach(topic))
             if self._seen.pop(topic, None) is not None:
                 self._effects += (Detach(topic), Leave(topic))
 

@@ -102,7 +102,8 @@ def play(
 
 def _promises_causality(scenario: Scenario) -> bool:
     """Tell whether all topics of a subscription are ordered, with nothing given up."""
-    return scenario.sequencer.groups == 1 and scenario.sequencer.reliable
+    config = scenario.sequencer
+    return config.groups == 1 and config.reliable and config.publisher_order
 
 
 def waits(deployment: Deployment) -> Iterator[str]:

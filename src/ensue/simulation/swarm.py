@@ -145,6 +145,7 @@ def _sequencer(
         fixed={each.name: each.topics for each in fixed} if fixed else None,
         reliable=reliable,
         leave_out=reliable and random.random() < 0.8,
+        publisher_order=random.random() < 0.8,
         lease_ns=random.randrange(200 * MS, 3 * SECOND),
         retry_ns=random.randrange(30 * MS, 400 * MS),
         poll_ns=random.randrange(200 * MS, 2 * SECOND),

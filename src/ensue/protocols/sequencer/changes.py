@@ -42,7 +42,7 @@ class ChangeStage(Stage):
         if self.config.fixed is not None:
             self._refuse(subscriber, frame.number, "subscriptions are fixed")
             return
-        if not topics:
+        if not topics or not self._may_host(topics, subscriber, frame.number):
             return
         first, last = self.placement.span(topics)
         if first != self.stage:
@@ -67,8 +67,9 @@ class ChangeStage(Stage):
                 )
             )
 
-    def _on_change(self, frame: ChangeFill, _neighbour: str, _now_ns: int) -> None:
-        self._change(frame)
+    def _on_change(self, frame: ChangeFill, source: str, _now_ns: int) -> None:
+        if self._from_below(source) and self.stage <= frame.last < len(self.placement.nodes):
+            self._change(frame)
 
     def _on_change_repeat(self, frame: ChangeRepeat, _first: str, _now_ns: int) -> None:
         self._answer_change_again(frame.subscriber, frame.number)
@@ -93,7 +94,7 @@ class ChangeStage(Stage):
             # whoever joined just now depends on: it has not seen the previous one.
             self._group_cache.pop(topic, None)
             if self.placement.stage(topic) == self.stage:
-                entries[topic] = self._counter(topic)[0]
+                entries[topic] = self._counters.get(topic)[0]
         if frame.last == self.stage:
             record = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
             self._changes_done[subscriber] = record

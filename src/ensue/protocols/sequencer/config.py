@@ -23,6 +23,10 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether lost notifications can be had again from the ENS."""
     leave_out: bool = True
     """Leave stamp entries out that have not changed since the topic's previous event."""
+    publisher_order: bool = True
+    """A publisher's events keep their order across topics, so that order is causal: a request to
+    another node waits for the stamps of all earlier ones. False: only within a topic, and
+    requests to different nodes don't wait for each other."""
     durable: bool = True
     """False: nothing is persisted, for a chain that lives and dies with one process."""
     lease_ns: int = 10 * SECOND_NS
@@ -44,7 +48,8 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     missing_max: int = 65_536
     """Slots given up that a subscriber remembers, to tell a late event from a repeated one."""
     topics_max: int = 1_000_000
-    """Topics a node hosts."""
+    """Topics a node knows. This limit and the next are looked at where a request enters the chain;
+    what a neighbour passes on is always carried out."""
     clients_max: int = 100_000
     """Publishers, and subscribers, that a node remembers. Beyond, it forgets those that have
     nothing open and no topic here; if there are none, newcomers are refused."""

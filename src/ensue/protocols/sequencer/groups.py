@@ -9,44 +9,79 @@ left out. That memory is volatile on purpose: without it everything counts as ch
 always right, only longer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-__all__ = ["Counter", "Group", "Groups"]
+__all__ = ["Counter", "Counters", "Group", "Groups"]
 
 Counter = list[int]
-"""One mutable number, shared by everything that reads it."""
+"""How many events a topic has had here, and the tick at which that last changed."""
+
+
+class Counters:
+    """The counters of one node, and which of them changed most recently.
+
+    A tick is one change of one counter. Since stamps leave out what has not changed, what a stamp
+    costs should depend on what has: the topics are kept in the order of their last change.
+    """
+
+    __slots__ = ("by_topic", "recent", "tick")
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, Counter] = {}
+        self.recent: dict[str, None] = {}
+        """Topics by their last change, the latest last."""
+        self.tick = 0
+
+    def get(self, topic: str) -> Counter:
+        """Return a topic's counter."""
+        counter = self.by_topic.get(topic)
+        if counter is None:
+            counter = self.by_topic[topic] = [0, 0]
+        return counter
+
+    def set(self, topic: str, counter: Counter, count: int) -> None:
+        """Change a topic's counter."""
+        counter[0] = count
+        self.tick = counter[1] = self.tick + 1
+        self.recent.pop(topic, None)
+        self.recent[topic] = None
 
 
 class Group:
     """The part of one topic's group that this node puts into its stamps."""
 
-    __slots__ = ("counters", "last", "names", "own", "sent")
+    __slots__ = ("last", "members", "own", "tick")
 
-    def __init__(self, own: Counter, names: list[str], counters: list[Counter], last: int) -> None:
+    def __init__(self, own: Counter, members: Mapping[str, Counter], last: int) -> None:
         self.own = own
         """The topic's own counter."""
-        self.names = names
-        self.counters = counters
+        self.members = members
         self.last = last
         """The last stage that the topic's requests have to visit."""
-        self.sent: list[int] | None = None
-        """The values of the topic's previous stamp; None: the next one must be whole."""
+        self.tick: int | None = None
+        """When the topic's previous stamp was made; None: the next one must be whole."""
 
-    def fill(self, entries: dict[str, int], *, whole: bool) -> None:
+    def fill(self, entries: dict[str, int], counters: Counters, *, whole: bool) -> None:
         """Add this node's entries to a stamp, leaving out what has not changed unless `whole`.
 
         Zero entries are always left out: there is nothing to wait for.
         """
-        values = [counter[0] for counter in self.counters]
-        sent = self.sent
-        self.sent = values
-        if whole or sent is None:
+        since, members = self.tick, self.members
+        self.tick = counters.tick
+        if whole or since is None:
+            entries.update({name: counter[0] for name, counter in members.items() if counter[0]})
+        elif counters.tick - since > len(members):
             entries.update(
-                {name: value for name, value in zip(self.names, values, strict=True) if value}
+                {name: counter[0] for name, counter in members.items() if counter[1] > since}
             )
-        elif values != sent:
-            changes = zip(self.names, values, sent, strict=True)
-            entries.update({name: value for name, value, before in changes if value != before})
+        else:
+            # Fewer changes than members: walk back through the changes instead.
+            for name in reversed(counters.recent):
+                if counters.by_topic[name][1] <= since:
+                    break
+                counter = members.get(name)
+                if counter is not None:
+                    entries[name] = counter[0]
 
 
 class Groups:

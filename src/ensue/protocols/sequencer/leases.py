@@ -61,7 +61,7 @@ class Lease:
     @property
     def key(self) -> str:
         """The key of the persisted record."""
-        return f"lease/{self.number}/{self.origin}/{self.publisher}"
+        return f"lease/{self.number}/{len(self.origin)}/{self.origin}/{self.publisher}"
 
     def record(self) -> LeaseRecord:
         """Return what to persist."""

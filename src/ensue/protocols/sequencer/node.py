@@ -156,7 +156,7 @@ class SequencerNode(ChangeStage):
                 self._repeated(publisher, known, number)
             elif number >= frame.settled + self.config.window:
                 break  # Too many are open: it will be repeated.
-            elif topic not in self._group_cache and not self._may_host(topic, publisher, number):
+            elif topic not in self._group_cache and not self._may_stamp(topic, publisher, number):
                 break
             elif number > known.next:
                 known.early[number] = topic
@@ -167,7 +167,16 @@ class SequencerNode(ChangeStage):
         if self.config.durable:
             self._persist(f"publisher/{publisher}", INT.encode(known.next))
 
+    def _may_stamp(self, topic: str, publisher: str, number: int) -> bool:
+        """Tell whether a topic seen for the first time may be stamped here."""
+        if self.placement.knows(topic) and self.placement.stage(topic) != self.stage:
+            self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
+            return False
+        return self._may_host((topic,), publisher, number)
+
     def _forget_settled(self, publisher: str, known: _Publisher, settled: int) -> None:
+        """Nobody will ask again below a settled number, nor for one that was refused."""
+        known.next = max(known.next, settled)
         while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
             del known.elsewhere[first]
             self._persist(f"elsewhere/{first}/{publisher}", None)
@@ -177,10 +186,11 @@ class SequencerNode(ChangeStage):
     ) -> None:
         known.next = number + 1
         group = self._group_cache.get(topic) or self._group(topic)
-        group.own[0] = slot = group.own[0] + 1
+        slot = group.own[0] + 1
+        self._counters.set(topic, group.own, slot)
         entries = {topic: slot}
-        whole = group.sent is None or not self.config.leave_out
-        group.fill(entries, whole=whole)
+        whole = group.tick is None or not self.config.leave_out
+        group.fill(entries, self._counters, whole=whole)
         if self.config.durable:
             self._persist(f"counter/{topic}", INT.encode(slot))
         if group.last == self.stage:
@@ -200,12 +210,15 @@ class SequencerNode(ChangeStage):
             )
         )
 
-    def _on_fill(self, frame: Fill, _neighbour: str, now_ns: int) -> None:
-        topic = frame.topic
-        self._learn(topic, frame.stamp.entries[topic])
+    def _on_fill(self, frame: Fill, source: str, now_ns: int) -> None:
+        topic, slot = frame.topic, frame.stamp.entries.get(frame.topic)
+        valid = slot is not None and self.stage <= frame.last < len(self.placement.nodes)
+        if slot is None or not valid or not self._from_below(source):
+            return  # Nothing that a neighbour would send.
+        self._learn(topic, slot)
         group = self._group_cache.get(topic) or self._group(topic)
         stamp = Stamp(dict(frame.stamp.entries), frame.stamp.whole)
-        group.fill(stamp.entries, whole=stamp.whole)
+        group.fill(stamp.entries, self._counters, whole=stamp.whole)
         if frame.last == self.stage:
             self._complete(frame.publisher, frame.origin, frame.number, topic, stamp, now_ns)
         else:
@@ -287,7 +300,7 @@ class SequencerNode(ChangeStage):
     def _restore(self, key: str, value: bytes, now_ns: int) -> None:
         kind, _, rest = key.partition("/")
         if kind == "counter":
-            self._counter(rest)[0] = INT.decode(value)
+            self._counters.get(rest)[0] = INT.decode(value)
         elif kind == "publisher":
             self._publisher(rest).next = INT.decode(value)
         elif kind == "elsewhere":

@@ -75,6 +75,10 @@ class Placement:
             self._hashed[topic] = stage
         return stage
 
+    def knows(self, topic: str) -> bool:
+        """Tell whether a topic has a place."""
+        return not self.closed or topic in self._stages
+
     def node(self, topic: str) -> str:
         """Return the name of the node that hosts a topic."""
         return self.nodes[self.stage(topic)]

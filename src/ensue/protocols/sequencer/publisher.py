@@ -2,8 +2,10 @@
 
 What it guarantees
 - Events are stamped in the order they were published, whatever their topics: a request to another
-  node waits until all earlier ones have their stamps. Requests to one node are pipelined.
-- Every event is settled: out for good, or void (its lease ran out; nobody saw it and nobody will).
+  node waits until all earlier ones have their stamps. Requests to one node are pipelined. Without
+  `publisher_order` this holds within a topic only, and no node waits for another.
+- Every event is settled: out for good, or void (its lease ran out, or a node refused it; nobody saw
+  it and nobody will).
 - After a crash it goes on with the same request numbers, so nothing is stamped twice.
 
 States of an event: waiting -> requested -> stamped -> settled.
@@ -49,6 +51,19 @@ class _Outgoing:
         """When to repeat the request or the broadcast."""
 
 
+class _Lane:
+    """Events that are stamped in the order they were published: all, or those of one origin."""
+
+    __slots__ = ("origin", "requested", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Outgoing] = deque()
+        self.requested: dict[int, _Outgoing] = {}
+        """In flight at one origin, by number, in the order they are due."""
+        self.origin = ""
+        """The origin that the requests in flight went to."""
+
+
 class Publisher:
     """One publisher. Command: `publish`. `records` is what an earlier incarnation persisted."""
 
@@ -72,19 +87,16 @@ class Publisher:
         self._by_request: dict[tuple[str, int], _Outgoing] = {}
         self._unsettled: dict[str, dict[int, None]] = {}
         """Origin to its unsettled request numbers, rising."""
-        self._waiting: deque[_Outgoing] = deque()
-        self._requested: dict[int, _Outgoing] = {}
-        """In flight at one origin, by number."""
-        self._origin = ""
-        """The origin that the requests in flight went to."""
+        self._lanes: dict[str, _Lane] = {}
         self._stamped: dict[str, _Outgoing] = {}
-        """Broadcast and not yet answered, by id, in order of due time."""
+        """Broadcast and not yet answered, by id, in the order they are due."""
         self._owed: dict[tuple[str, str], list[int]] = {}
         """By node and origin: settled requests that the node has not been told of."""
         self._confirm_due_ns: int | None = None
         self._effects: list[Effect] = []
         self._restore(records or {})
-        self._request(now_ns)
+        for lane in self._lanes.values():
+            self._request(lane, now_ns)
 
     @property
     def unsettled_count(self) -> int:
@@ -128,8 +140,7 @@ class Publisher:
             self._effects.append(Persist(f"sequence/{topic}", INT.encode(sequence)))
             self._effects.append(Persist(f"number/{origin}", INT.encode(number)))
         self._effects.append(Publish(event))
-        self._add(outgoing)
-        self._request(now_ns)
+        self._request(self._add(outgoing), now_ns)
         return event
 
     def confirm_all(self) -> None:
@@ -144,24 +155,19 @@ class Publisher:
             case Stamped(origin=origin, grants=grants):
                 for grant in grants:
                     self._grant(origin, grant.number, grant.stamp, source, now_ns)
-                self._request(now_ns)
+                self._request(self._lane(origin), now_ns)
             case Accepted(event=event_id):
                 self._settle(self._under_way.get(event_id), "", now_ns)
-                self._request(now_ns)
             case Taken(event=event_id):
                 self._settle(self._under_way.get(event_id), "void", now_ns)
-                self._request(now_ns)
             case Voided(origin=origin, numbers=numbers):
                 for number in numbers:
                     outgoing = self._by_request.get((origin, number))
                     if outgoing is not None:
                         outgoing.granted_by = source
                         self._settle(outgoing, "void", now_ns)
-                self._request(now_ns)
             case Refused(number=number, reason=reason):
-                outgoing = self._by_request.get((source, number))
-                if outgoing is not None:
-                    self._effects.append(Refuse((outgoing.event.topic,), reason))
+                self._refused(self._by_request.get((source, number)), reason, now_ns)
             case _:
                 pass  # Not for a publisher: a stray frame changes nothing.
 
@@ -169,9 +175,10 @@ class Publisher:
         """Repeat what got no answer in time; confirm what is settled."""
         if self._confirm_due_ns is not None and self._confirm_due_ns <= now_ns:
             self.confirm_all()
-        due = [outgoing for outgoing in self._requested.values() if outgoing.due_ns <= now_ns]
-        if due:
-            self._send_requests(due, now_ns)
+        for lane in self._lanes.values():
+            due = [each for each in lane.requested.values() if each.due_ns <= now_ns]
+            if due:
+                self._send_requests(lane, sorted(due, key=lambda each: each.number), now_ns)
         for event_id, outgoing in list(self._stamped.items()):
             if outgoing.due_ns > now_ns:
                 break
@@ -181,7 +188,13 @@ class Publisher:
 
     def next_timer_ns(self) -> int | None:
         """Return when something is to be repeated or confirmed."""
-        dues = [next(iter(these.values())).due_ns for these in self._tables() if these]
+        dues = [
+            next(iter(lane.requested.values())).due_ns
+            for lane in self._lanes.values()
+            if lane.requested
+        ]
+        if self._stamped:
+            dues.append(next(iter(self._stamped.values())).due_ns)
         if self._confirm_due_ns is not None:
             dues.append(self._confirm_due_ns)
         return min(dues, default=None)
@@ -191,59 +204,59 @@ class Publisher:
         effects, self._effects = self._effects, []
         return effects
 
-    def _tables(self) -> tuple[Mapping[int, _Outgoing], Mapping[str, _Outgoing]]:
-        return self._requested, self._stamped
+    def _lane(self, origin: str) -> _Lane:
+        """Return the lane of an origin's events: the one there is, or its own."""
+        key = "" if self.config.publisher_order else origin
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
+        return lane
 
-    def _add(self, outgoing: _Outgoing) -> None:
+    def _add(self, outgoing: _Outgoing) -> _Lane:
         self._under_way[outgoing.event.id] = outgoing
         self._by_request[outgoing.origin, outgoing.number] = outgoing
         self._unsettled.setdefault(outgoing.origin, {})[outgoing.number] = None
-        self._waiting.append(outgoing)
+        lane = self._lane(outgoing.origin)
+        lane.waiting.append(outgoing)
+        return lane
 
-    def _request(self, now_ns: int) -> None:
+    def _request(self, lane: _Lane, now_ns: int) -> None:
         """Ask for the stamps that may be asked for now, in one frame."""
-        if not self._waiting:
-            return
         run: list[_Outgoing] = []
-        while self._waiting and len(self._requested) < self.config.window:
-            outgoing = self._waiting[0]
+        while lane.waiting:
+            outgoing = lane.waiting[0]
             if outgoing.granted_by or outgoing.event.id not in self._under_way:
                 # Stamped or settled by an answer to what was sent before a restart.
-                self._waiting.popleft()
+                lane.waiting.popleft()
                 continue
-            if self._requested and outgoing.origin != self._origin:
+            if lane.requested and outgoing.origin != lane.origin:
                 # Its place in the order is only certain to be later once all earlier ones
                 # have theirs; requests to one node keep their order on the way.
                 break
             if outgoing.number >= self._settled(outgoing.origin) + self.config.window:
                 break  # The node would not take it yet.
-            self._waiting.popleft()
-            self._origin = outgoing.origin
-            self._requested[outgoing.number] = outgoing
+            lane.waiting.popleft()
+            lane.origin = outgoing.origin
+            lane.requested[outgoing.number] = outgoing
             run.append(outgoing)
         if run:
-            self._send_requests(run, now_ns)
+            self._send_requests(lane, run, now_ns)
 
-    def _send_requests(self, due: Sequence[_Outgoing], now_ns: int) -> None:
-        """Send requests to the current origin as runs of consecutive numbers."""
-        settled = self._settled(self._origin)
-        if len(due) == 1:
-            outgoing = due[0]
-            outgoing.due_ns = now_ns + self.config.retry_ns
-            topics: tuple[str, ...] = (outgoing.event.topic,)
-            frame = StampRequest(number=outgoing.number, topics=topics, settled=settled)
-            self._effects.append(Send(self._origin, frame))
-            return
-        start = 0
+    def _send_requests(self, lane: _Lane, due: Sequence[_Outgoing], now_ns: int) -> None:
+        """Send requests, or send them again, as runs of consecutive numbers."""
+        settled = self._settled(lane.origin)
+        topics: list[str] = []
         for index, outgoing in enumerate(due):
+            number = outgoing.number
             outgoing.due_ns = now_ns + self.config.retry_ns
-            following = due[index + 1].number if index + 1 < len(due) else None
-            if following == outgoing.number + 1:
+            lane.requested[number] = lane.requested.pop(number)
+            topics.append(outgoing.event.topic)
+            if index + 1 < len(due) and due[index + 1].number == number + 1:
                 continue
-            topics = tuple(each.event.topic for each in due[start : index + 1])
-            frame = StampRequest(number=due[start].number, topics=topics, settled=settled)
-            self._effects.append(Send(self._origin, frame))
-            start = index + 1
+            first = number - len(topics) + 1
+            frame = StampRequest(number=first, topics=tuple(topics), settled=settled)
+            self._effects.append(Send(lane.origin, frame))
+            topics = []
 
     def _settled(self, origin: str) -> int:
         """Return the lowest number not settled at an origin."""
@@ -256,15 +269,33 @@ class Publisher:
         outgoing = self._by_request.get((origin, number))
         if outgoing is None or outgoing.granted_by:
             return  # Settled or stamped before: this is a repeated answer.
-        if self._requested.get(number) is outgoing:
-            del self._requested[number]
+        self._no_longer_requested(outgoing)
         outgoing.granted_by = source
         outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
         outgoing.due_ns = now_ns + self.config.retry_ns
         self._stamped[outgoing.event.id] = outgoing
         self._effects.append(Broadcast(outgoing.event))
 
-    def _settle(self, outgoing: _Outgoing | None, verdict: str, now_ns: int) -> None:
+    def _no_longer_requested(self, outgoing: _Outgoing) -> None:
+        requested = self._lane(outgoing.origin).requested
+        # The lane may be at another origin, where the same number is another request.
+        if requested.get(outgoing.number) is outgoing:
+            del requested[outgoing.number]
+
+    def _refused(self, outgoing: _Outgoing | None, reason: str, now_ns: int) -> None:
+        if outgoing is None or outgoing.granted_by:
+            return
+        self._effects.append(Refuse((outgoing.event.topic,), reason))
+        self._settle(outgoing, "void", now_ns, reason)
+        # The node passed over what came behind it; it has to learn that it need not wait.
+        lane = self._lane(outgoing.origin)
+        if lane.requested:
+            again = sorted(lane.requested.values(), key=lambda each: each.number)
+            self._send_requests(lane, again, now_ns)
+
+    def _settle(
+        self, outgoing: _Outgoing | None, verdict: str, now_ns: int, reason: str = ""
+    ) -> None:
         if outgoing is None:
             return
         event_id = outgoing.event.id
@@ -272,13 +303,15 @@ class Publisher:
         del self._by_request[outgoing.origin, outgoing.number]
         del self._unsettled[outgoing.origin][outgoing.number]
         self._stamped.pop(event_id, None)
-        if self._requested.get(outgoing.number) is outgoing:
-            del self._requested[outgoing.number]
+        self._no_longer_requested(outgoing)
         if self.config.durable:
             self._effects.append(Persist(f"event/{outgoing.place}", None))
         if outgoing.granted_by:
             self._owe_confirmation(outgoing, now_ns)
-        self._effects.append(Settle(outgoing.event, verdict))
+        self._effects.append(Settle(outgoing.event, verdict, reason))
+        lane = self._lane(outgoing.origin)
+        if lane.waiting:
+            self._request(lane, now_ns)
 
     def _owe_confirmation(self, outgoing: _Outgoing, now_ns: int) -> None:
         """Confirm several at a time, and well within their leases.

@@ -4,12 +4,12 @@ Two kinds of requests travel the chain, changes of subscription (`changes`) and 
 read and write what is here, one request at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Refused
-from ensue.protocols.sequencer.groups import Counter, Group, Groups
+from ensue.protocols.sequencer.groups import Counters, Group, Groups
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT
 
@@ -24,7 +24,7 @@ class Stage:
         self.placement = placement
         self.config = config
         self.stage = placement.nodes.index(name)
-        self._counters: dict[str, Counter] = {}
+        self._counters = Counters()
         """Hosted topics: how many events. Topics of lower stages: how many have passed here."""
         self._groups = Groups(config.groups)
         self._group_cache: dict[str, Group] = {}
@@ -48,36 +48,39 @@ class Stage:
             here = [partner for partner in partners if stage(partner) <= self.stage]
         else:
             here = [partner for partner in partners if stage(partner) == self.stage]
-        counters = [self._counter(name) for name in here]
-        group = Group(self._counter(topic), here, counters, max(last, self.stage))
+        members = {name: self._counters.get(name) for name in here}
+        group = Group(self._counters.get(topic), members, max(last, self.stage))
         self._group_cache[topic] = group
         return group
 
-    def _counter(self, topic: str) -> Counter:
-        counter = self._counters.get(topic)
-        if counter is None:
-            counter = self._counters[topic] = [0]
-        return counter
-
     def _learn(self, topic: str, count: int) -> None:
         """Note how many events of a lower stage's topic have passed here."""
-        counter = self._counter(topic)
+        counter = self._counters.get(topic)
         if count > counter[0]:
-            counter[0] = count
+            self._counters.set(topic, counter, count)
             if self.config.durable:
                 self._persist(f"counter/{topic}", INT.encode(count))
 
     def _hosts_any(self, topics: Sequence[str]) -> bool:
         return any(self.placement.stage(topic) == self.stage for topic in topics)
 
-    def _may_host(self, topic: str, publisher: str, number: int) -> bool:
-        if self.placement.stage(topic) != self.stage:
-            self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
-            return False
-        if topic not in self._counters and len(self._counters) >= self.config.topics_max:
-            self._refuse(publisher, number, "topics_max")
+    def _may_host(self, topics: Iterable[str], client: str, number: int) -> bool:
+        """Tell whether a client may use topics here; it is told if not."""
+        fresh = 0
+        for topic in topics:
+            if not self.placement.knows(topic):
+                self._refuse(client, number, f"{topic!r} has no place on this chain")
+                return False
+            here = self.placement.stage(topic) == self.stage
+            fresh += here and topic not in self._counters.by_topic
+        if fresh and len(self._counters.by_topic) + fresh > self.config.topics_max:
+            self._refuse(client, number, "topics_max")
             return False
         return True
+
+    def _from_below(self, source: str) -> bool:
+        """Tell whether a frame comes from the neighbour that passes requests on to this node."""
+        return self.stage > 0 and source == self.placement.nodes[self.stage - 1]
 
     def _refuse(self, client: str, number: int, reason: str) -> None:
         self._effects.append(Send(client, Refused(number=number, reason=reason)))

@@ -150,6 +150,7 @@ class Subscriber:
 
     def acknowledge(self, position: int) -> None:
         """Say that every event up to a position has been handled."""
+        position = min(position, self._delivered)
         handled: dict[str, int] = {}
         while self._unacknowledged and self._unacknowledged[0][0] <= position:
             _, topic, slot = self._unacknowledged.popleft()
@@ -174,7 +175,7 @@ class Subscriber:
                     self._changed(self._change, cut, now_ns)
             case Refused(number=number, reason=reason):
                 if self._change is not None and self._change.number == number:
-                    self._refused(self._change, reason, source)
+                    self._refused(self._change, reason, source, now_ns)
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -355,7 +356,7 @@ class Subscriber:
             missed = (first_missed, cut)
         self._effects.append(Join(topic, missed))
 
-    def _refused(self, change: ChangeUnderWay, reason: str, source: str) -> None:
+    def _refused(self, change: ChangeUnderWay, reason: str, source: str, now_ns: int) -> None:
         """Give a change up: what was to be joined is not wanted any more."""
         self._change = None
         for topic in change.joining:
@@ -363,8 +364,9 @@ class Subscriber:
             self._queue.leave(topic)
             self._effects.append(Detach(topic))
         self._attaching = {}
+        self._effects.append(Refuse(change.joining, f"{source}: {reason}"))
+        self._begin_change(now_ns)
         self._persist_state()
-        self._effects.append(Refuse(change.new, f"{source}: {reason}"))
 
     def _drop(self, topic: str) -> None:
         """Forget a topic and tell the application and the ENS, if it was in effect."""
