@@ -64,11 +64,16 @@ def play(
     scenario: Scenario,
     seed: int,
     *,
-    encode: bool = False,
+    encode: bool | None = None,
     peer_frames: bool = False,
     roles: Roles | None = None,
 ) -> Outcome:
-    """Run a scenario with a seed to its end and judge it."""
+    """Run a scenario with a seed to its end and judge it.
+
+    `encode` overrides what the scenario says.
+    """
+    if encode is None:
+        encode = scenario.encode
     recorder = Recorder(f"{scenario.name}-{seed}", scenario.order, peer_frames=peer_frames)
     deployment = Deployment(scenario, seed, recorder=recorder, encode=encode, roles=roles)
     world = deployment.world

@@ -139,6 +139,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     clocks: dict[str, ClockConfig] = {}
     faults: Faults = Faults()
     vanish: tuple[Vanish, ...] = ()
+    encode: bool = False
+    """Send every frame as bytes, which exercises the wire and gives sizes to the trace."""
 
     def __post_init__(self) -> None:
         if self.order not in ("total", "none"):

@@ -222,6 +222,7 @@ class _Builder:
                 fixed={each.name: each.topics for each in subscribers} if groups == 2 else None,
                 reliable=table.reliable,
                 leave_out=table.reliable if table.leave_out is None else table.leave_out,
+                publisher_order=table.publisher_order,
                 lease_ns=table.lease,
                 retry_ns=table.retry,
                 poll_ns=table.poll,

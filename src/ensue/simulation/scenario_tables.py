@@ -115,6 +115,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
     groups: int = _SEQUENCER.groups
     reliable: bool = _SEQUENCER.reliable
     leave_out: bool | None = None
+    publisher_order: bool = _SEQUENCER.publisher_order
     lease: Duration = Duration(_SEQUENCER.lease_ns)
     retry: Duration = Duration(_SEQUENCER.retry_ns)
     poll: Duration = Duration(_SEQUENCER.poll_ns)

@@ -71,8 +71,9 @@ def draw(seed: int) -> Scenario:
         network=_network(random),
         disk=DiskConfig(sync=random.choice((Constant(0), Uniform(0, 5 * MS), _delay(random)))),
         clocks=_clocks(random, nodes),
-        faults=_faults(random, nodes, duration_ns),
+        faults=_faults(random, nodes, duration_ns, _slow_cuts(random, chain, subscribers)),
         vanish=vanish,
+        encode=random.random() < 0.2,
     )
 
 
@@ -197,7 +198,28 @@ def _clocks(random: Random, nodes: Sequence[str]) -> dict[str, ClockConfig]:
     }
 
 
-def _faults(random: Random, nodes: Sequence[str], duration_ns: int) -> Faults:
+def _slow_cuts(
+    random: Random, chain: Sequence[SequencerSpec], subscribers: Sequence[SubscriberSpec]
+) -> list[Clog]:
+    """Make the answers to all changes late, in half of the runs, while events go on arriving."""
+    if random.random() < 0.5:
+        return []
+    sources = tuple(node.name for node in chain)
+    return [
+        Clog(
+            sources=sources,
+            targets=(subscriber.name,),
+            from_ns=change.at_ns,
+            until_ns=change.at_ns + random.randrange(100 * MS, 1000 * MS),
+        )
+        for subscriber in subscribers
+        for change in subscriber.changes
+    ]
+
+
+def _faults(
+    random: Random, nodes: Sequence[str], duration_ns: int, slow_cuts: Sequence[Clog]
+) -> Faults:
     def count(most: int) -> range:
         return range(random.randint(1, most) if random.random() < 0.5 else 0)
 
@@ -216,7 +238,7 @@ def _faults(random: Random, nodes: Sequence[str], duration_ns: int) -> Faults:
                 side=group(), from_ns=start_ns, until_ns=end_ns, one_way=random.random() < 0.5
             )
         )
-    clogs = []
+    clogs = [*slow_cuts]
     if random.random() < 0.2:
         # Clog nodes one after the other and let them flow again in another order.
         for node in group():
