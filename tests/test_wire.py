@@ -12,7 +12,7 @@ from ensue.event import Event, Stamp
 from ensue.protocols import ens, link
 from ensue.protocols.core import Frame
 from ensue.protocols.sequencer import frames
-from ensue.simulation.deployment import FRAMES
+from ensue.protocols.sequencer.frames import FRAMES
 from ensue.wire import (
     COUNT_MAX,
     ENTRIES_MAX,

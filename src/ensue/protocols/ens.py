@@ -32,6 +32,7 @@ from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Persi
 from ensue.wire import Records
 
 __all__ = [
+    "FRAMES",
     "Accepted",
     "AttachRequest",
     "Attached",
@@ -94,7 +95,15 @@ class Notify(Frame, frozen=True, tag=7):
     event: Event
 
 
-EnsFrame = Put | Accepted | Taken | AttachRequest | Attached | DetachRequest | Notify
+FRAMES: tuple[type[Frame], ...] = (
+    Put,
+    Accepted,
+    Taken,
+    AttachRequest,
+    Attached,
+    DetachRequest,
+    Notify,
+)
 
 
 def request_for(effect: Broadcast | Attach | Detach) -> Frame:

@@ -21,7 +21,7 @@ from ensue.errors import ConfigurationError, RemoteProtocolError
 from ensue.protocols.core import Effect, Frame, Node, Persist, Send
 from ensue.wire import Codec, Records
 
-__all__ = ["LinkAck", "LinkConfig", "LinkData", "Linked"]
+__all__ = ["FRAMES", "LinkAck", "LinkConfig", "LinkData", "Linked"]
 
 
 class LinkData(Frame, frozen=True, tag=8):
@@ -36,6 +36,9 @@ class LinkAck(Frame, frozen=True, tag=9):
     """Every frame up to this number is safe here."""
 
     number: int
+
+
+FRAMES: tuple[type[Frame], ...] = (LinkData, LinkAck)
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):

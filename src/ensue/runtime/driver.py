@@ -120,21 +120,20 @@ class Driver(Generic[N]):
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         outcomes: list[Outcome] = []
         for effect in effects:
-            kind = type(effect)
-            if kind is Send:
-                self._port.send(effect.peer, effect.frame)  # type: ignore[union-attr]
-            elif kind is Broadcast or kind is Attach or kind is Detach:
-                self._ask(effect)  # type: ignore[arg-type]
-            elif kind is Persist:
+            if isinstance(effect, Send):
+                self._port.send(effect.peer, effect.frame)
+            elif isinstance(effect, Broadcast | Attach | Detach):
+                self._ask(effect)
+            elif isinstance(effect, Persist):
                 raise LocalProtocolError(
                     f"{self.node.name} wants to persist something, and has no store: "
                     "configure it with durable=False"
                 )
             else:
-                outcomes.append(effect)  # type: ignore[arg-type]
-                if kind is Publish:
+                outcomes.append(effect)
+                if type(effect) is Publish:
                     # Recorded in its place among the sends: it is published before it is sent.
-                    self._record(effect)  # type: ignore[arg-type]
+                    self._record(effect)
         for outcome in outcomes:
             if self._recorder is not None and type(outcome) is not Publish:
                 self._record(outcome)

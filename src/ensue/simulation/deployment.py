@@ -9,7 +9,6 @@ from hashlib import blake2b
 
 import msgspec
 
-from ensue.protocols import ens, link
 from ensue.protocols.core import Deliver, Node, Outcome
 from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
@@ -26,31 +25,7 @@ from ensue.simulation.scenario import Rate, Scenario, SubscriberSpec
 from ensue.simulation.world import World
 from ensue.wire import Codec
 
-__all__ = ["FRAMES", "Deployment", "Roles"]
-
-FRAMES = (
-    ens.Put,
-    ens.Accepted,
-    ens.Taken,
-    ens.AttachRequest,
-    ens.Attached,
-    ens.DetachRequest,
-    ens.Notify,
-    link.LinkData,
-    link.LinkAck,
-    frames.StampRequest,
-    frames.Fill,
-    frames.Stamped,
-    frames.Confirm,
-    frames.Repeat,
-    frames.Voided,
-    frames.ChangeRequest,
-    frames.ChangeFill,
-    frames.Changed,
-    frames.ChangeRepeat,
-    frames.Refused,
-)
-"""Everything that total order puts on a wire."""
+__all__ = ["Deployment", "Roles"]
 
 SECOND_NS = 1_000_000_000
 
@@ -87,7 +62,7 @@ class Deployment:
             [each.name for each in scenario.chain],
             topics={each.name: each.topics for each in scenario.chain},
         )
-        self._codec = Codec(FRAMES, topics=self.placement.topics)
+        self._codec = Codec(frames.FRAMES, topics=self.placement.topics)
         self._ens = [each.name for each in scenario.ens]
         self.world = World(
             seed,

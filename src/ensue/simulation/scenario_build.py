@@ -8,9 +8,9 @@ from ensue.errors import BadInput
 from ensue.protocols.ens import EnsConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import FRAMES
 from ensue.simulation.clocks import ClockConfig
 from ensue.simulation.delays import DelayModel
-from ensue.simulation.deployment import FRAMES
 from ensue.simulation.disks import DiskConfig
 from ensue.simulation.network import LinkDelay, NetworkConfig
 from ensue.simulation.queueing import QueueConfig

@@ -25,7 +25,7 @@ import msgspec
 
 from ensue.clock import Clock, SystemClock
 from ensue.errors import BadInput
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Send
 from ensue.protocols.ens import EnsConfig, Notify, TopicLog, request_for
 from ensue.transports.base import Capabilities, Receiver
 
@@ -149,11 +149,12 @@ class MemoryTransport:
         ens.receive(frame, source=source, now_ns=0)
         for effect in ens.take_effects():
             # An ENS that is not durable does nothing but send.
-            peer, answer = effect.peer, effect.frame  # type: ignore[union-attr]
-            if type(answer) is Notify:
-                self._notify(peer, answer)
+            assert isinstance(effect, Send)
+            answer = effect.frame
+            if isinstance(answer, Notify):
+                self._notify(effect.peer, answer)
             else:
-                self._queue.append((ENS, peer, answer))
+                self._queue.append((ENS, effect.peer, answer))
 
     def _notify(self, peer: str, frame: Notify) -> None:
         if self.options.loss and self._random.random() < self.options.loss:

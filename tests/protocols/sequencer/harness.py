@@ -33,6 +33,7 @@ from ensue.protocols.ens import EnsConfig, Notify, Put, TopicLog, request_for
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
+    FRAMES,
     Changed,
     ChangeFill,
     ChangeRepeat,
@@ -46,7 +47,6 @@ from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.simulation.deployment import FRAMES
 from ensue.wire import Codec
 
 __all__ = ["Net", "Parcel", "only", "sent"]

@@ -22,9 +22,11 @@ is answered with the same words.
 import msgspec
 
 from ensue.event import Stamp
+from ensue.protocols import ens, link
 from ensue.protocols.core import Frame
 
 __all__ = [
+    "FRAMES",
     "ChangeFill",
     "ChangeRepeat",
     "ChangeRequest",
@@ -34,7 +36,6 @@ __all__ = [
     "Grant",
     "Refused",
     "Repeat",
-    "SequencerFrame",
     "StampRequest",
     "Stamped",
     "Voided",
@@ -140,16 +141,19 @@ class Refused(Frame, frozen=True, tag=26):
     reason: str
 
 
-SequencerFrame = (
-    StampRequest
-    | Fill
-    | Stamped
-    | Confirm
-    | Repeat
-    | Voided
-    | ChangeRequest
-    | ChangeFill
-    | Changed
-    | ChangeRepeat
-    | Refused
+FRAMES: tuple[type[Frame], ...] = (
+    StampRequest,
+    Fill,
+    Stamped,
+    Confirm,
+    Repeat,
+    Voided,
+    ChangeRequest,
+    ChangeFill,
+    Changed,
+    ChangeRepeat,
+    Refused,
+    *ens.FRAMES,
+    *link.FRAMES,
 )
+"""Everything that total order puts on a wire."""
