@@ -138,7 +138,7 @@ class Publishing:
 
     def partners(self, topics: Sequence[str]) -> list[list[str]]:
         """Return the other topics that each topic is ordered with."""
-        return [self.node._group(topic).names for topic in topics]  # noqa: SLF001
+        return [list(self.node._group(topic).members) for topic in topics]  # noqa: SLF001
 
     def stamps(self, topics: Sequence[str]) -> Iterator[tuple[str, Stamp]]:
         """Publish on topics, one after the other, and yield each with its stamp."""
