@@ -146,11 +146,13 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
         output.print_lines(
             [line for line in total.report.sentences() if not line.startswith("valid")]
         )
+    # As it was called just now, which works also where it is not on the path.
+    ensue = sys.argv[0] if Path(sys.argv[0]).name == "ensue" else "ensue"
     output.print_lines(
         [
             f"The traces lie in {unordered.trace} and {total.trace}.",
-            f"Check them yourself: ensue check {total.trace} --order total",
-            f"                     ensue check {unordered.trace} --order total",
+            f"Check them yourself: {ensue} check {total.trace} --order total",
+            f"                     {ensue} check {unordered.trace} --order total",
         ]
     )
 
