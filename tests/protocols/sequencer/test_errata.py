@@ -449,7 +449,8 @@ def test_section_5_a_node_restarts_with_counters_groups_and_answered_requests(no
     net.restart(node)
     new = net.stage(node)
     assert new is not old
-    assert new._counters == old._counters
+    for topic in net.placement.topics:
+        assert new._counters.get(topic)[0] == old._counters.get(topic)[0]
     assert new._groups.subscriptions == old._groups.subscriptions
     assert new.open_count == old.open_count
     net.repeat(request)

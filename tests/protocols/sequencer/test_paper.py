@@ -288,7 +288,8 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     net.publish("P", "T3", "e'")
     net.settle()
     assert net.stamps["e'"] == Stamp({"T3": 1})
-    counters = {stage: net.stage(stage)._counters[f"T{stage[-1]}"][0] for stage in ("TM2", "TM3")}
+    stages = {"TM2": "T2", "TM3": "T3"}
+    counters = {name: net.stage(name)._counters.get(topic)[0] for name, topic in stages.items()}
     net.subscribe("k", "T3")
     (attach,) = net.arrivals()
     assert attach.frame == AttachRequest(topic="T3", from_slot=0)  # First ENSsubscribe(T3) …
@@ -308,7 +309,7 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     net.deliver(changed)  # … and k starts its clock for T3 at the cut.
     assert net.clock("k") == {"T2": 1, "T3": 1}
     assert net.arrivals() == []  # No dummy events.
-    after = {stage: net.stage(stage)._counters[f"T{stage[-1]}"][0] for stage in ("TM2", "TM3")}
+    after = {name: net.stage(name)._counters.get(topic)[0] for name, topic in stages.items()}
     assert after == counters
     net.publish("P", "T3", "e''")
     net.settle()
