@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.protocols.sequencer.harness import Net, sent
 
 from ensue.event import Event, Stamp
@@ -24,12 +25,16 @@ from ensue.protocols.sequencer.frames import (
     StampRequest,
     Voided,
 )
-from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.leases import Lease
+from ensue.protocols.sequencer.node import FORGET_TRIES, SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 
 PLACEMENT = Placement(
     ["low", "middle", "high"], topics={"low": ["a", "b"], "middle": ["c"], "high": ["d"]}
 )
+
+FILL = Fill(publisher="p", origin="low", number=1, topic="a", stamp=Stamp({"a": 1}), last=2)
+CHANGE = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 1}, last=2)
 
 
 def node(
@@ -98,11 +103,53 @@ def test_a_repeated_request_gets_the_same_stamp() -> None:
     ]
 
 
-def test_a_request_that_overtook_an_earlier_one_is_left_unanswered() -> None:
+def test_requests_that_overtook_an_earlier_one_are_stamped_in_order_once_it_comes() -> None:
     low = node()
-    assert ask(low, 2, "a") == []
-    assert ask(low, 1, "a") == [stamped({"a": 1})]
-    assert ask(low, 2, "a") == [stamped({"a": 2}, number=2)]
+    assert ask(low, 4, "b") == []
+    assert ask(low, 2, "a", "b") == []
+    assert ask(low, 1, "a") == [stamped({"a": 1}, {"a": 2}, {"b": 1}, {"b": 2})]
+    assert low._publishers["p"].early == {}
+    assert ask(low, 5, "a") == [stamped({"a": 3}, number=5)]
+
+
+def test_an_early_request_waits_for_every_gap_before_it() -> None:
+    low = node()
+    ask(low, 2, "a")
+    ask(low, 4, "a")
+    assert ask(low, 1, "a") == [stamped({"a": 1}, {"a": 2})]
+    assert ask(low, 3, "a") == [stamped({"a": 3}, {"a": 4}, number=3)]
+
+
+def test_an_early_request_that_is_repeated_is_stamped_once() -> None:
+    low = node()
+    ask(low, 2, "a")
+    ask(low, 2, "a")
+    assert ask(low, 1, "a") == [stamped({"a": 1}, {"a": 2})]
+    assert ask(low, 3, "a") == [stamped({"a": 3}, number=3)]
+
+
+def test_early_requests_of_publishers_are_apart() -> None:
+    low = node()
+    ask(low, 2, "a", publisher="p")
+    assert ask(low, 1, "a", publisher="q") == [stamped({"a": 1})]
+    assert ask(low, 1, "a", publisher="p") == [stamped({"a": 2}, {"a": 3})]
+
+
+def test_no_more_than_a_window_of_early_requests_is_kept() -> None:
+    low = node(window=4)
+    for number in range(9, 1, -1):
+        assert ask(low, number, "a") == []
+    assert set(low._publishers["p"].early) == {2, 3, 4}
+    assert ask(low, 1, "a") == [stamped(*({"a": slot} for slot in range(1, 5)))]
+    assert ask(low, 5, "a", settled=2) == [stamped({"a": 5}, number=5)]
+
+
+def test_a_number_that_was_settled_without_a_stamp_is_not_waited_for() -> None:
+    low = node(topics_max=1)
+    ask(low, 1, "a")
+    ask(low, 2, "b")
+    assert ask(low, 3, "a", settled=2) == []
+    assert ask(low, 4, "a", settled=3) == [stamped({"a": 2}, {"a": 3}, number=3)]
 
 
 def test_requests_beyond_the_window_are_left_unanswered() -> None:
@@ -116,11 +163,67 @@ def test_a_request_for_a_topic_hosted_elsewhere_is_refused() -> None:
     assert refusal == Refused(number=1, reason="'d' is not hosted by low")
 
 
-def test_a_new_publisher_beyond_clients_max_is_refused() -> None:
+def test_a_request_for_a_topic_without_a_place_is_refused() -> None:
+    closed = SequencerNode(name="low", placement=Placement(["low"], closed=True))
+    assert ask(closed, 1, "z") == [Refused(number=1, reason="'z' has no place on this chain")]
+
+
+def test_what_follows_a_refused_request_in_its_frame_is_left_unanswered() -> None:
+    low = node(topics_max=1)
+    assert ask(low, 1, "a", "b", "a") == [
+        Refused(number=2, reason="topics_max"),
+        stamped({"a": 1}),
+    ]
+
+
+def test_a_new_publisher_beyond_clients_max_is_refused_while_all_others_are_busy() -> None:
     low = node(clients_max=1)
     ask(low, 1, "a", publisher="p")
     assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason="clients_max")]
     assert ask(low, 2, "a", publisher="p") == [stamped({"a": 2}, number=2)]
+
+
+def test_a_publisher_with_nothing_open_makes_room_for_a_new_one() -> None:
+    disk, low = Disk(), node(clients_max=2)
+    request = StampRequest(number=1, topics=("a",), settled=1)
+    for name in ("busy", "idle"):
+        low.receive(request, source=name, now_ns=0)
+    low.receive(Confirm(origin="low", numbers=(1,), settled=2), source="idle", now_ns=0)
+    disk.drain(low)
+    assert "publisher/idle" in disk
+    low.receive(request, source="new", now_ns=0)
+    assert disk.drain(low) == [stamped({"a": 3})]
+    assert set(low._publishers) == {"busy", "new"}
+    assert "publisher/idle" not in disk
+
+
+def test_a_publisher_whose_stamp_is_completed_elsewhere_is_not_forgotten() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="ad")
+    ask(low, 1, "a", publisher="p")
+    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason="clients_max")]
+    assert ask(low, 1, "a", publisher="p") == [Repeat(publisher="p", number=1)]
+
+
+def test_a_forgotten_publisher_that_returns_is_taken_up_where_it_says_it_is() -> None:
+    low = node(clients_max=1)
+    ask(low, 1, "a", "a", publisher="p")
+    hear(low, Confirm(origin="low", numbers=(1, 2), settled=3), source="p")
+    ask(low, 1, "a", publisher="q")
+    hear(low, Confirm(origin="low", numbers=(1,), settled=2), source="q")
+    assert ask(low, 3, "a", publisher="p", settled=3) == [stamped({"a": 4}, number=3)]
+    assert set(low._publishers) == {"p"}
+
+
+def test_busy_publishers_in_front_do_not_hide_an_idle_one_for_ever() -> None:
+    """Only some are looked at for each newcomer, and others the next time."""
+    busy = [f"busy-{number}" for number in range(FORGET_TRIES)]
+    low = node(clients_max=len(busy) + 1)
+    for name in (*busy, "idle"):
+        ask(low, 1, "a", publisher=name)
+    hear(low, Confirm(origin="low", numbers=(1,), settled=2), source="idle")
+    assert ask(low, 1, "a", publisher="new") == [Refused(number=1, reason="clients_max")]
+    assert ask(low, 1, "a", publisher="new") == [stamped({"a": len(busy) + 2})]
 
 
 def test_a_new_topic_beyond_topics_max_is_refused() -> None:
@@ -163,9 +266,8 @@ def test_a_node_with_nothing_to_add_passes_a_stamp_on_in_its_place() -> None:
 
 def test_the_last_node_adds_its_counters_and_answers_the_publisher() -> None:
     high = node("high")
-    hear(
-        high, ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
-    )
+    joined = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
+    hear(high, joined, source="middle")
     ask(high, 1, "d", "d", publisher="q")
     fill = Fill(publisher="p", origin="low", number=7, topic="a", stamp=Stamp({"a": 1}), last=2)
     assert hear(high, fill, source="middle") == [stamped({"a": 1, "d": 2}, number=7)]
@@ -173,9 +275,8 @@ def test_the_last_node_adds_its_counters_and_answers_the_publisher() -> None:
 
 def test_a_node_learns_from_what_passes_how_far_lower_topics_are() -> None:
     high = node("high")
-    hear(
-        high, ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
-    )
+    joined = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
+    hear(high, joined, source="middle")
     fill = Fill(publisher="p", origin="low", number=1, topic="a", stamp=Stamp({"a": 5}), last=2)
     hear(high, fill, source="middle")
     assert ask(high, 1, "d") == [stamped({"d": 1, "a": 5}, origin="high")]
@@ -198,6 +299,51 @@ def test_a_repeated_request_is_answered_by_the_node_that_completed_it() -> None:
     (send,) = [each for each in low.take_effects() if isinstance(each, Send)]
     assert (send.peer, send.frame) == ("high", Repeat(publisher="p", number=1))
     assert hear(high, send.frame, source="low") == answer
+
+
+ODD_FILLS = {
+    "from a client": ("client", FILL),
+    "from a node that is no neighbour": ("low", FILL),
+    "from itself": ("high", FILL),
+    "without its own entry": ("middle", replace(FILL, stamp=Stamp({"d": 1}))),
+    "that should have ended below": ("middle", replace(FILL, last=1)),
+    "that goes beyond the chain": ("middle", replace(FILL, last=3)),
+}
+
+
+@pytest.mark.parametrize(("source", "fill"), ODD_FILLS.values(), ids=ODD_FILLS)
+def test_a_stamp_that_no_neighbour_below_would_send_is_ignored(source: str, fill: Fill) -> None:
+    high = node("high")
+    high.receive(fill, source=source, now_ns=0)
+    assert list(high.take_effects()) == []
+    assert high.open_count == 0
+    assert high._counters.get("a")[0] == 0
+
+
+ODD_CHANGES = {
+    "from a client": ("client", CHANGE),
+    "from a node that is no neighbour": ("low", CHANGE),
+    "from itself": ("high", CHANGE),
+    "that should have ended below": ("middle", replace(CHANGE, last=1)),
+    "that goes beyond the chain": ("middle", replace(CHANGE, last=3)),
+}
+
+
+@pytest.mark.parametrize(("source", "fill"), ODD_CHANGES.values(), ids=ODD_CHANGES)
+def test_a_change_that_no_neighbour_below_would_send_is_ignored(
+    source: str, fill: ChangeFill
+) -> None:
+    high = node("high")
+    high.receive(fill, source=source, now_ns=0)
+    assert list(high.take_effects()) == []
+    assert high._groups.subscriptions == {}
+    assert high._counters.get("a")[0] == 0
+
+
+def test_the_first_node_of_a_chain_has_no_neighbour_below() -> None:
+    low = node("low")
+    assert hear(low, FILL, source="high") == []
+    assert hear(low, CHANGE, source="high") == []
 
 
 def test_a_repetition_that_overtook_its_stamp_is_not_answered() -> None:
@@ -286,11 +432,71 @@ def test_a_change_is_refused_while_subscriptions_are_fixed() -> None:
     assert change(low, 1, new="ab") == [Refused(number=1, reason="subscriptions are fixed")]
 
 
-def test_a_new_subscriber_beyond_clients_max_is_refused() -> None:
+def test_a_change_to_a_topic_without_a_place_is_refused() -> None:
+    closed = SequencerNode(name="low", placement=Placement(["low"], closed=True))
+    assert change(closed, 1, new="z") == [
+        Refused(number=1, reason="'z' has no place on this chain")
+    ]
+
+
+def test_a_change_to_more_topics_than_topics_max_is_refused_and_changes_nothing() -> None:
+    low = node(topics_max=1)
+    assert change(low, 1, new="ab") == [Refused(number=1, reason="topics_max")]
+    assert low._counters.by_topic == {}
+    assert low._groups.subscriptions == {}
+    assert change(low, 2, new="a") == [Changed(number=2, cut={"a": 0})]
+    assert change(low, 3, old="a", new="ab") == [Refused(number=3, reason="topics_max")]
+
+
+def test_topics_of_other_nodes_do_not_count_where_a_change_enters() -> None:
+    low = node(topics_max=1)
+    (fill,) = change(low, 1, new="acd")
+    assert isinstance(fill, ChangeFill)
+
+
+def test_a_new_subscriber_beyond_clients_max_is_refused_while_nobody_has_left() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a", subscriber="s")
     assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
     assert change(low, 2, old="a", new="b", subscriber="s") == [Changed(number=2, cut={"b": 0})]
+
+
+def test_the_subscriber_that_left_longest_ago_makes_room_for_a_new_one() -> None:
+    disk, low = Disk(), node(clients_max=3)
+    for name in ("stays", "left first", "left last"):
+        low.receive(ChangeRequest(number=1, old=(), new=("a",)), source=name, now_ns=0)
+    for name in ("left first", "left last"):
+        low.receive(ChangeRequest(number=2, old=("a",), new=()), source=name, now_ns=0)
+    low.receive(ChangeRequest(number=1, old=(), new=("a",)), source="new", now_ns=0)
+    disk.drain(low)
+    assert set(low._changes_seen) == {"stays", "left last", "new"}
+    known = {key.partition("/")[2] for key in disk if key.startswith(("subscription/", "change/"))}
+    assert known == {"stays", "left last", "new"}
+
+
+def test_a_subscriber_that_came_back_has_not_left() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="a")
+    change(low, 2, old="a")
+    change(low, 3, new="a")
+    assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+
+
+def test_a_restarted_node_knows_who_has_left() -> None:
+    disk, low = Disk(), node(clients_max=1)
+    low.receive(ChangeRequest(number=1, old=(), new=("a",)), source="s", now_ns=0)
+    low.receive(ChangeRequest(number=2, old=("a",), new=()), source="s", now_ns=0)
+    disk.drain(low)
+    again = node(records=disk, clients_max=1)
+    assert change(again, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]
+
+
+def test_limits_are_looked_at_where_a_request_enters_and_not_again() -> None:
+    """What a neighbour passes on is carried out: the stages below have done so already."""
+    high = node("high", clients_max=1, topics_max=1)
+    change(high, 1, new="d", subscriber="other")
+    assert hear(high, CHANGE, source="middle") == [Changed(number=1, cut={"a": 1, "d": 0})]
+    assert set(high._changes_seen) == {"other", "s"}
 
 
 # -- Leases -----------------------------------------------------------------------------------------
@@ -383,7 +589,7 @@ def test_everything_is_persisted_before_it_is_sent() -> None:
     low = node()
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     keys = {effect.key for effect in low.take_effects() if isinstance(effect, Persist)}
-    assert keys == {"counter/a", "publisher/p", "lease/1/low/p"}
+    assert keys == {"counter/a", "publisher/p", "lease/1/3/low/p"}
 
 
 def test_a_restarted_node_answers_as_before() -> None:
@@ -418,6 +624,14 @@ def test_a_restarted_node_starts_leases_anew() -> None:
         now_ns=1000,
     )
     assert again.next_timer_ns() == 1100
+
+
+def test_leases_of_names_with_slashes_have_records_of_their_own() -> None:
+    keys = {
+        Lease(publisher, origin, 1, "t", Stamp({"t": 1}), 0).key
+        for publisher, origin in (("b/c", "a"), ("c", "a/b"))
+    }
+    assert len(keys) == 2
 
 
 def test_a_settled_request_leaves_no_record_but_the_counters() -> None:
