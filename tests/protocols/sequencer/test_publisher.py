@@ -1,14 +1,16 @@
 """A publisher: every event gets a stamp, goes out, and is settled."""
 
+from random import Random
+
 import pytest
 from tests.protocols.sequencer.harness import Net, Parcel
 
 from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.core import Frame, Publish, Refuse, Settle
+from ensue.protocols.core import Frame, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Put
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Confirm, Stamped, StampRequest
-from ensue.protocols.sequencer.publisher import Publisher
+from ensue.protocols.sequencer.frames import Confirm, Refused, Stamped, StampRequest
+from ensue.protocols.sequencer.publisher import CONFIRM_BATCH, Publisher
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
@@ -71,6 +73,52 @@ def test_a_request_to_another_node_waits_until_all_earlier_ones_are_stamped() ->
     assert requests(net.under_way) == [("high", 1, ("c",))]
     net.settle()
     assert [event for event, _ in net.settled("p")] == ["e1", "e2", "e3"]
+
+
+def test_without_publisher_order_requests_to_different_nodes_are_pipelined() -> None:
+    net = Net(CHAIN, config=SequencerConfig(publisher_order=False))
+    for number, topic in enumerate("acac"):
+        net.publish("p", topic, f"e{number}")
+    assert requests(net.under_way) == [
+        ("low", 1, ("a",)),
+        ("high", 1, ("c",)),
+        ("low", 2, ("a",)),
+        ("high", 2, ("c",)),
+    ]
+    net.settle()
+    assert sorted(net.settled("p")) == [(f"e{number}", "") for number in range(4)]
+
+
+def test_without_publisher_order_a_lost_request_holds_no_other_node_up() -> None:
+    net = Net(CHAIN, config=SequencerConfig(publisher_order=False))
+    net.subscribe("s", "a", "c")
+    net.settle()
+    net.publish("p", "c", "e1")
+    net.drop(StampRequest)
+    net.publish("p", "a", "e2")
+    net.settle()
+    assert net.delivered("s") == ["e2"]
+    net.come_to_rest()
+    assert net.delivered("s") == ["e2", "e1"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_publisher_order_events_of_one_topic_keep_theirs(seed: int) -> None:
+    random = Random(seed)
+    net = Net(CHAIN, config=SequencerConfig(publisher_order=False))
+    for subscriber, topics in (("s", "abc"), ("t", "cab"), ("u", "bc")):
+        net.subscribe(subscriber, *topics)
+    net.settle()
+    published = [(topic, f"{topic}{number}") for number in range(8) for topic in "abc"]
+    for topic, event in published:
+        net.publish("p", topic, event)
+    net.come_to_rest(random.choice)
+    assert net.disagreements() == []
+    for subscriber, topics in (("s", "abc"), ("t", "cab"), ("u", "bc")):
+        delivered = net.delivered(subscriber)
+        for each in topics:
+            of_one_topic = [event for topic, event in published if topic == each]
+            assert [event for event in delivered if event[0] == each] == of_one_topic
 
 
 def test_no_more_than_a_window_of_requests_is_in_flight() -> None:
@@ -159,13 +207,146 @@ def test_a_stamp_that_comes_twice_puts_the_event_out_once() -> None:
     assert len(net.find(Put)) == 1
 
 
-def test_a_refusal_is_told_to_the_application() -> None:
+def test_a_repetition_of_some_requests_leaves_the_others_due_in_time() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns=100))
+    net.publish("p", "a", "e1")
+    net.now_ns = 50
+    net.publish("p", "a", "e2")
+    net.drop(StampRequest)
+    assert net.publisher("p").next_timer_ns() == 100
+    net.pass_time(50, settle=False)
+    assert requests(net.under_way) == [("low", 1, ("a",))]
+    assert net.publisher("p").next_timer_ns() == 150
+    net.pass_time(50, settle=False)
+    assert requests(net.under_way) == [("low", 1, ("a",)), ("low", 2, ("a",))]
+    assert net.publisher("p").next_timer_ns() == 200
+
+
+# -- Refusals ---------------------------------------------------------------------------------------
+
+
+def refusals(net: Net, publisher: str) -> list[Refuse]:
+    return [each for each in net.outcomes[publisher] if isinstance(each, Refuse)]
+
+
+def test_a_refused_event_is_told_to_the_application_and_settled() -> None:
     net = Net(CHAIN, config=SequencerConfig(clients_max=1))
     net.publish("p", "a", "e")
     net.settle()
-    net.publish("q", "a", "f")
+    event = net.publish("q", "a", "f")
     net.settle()
-    assert net.outcomes["q"][-1] == Refuse(("a",), "clients_max")
+    assert net.outcomes["q"] == [
+        Publish(event),
+        Refuse(("a",), "clients_max"),
+        Settle(event, "void", "clients_max"),
+    ]
+    assert net.publisher("q").unsettled_count == 0
+    assert net.publisher("q").next_timer_ns() is None
+    assert "event/1" not in net.disks["q"]
+
+
+def test_events_behind_a_refused_one_go_on() -> None:
+    net = Net(CHAIN, config=SequencerConfig(topics_max=1))
+    net.subscribe("s", "a")
+    net.settle()
+    for event, topic in (("e1", "a"), ("e2", "b"), ("e3", "a"), ("e4", "c"), ("e5", "a")):
+        net.publish("p", topic, event)
+    net.come_to_rest()
+    assert dict(net.settled("p")) == {"e1": "", "e2": "void", "e3": "", "e4": "", "e5": ""}
+    assert net.delivered("s") == ["e1", "e3", "e5"]
+    assert refusals(net, "p") == [Refuse(("b",), "topics_max")]
+
+
+def test_a_refusal_that_is_lost_or_repeated_settles_its_event_once() -> None:
+    net = Net(CHAIN, config=SequencerConfig(topics_max=1))
+    net.publish("p", "a", "e1")
+    net.settle()
+    net.publish("p", "b", "e2")
+    with net.holding(Refused):
+        net.settle()
+    net.drop(Refused)
+    net.come_to_rest()
+    (refusal,) = [each for each in net.handled if isinstance(each.frame, Refused)]
+    net.repeat(refusal)
+    net.come_to_rest()
+    assert net.settled("p") == [("e1", ""), ("e2", "void")]
+    assert refusals(net, "p") == [Refuse(("b",), "topics_max")]
+
+
+def test_a_refusal_of_what_is_stamped_already_changes_nothing() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e")
+    net.roundtrip()
+    net.publisher("p").receive(Refused(number=1, reason="late"), source="low", now_ns=0)
+    net.settle()
+    assert net.settled("p") == [("e", "")]
+    assert refusals(net, "p") == []
+
+
+def test_a_publisher_that_was_refused_is_served_once_there_is_room() -> None:
+    net = Net(CHAIN, config=SequencerConfig(clients_max=1))
+    net.publish("p", "a", "e")
+    net.settle()
+    net.publish("q", "a", "f1")
+    net.settle()
+    net.pass_time(net.config.lease_ns)
+    net.publish("q", "a", "f2")
+    net.come_to_rest()
+    assert net.settled("q") == [("f1", "void"), ("f2", "")]
+
+
+# -- Confirmations ----------------------------------------------------------------------------------
+
+
+def confirmed(parcels: list[Parcel]) -> list[tuple[str, int]]:
+    """Node and how many numbers of each confirmation."""
+    return [
+        (parcel.target, len(parcel.frame.numbers))
+        for parcel in parcels
+        if isinstance(parcel.frame, Confirm)
+    ]
+
+
+def test_settled_events_are_confirmed_in_batches() -> None:
+    net = Net(CHAIN)
+    for number in range(2 * CONFIRM_BATCH + 1):
+        net.publish("p", "a", f"e{number}")
+    net.settle()
+    assert confirmed(net.handled) == [("low", CONFIRM_BATCH)] * 2
+    assert net.stage("low").open_count == 1
+
+
+def test_what_fills_no_batch_is_confirmed_well_within_the_lease() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e1")
+    net.settle()
+    assert net.publisher("p").next_timer_ns() == net.config.lease_ns // 4
+    net.pass_time(net.config.lease_ns // 8)
+    net.publish("p", "c", "e2")
+    net.settle()
+    net.pass_time(net.config.lease_ns // 8)
+    assert confirmed(net.handled) == [("low", 1), ("high", 1)]
+    assert net.publisher("p").next_timer_ns() is None
+
+
+def test_all_that_is_settled_can_be_confirmed_at_once() -> None:
+    net = Net(CHAIN)
+    for topic in "abc":
+        net.publish("p", topic, topic)
+    net.settle()
+    publisher = net.publisher("p")
+    publisher.confirm_all()
+    frames = [each.frame for each in publisher.take_effects() if isinstance(each, Send)]
+    assert frames == [
+        Confirm(origin="low", numbers=(1, 2), settled=3),
+        Confirm(origin="high", numbers=(1,), settled=2),
+    ]
+    assert publisher.next_timer_ns() is None
+    publisher.confirm_all()
+    assert list(publisher.take_effects()) == []
+
+
+# -- Timers -----------------------------------------------------------------------------------------
 
 
 def test_a_quiet_publisher_has_nothing_due() -> None:
