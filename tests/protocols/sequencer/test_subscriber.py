@@ -222,6 +222,43 @@ def test_a_refused_change_is_told_and_given_up() -> None:
     assert net.delivered("t") == []
 
 
+def test_what_was_asked_for_behind_a_refused_change_is_pursued() -> None:
+    net = reading("a", clients_max=1)
+    net.subscribe("t", "b")
+    net.subscribe("t", "c")
+    net.come_to_rest()
+    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max"), Join("c")]
+    assert net.waiting() == []
+    publish(net, "c", "e")
+    assert net.delivered("t") == ["e"]
+
+
+def test_topics_beyond_topics_max_are_refused_and_the_old_ones_stay() -> None:
+    net = reading("a", topics_max=1)
+    net.subscribe("s", "b", "c")
+    net.come_to_rest()
+    assert net.outcomes["s"] == [Join("a"), Refuse(("b", "c"), "low: topics_max")]
+    assert net.subscriber("s").topics == ("a",)
+    assert set(net.stage("low")._counters.by_topic) == {"a"}
+    publish(net, "a", "e")
+    assert net.delivered("s") == ["e"]
+
+
+def test_what_is_left_in_a_change_that_is_refused_is_left_all_the_same() -> None:
+    net = reading("a", topics_max=1)
+    net.subscribe("s", "c")
+    with net.holding(Changed):
+        net.settle()
+        net.unsubscribe("s", "a")
+        net.subscribe("s", "b")
+    net.come_to_rest()
+    asked = [(p.frame.old, p.frame.new) for p in net.handled if isinstance(p.frame, ChangeRequest)]
+    assert asked[2:] == [(("a", "c"), ("c", "b")), (("a", "c"), ("c",))]
+    assert net.outcomes["s"][-1] == Refuse(("b",), "low: topics_max")
+    assert net.subscriber("s").topics == ("c",)
+    assert net.stage("low")._groups.subscriptions == {}
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_fixed_subscriptions_are_joined_at_the_start_and_cannot_change(groups: int) -> None:
     net = Net(CHAIN, config=SequencerConfig(groups=groups, fixed={"s": ("a", "c")}))
@@ -255,6 +292,19 @@ def test_a_subscriber_that_fell_behind_starts_anew_and_says_what_it_missed() -> 
     publish(net, "a", "e7")
     publish(net, "b", "f")
     assert net.delivered("s") == ["e1", "e7", "f"]
+
+
+def test_who_fell_behind_while_the_ens_restarted_starts_anew_and_does_not_hang() -> None:
+    net = reading("a", ens=EnsConfig(retained_max=2))
+    for number in range(1, 7):
+        net.publish("p", "a", f"e{number}")
+    with net.holding(Notify):
+        net.settle()
+    net.drop(Notify)
+    net.restart("ens")
+    net.come_to_rest()
+    assert net.waiting() == []
+    assert net.outcomes["s"][-1] == Join("a", (1, 6))
 
 
 # -- Restarts ---------------------------------------------------------------------------------------
@@ -298,6 +348,15 @@ def test_what_was_acknowledged_never_comes_again() -> None:
     net.come_to_rest()
     publish(net, "a", "e6")
     assert positions(net)[5:] == [("e6", 6)]
+
+
+def test_an_acknowledgement_of_what_was_not_delivered_yet_counts_up_to_what_was() -> None:
+    net = acknowledging()
+    net.acknowledge("s", 100)
+    publish(net, "a", "e6")
+    net.restart("s")
+    net.come_to_rest()
+    assert positions(net)[5:] == [("e6", 6), ("e6", 6)]
 
 
 def test_nothing_acknowledged_means_that_all_comes_again() -> None:
