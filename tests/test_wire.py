@@ -190,6 +190,13 @@ def test_bytes_after_a_frame_are_refused(frame: Frame, garbage: bytes) -> None:
 
 
 @bounded
+@given(any_frame)
+def test_a_surplus_field_is_refused(frame: Frame) -> None:
+    fields = msgspec.msgpack.decode(CODEC.encode(frame)[1:])
+    refused(raw(*fields, "surplus"))
+
+
+@bounded
 @given(any_frame, st.integers(0, 255).filter(lambda version: version != VERSION))
 def test_another_version_is_refused(frame: Frame, version: int) -> None:
     refused(bytes((version,)) + CODEC.encode(frame)[1:], because=f"version {version}")

@@ -206,15 +206,28 @@ def test_beyond_retained_max_the_oldest_is_dropped_and_attaching_says_so() -> No
     for each in events:
         service.put(each)
     assert service.attach("s", 1) == [attached(3, 5), notice(events[2]), notice(events[3])]
-    assert set(service.disk) == {"event/3/t", "event/4/t", "attached/1/t/s"}
+    assert set(service.disk) == {"event/3/t", "event/4/t", "first/t", "attached/1/t/s"}
 
 
-def test_a_slot_that_was_dropped_stays_taken() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("topic", ["t", "with/slash"])
+def test_a_slot_that_was_dropped_stays_taken(topic: str, restarted: bool) -> None:
     service = Service(EnsConfig(retained_max=1))
-    for slot in (1, 2):
-        service.put(event(slot))
-    late = event(1, "late")
+    for slot in (1, 2, 3):
+        service.put(event(slot, topic=topic))
+    if restarted:
+        service.restart()
+    late = event(1, "late", topic=topic)
     assert service.put(late) == [taken(late, 1)]
+
+
+def test_a_restarted_service_still_says_what_can_not_be_had() -> None:
+    service = Service(EnsConfig(retained_max=2))
+    events = [event(slot, f"e{slot}") for slot in range(1, 6)]
+    for each in events:
+        service.put(each)
+    service.restart()
+    assert service.attach("s", 1) == [attached(4, 6), notice(events[3]), notice(events[4])]
 
 
 # -- Restarts ---------------------------------------------------------------------------------------

@@ -212,6 +212,27 @@ def test_a_numbered_frame_from_a_stranger_is_not_unwrapped() -> None:
     assert right.disk == {}
 
 
+def test_a_payload_that_can_not_be_read_is_as_good_as_lost() -> None:
+    left, right = ends()
+    one, two = left.say(10, 20)
+    assert numbers(right.hear(LinkData(number=1, payload=b"junk"))) == [0]
+    assert right.diary.heard == []
+    assert right.link.undecodable_count == 1
+    assert numbers(right.hear(one, two)) == [1, 2]
+    assert right.diary.heard == [10, 20]
+
+
+def test_an_early_payload_that_can_not_be_read_is_not_acknowledged() -> None:
+    left, right = ends()
+    one, two, three = left.say(10, 20, 30)
+    right.hear(LinkData(number=2, payload=b"junk"), three)
+    assert numbers(right.hear(one)) == [1]
+    right.restart()
+    assert right.diary.heard == [10]
+    assert numbers(right.hear(two, three)) == [2, 3]
+    assert right.diary.heard == [10, 20, 30]
+
+
 def test_the_timer_of_the_node_is_kept_too() -> None:
     left, _ = ends(retry_ns=100)
     left.diary.timer_ns = 50

@@ -168,11 +168,11 @@ def test_a_topic_left_is_left_at_once() -> None:
     assert subscriber.topics == ("u",)
 
 
-def test_a_topic_left_before_it_was_attached_is_not_joined() -> None:
+def test_a_topic_left_before_it_was_attached_is_detached_and_not_joined() -> None:
     subscriber = UnorderedSubscriber(name="s")
     subscriber.subscribe(["t"], now_ns=0)
     subscriber.unsubscribe(["t"], now_ns=0)
-    drain(subscriber)
+    assert drain(subscriber) == [Attach("t", 0), Detach("t")]
     subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
     assert drain(subscriber) == []
     assert subscriber.topics == ()
