@@ -15,8 +15,9 @@ from ensue.event import Event
 from ensue.protocols.core import Attach, Deliver, Discard, Effect, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken, TopicLog
 from ensue.protocols.link import LinkAck, Linked
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Changed, ChangeFill, Fill, StampRequest
-from ensue.protocols.sequencer.groups import Group
+from ensue.protocols.sequencer.groups import Counters, Group
 from ensue.protocols.sequencer.holdback import Held, HoldBack, PositionQueue
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
@@ -40,6 +41,9 @@ class SkipsIdleStages(SequencerNode):
                 self._effects.append(Send(self.placement.nodes[frame.last], frame))
                 return
         super()._pass_on(frame)
+
+    def _from_below(self, source: str) -> bool:
+        return source in self.placement.nodes[: self.stage]
 
 
 class LinkedToAll(Linked):
@@ -85,7 +89,8 @@ class SubscriptionCounts(SequencerNode):
     def _change(self, frame: ChangeFill) -> None:
         for topic in frame.new:
             if self.placement.stage(topic) == self.stage:
-                self._counter(topic)[0] += 1
+                counter = self._counters.get(topic)
+                self._counters.set(topic, counter, counter[0] + 1)
         super()._change(frame)
 
 
@@ -93,7 +98,7 @@ class AnswersChangesAlone(SequencerNode):
     """A change of subscription is answered by its first node."""
 
     def _change(self, frame: ChangeFill) -> None:
-        entries = {topic: self._counter(topic)[0] for topic in frame.new}
+        entries = {topic: self._counters.get(topic)[0] for topic in frame.new}
         super()._change(msgspec.structs.replace(frame, entries=entries, last=self.stage))
 
 
@@ -113,10 +118,8 @@ class KeepsLeftOutMemory(SequencerNode):
         before = dict(self._group_cache)
         super()._change(frame)
         for topic, old in before.items():
-            if topic not in self._group_cache and old.sent is not None:
-                known = dict(zip(old.names, old.sent, strict=True))
-                group = self._group(topic)
-                group.sent = [known.get(name, 0) for name in group.names]
+            if topic not in self._group_cache:
+                self._group(topic).tick = old.tick
 
 
 class LearnsNothingFromChanges(SequencerNode):
@@ -141,8 +144,9 @@ class StampsRepeatedRequests(SequencerNode):
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         def stamp_again(publisher: str, known: Any, number: int) -> None:
             assert isinstance(frame, StampRequest)
-            topic = frame.topics[number - frame.number]
+            topic, following = frame.topics[number - frame.number], known.next
             self._stamp(publisher, known, number, topic, now_ns)
+            known.next = following
 
         with mock.patch.object(self, "_repeated", stamp_again):
             super().receive(frame, source=source, now_ns=now_ns)
@@ -169,10 +173,12 @@ def node_without(kind: str) -> type[SequencerNode]:
     return Forgetful
 
 
-def fill_naming_each_once(self: Group, entries: dict[str, int], *, whole: bool) -> None:
+def fill_naming_each_once(
+    self: Group, entries: dict[str, int], counters: Counters, *, whole: bool
+) -> None:
     """An entry that was left out or named once is never named again."""
-    if whole or self.sent is None:
-        real_fill(self, entries, whole=whole)
+    if whole or self.tick is None:
+        real_fill(self, entries, counters, whole=whole)
 
 
 # -- Links -----------------------------------------------------------------------------------------
@@ -296,37 +302,9 @@ def offer_to_the_full(self: HoldBack, event: Event, slot: int, now_ns: int) -> s
 class AsksTwoNodesAtOnce(Publisher):
     """A request to another node does not wait for the stamps of earlier events."""
 
-    def _turn_to(self, origin: str) -> None:
-        parked: dict[str, dict[int, Any]] = self.__dict__.setdefault("parked", {})
-        if origin != self._origin:
-            parked[self._origin] = self._requested
-            self._requested, self._origin = parked.pop(origin, {}), origin
-
-    def _request(self, now_ns: int) -> None:
-        count = None
-        while self._waiting and count != len(self._waiting):
-            count = len(self._waiting)
-            self._turn_to(self._waiting[0].origin)
-            super()._request(now_ns)
-
-    def _grant(self, origin: str, *rest: Any) -> None:
-        self._turn_to(origin)
-        super()._grant(origin, *rest)
-
-    def _settle(self, outgoing: Any, *rest: Any) -> None:
-        self._turn_to(self._origin if outgoing is None else outgoing.origin)
-        super()._settle(outgoing, *rest)
-
-    def handle_timer(self, *, now_ns: int) -> None:
-        for origin in (*self.__dict__.setdefault("parked", {}), self._origin):
-            self._turn_to(origin)
-            super().handle_timer(now_ns=now_ns)
-
-    def next_timer_ns(self) -> int | None:
-        parked = self.__dict__.setdefault("parked", {}).values()
-        dues = [next(iter(these.values())).due_ns for these in parked if these]
-        own = super().next_timer_ns()
-        return min(dues if own is None else [*dues, own], default=None)
+    def __init__(self, *, config: SequencerConfig | None = None, **options: Any) -> None:
+        config = msgspec.structs.replace(config or SequencerConfig(), publisher_order=False)
+        super().__init__(config=config, **options)
 
 
 def publisher_without(kind: str) -> type[Publisher]:
@@ -355,5 +333,5 @@ class ForgetsSlots(TopicLog):
     """After a restart every slot is free again."""
 
     def __init__(self, *, records: Mapping[str, bytes] | None = None, **options: Any) -> None:
-        kept = {key: value for key, value in (records or {}).items() if key[0] != "e"}
+        kept = {key: value for key, value in (records or {}).items() if key[0] == "a"}
         super().__init__(records=kept, **options)
