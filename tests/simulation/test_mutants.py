@@ -1,5 +1,9 @@
 """Every planted bug is found by the swarm within 200 seeds.
 
+Found means: the outcome is invalid, somebody is stuck, or one of the checks that production code makes
+of itself or of its peers fails. Anything else that is raised says nothing about the swarm, only that the
+mutant no longer fits the code it changes, and fails the test.
+
 The seed that found a bug last time is tried first; if a change of the protocol or of the swarm made
 it pass, the others follow. `python -m tests.simulation.test_mutants [NAME …]` searches from 0.
 """
@@ -13,6 +17,8 @@ import msgspec
 import pytest
 from tests.simulation import mutants
 
+from ensue.errors import LimitReached, RemoteProtocolError
+from ensue.protocols.core import Frame
 from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.groups import Group
@@ -39,6 +45,13 @@ SECOND = 1_000_000_000
 
 SEEDS_MAX = 200
 """Every mutant must be caught by one of the first so many seeds."""
+
+CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
+"""What production code raises when it notices by itself that something is wrong."""
+
+
+class BrokenMutant(Exception):
+    """A mutant that fails by its own code, not by its mistake."""
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -73,11 +86,12 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
 
 NONE = Mutant("no mistake", 0)
 LINKED_TO_ALL = (deployment, "Linked", mutants.LinkedToAll)
+HASTY = patched("does not wait for cuts", 0, PositionQueue, "_read", mutants.read_without_cut)
 
 MUTANTS = (
     Mutant("skips idle stages", 22, Roles(node=mutants.SkipsIdleStages), (LINKED_TO_ALL,)),
-    node("loses voids", 4, mutants.LosesVoids),
-    node("counts taken as void", 0, mutants.TakenCountsAsVoid),
+    node("loses voids", 2, mutants.LosesVoids),
+    node("counts taken as void", 15, mutants.TakenCountsAsVoid),
     node("cut too high", 0, mutants.node_with_cut(lambda count: count + 1)),
     node("cut too low", 0, mutants.node_with_cut(lambda count: max(0, count - 1))),
     node("cut at zero", 0, mutants.node_with_cut(lambda _count: 0)),
@@ -85,43 +99,43 @@ MUTANTS = (
     node("answers changes alone", 0, mutants.AnswersChangesAlone),
     node("keeps old groups", 0, mutants.KeepsOldGroups),
     node("keeps left-out memory", 4, mutants.KeepsLeftOutMemory),
-    node("learns nothing from stamps", 0, mutants.LearnsNothingFromStamps),
+    node("learns nothing from stamps", 4, mutants.LearnsNothingFromStamps),
     node("stamps repeated requests", 0, mutants.StampsRepeatedRequests),
     node("stamps across gaps", 2, mutants.StampsAcrossGaps),
-    node("node forgets counters", 3, mutants.node_without("counter")),
-    node("node forgets subscriptions", 6, mutants.node_without("subscription")),
-    node("node forgets publishers", 0, mutants.node_without("publisher")),
-    node("node forgets leases", 19, mutants.node_without("lease")),
-    node("node forgets who completes", 0, mutants.node_without("elsewhere")),
-    node("node forgets changes", 69, mutants.node_without("change")),
+    node("node forgets counters", 13, mutants.node_without("counter")),
+    node("node forgets subscriptions", 47, mutants.node_without("subscription")),
+    node("node forgets publishers", 13, mutants.node_without("publisher")),
+    node("node forgets leases", 25, mutants.node_without("lease")),
+    node("node forgets who completes", 146, mutants.node_without("elsewhere")),
+    node("node forgets changes", 79, mutants.node_without("change")),
     patched("names each entry once", 0, Group, "fill", mutants.fill_naming_each_once),
-    patched("link out of order", 4, Linked, "_data", mutants.hand_over_as_it_comes),
-    patched("link acknowledges gaps", 4, Linked, "_data", mutants.acknowledge_beyond_gaps),
-    patched("sends before persisting", 15, Linked, "take_effects", mutants.send_before_persisting),
-    patched("link forgets numbers", 0, Linked, "_persist", mutants.persist_no_incoming_numbers),
-    subscriber("forgets clocks", 10, mutants.ForgetsClocks),
-    subscriber("late event untagged", 1, mutants.DeliversLateUntagged),
+    patched("link out of order", 5, Linked, "_data", mutants.hand_over_as_it_comes),
+    patched("link acknowledges gaps", 5, Linked, "_data", mutants.acknowledge_beyond_gaps),
+    patched("sends before persisting", 47, Linked, "take_effects", mutants.send_before_persisting),
+    patched("link forgets numbers", 12, Linked, "_persist", mutants.persist_no_incoming_numbers),
+    subscriber("forgets clocks", 9, mutants.ForgetsClocks),
+    subscriber("late event untagged", 2, mutants.DeliversLateUntagged),
     subscriber("delivers duplicates", 0, mutants.subscriber_that_delivers("duplicate")),
     subscriber("delivers after leaving", 0, mutants.subscriber_that_delivers("not_subscribed")),
     subscriber("delivers what precedes", 0, mutants.subscriber_that_delivers("before_join")),
-    subscriber("delivers voids", 0, mutants.subscriber_that_delivers("void")),
-    subscriber("never asks", 3, mutants.NeverAsks),
+    subscriber("delivers voids", 15, mutants.subscriber_that_delivers("void")),
+    subscriber("never asks", 4, mutants.NeverAsks),
     patched("one position early", 0, PositionQueue, "next", mutants.next_or_the_one_after),
     patched("stale positions", 0, HoldBack, "leave", mutants.leave_positions_alone),
-    patched("drops the next event", 4, HoldBack, "offer", mutants.offer_to_the_full),
+    patched("drops the next event", 5, HoldBack, "offer", mutants.offer_to_the_full),
+    HASTY,
     patched("ignores other clocks", 1, VectorQueue, "_unmet", lambda *_: None),
-    publisher("asks two nodes at once", 4, mutants.AsksTwoNodesAtOnce),
-    publisher("publisher forgets events", 0, mutants.publisher_without("event")),
-    publisher("publisher forgets requests", 0, mutants.publisher_without("number")),
-    publisher("publisher forgets sequences", 0, mutants.publisher_without("sequence")),
-    ens("later event takes slot", 0, mutants.LaterEventTakesSlot),
-    ens("ENS forgets slots", 3, mutants.ForgetsSlots),
+    publisher("asks two nodes at once", 0, mutants.AsksTwoNodesAtOnce),
+    publisher("publisher forgets events", 9, mutants.publisher_without("event")),
+    publisher("publisher forgets requests", 9, mutants.publisher_without("number")),
+    publisher("publisher forgets sequences", 9, mutants.publisher_without("sequence")),
+    ens("later event takes slot", 15, mutants.LaterEventTakesSlot),
+    ens("ENS forgets slots", 61, mutants.ForgetsSlots),
 )
 
-# The swarm needs several hundred seeds for these two: they show only if certain frames to a
-# subscriber are slow or lost right where it joins a topic. The scenarios below see to that.
-HASTY = patched("does not wait for cuts", 0, PositionQueue, "_read", mutants.read_without_cut)
-UNTAUGHT = node("learns nothing from changes", 0, mutants.LearnsNothingFromChanges)
+# The swarm needs several hundred seeds for this one: it shows only if certain frames to a subscriber
+# are lost right where it joins a topic. A scenario below sees to that.
+UNTAUGHT = node("learns nothing from changes", 406, mutants.LearnsNothingFromChanges)
 
 
 def joining(events: tuple[Publication, ...], faults: Faults) -> Scenario:
@@ -183,8 +197,10 @@ def symptoms(mutant: Mutant, scenario: Scenario, seed: int) -> list[str]:
     try:
         with planted(mutant) as roles:
             outcome = play(scenario, seed, roles=roles)
-    except Exception as error:  # noqa: BLE001 - whatever a mutant raises gives it away
+    except CAUGHT as error:
         return [f"raised {error!r}"]
+    except Exception as error:
+        raise BrokenMutant(f"mutant is broken: {mutant.name!r} raised {error!r}") from error
     return [] if outcome.valid else outcome.sentences()
 
 
@@ -210,6 +226,27 @@ def test_a_scenario_made_for_it_finds_it(mutant: Mutant, scenario: Scenario) -> 
     assert not symptoms(NONE, scenario, 1)
 
 
+@pytest.mark.parametrize("error", [AttributeError, TypeError, NameError, KeyError])
+def test_a_mutant_that_no_longer_fits_the_code_is_broken_and_not_caught(
+    error: type[Exception],
+) -> None:
+    class Outdated(SequencerNode):
+        def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+            raise error("no longer there")
+
+    with pytest.raises(BrokenMutant, match=r"mutant is broken: 'outdated' raised"):
+        first_seed(node("outdated", 0, Outdated))
+
+
+@pytest.mark.parametrize("error", CAUGHT)
+def test_a_mutant_that_production_code_objects_to_is_caught(error: type[Exception]) -> None:
+    def object_to(*_: object) -> None:
+        raise error.__new__(error)
+
+    objecting = patched("objecting", 0, SequencerNode, "_on_stamp_request", object_to)
+    assert first_seed(objecting) is not None
+
+
 def test_links_between_all_nodes_alone_break_nothing() -> None:
     only_links = Mutant("links", 0, patches=(LINKED_TO_ALL,))
     assert first_seed(only_links, range(30)) is None
@@ -217,9 +254,13 @@ def test_links_between_all_nodes_alone_break_nothing() -> None:
 
 def main(names: list[str]) -> None:
     """Search the first seed of each mutant, or of the named ones."""
-    for mutant in (*MUTANTS, HASTY, UNTAUGHT):
+    for mutant in (*MUTANTS, UNTAUGHT):
         if not names or mutant.name in names:
-            seed = first_seed(mutant)
+            try:
+                seed = first_seed(mutant)
+            except BrokenMutant as error:
+                print(error, flush=True)  # noqa: T201
+                continue
             shown = [] if seed is None else symptoms(mutant, draw(seed), seed)
             found = f"{seed}: {' '.join(shown)[:160]}" if shown else f"none below {SEEDS_MAX}"
             print(f"{mutant.name:30} {found}", flush=True)  # noqa: T201
