@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ensue.checkers import Verdict, check
+from ensue.cli import build
+from ensue.trace import read
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build(), ["demo", *arguments])
+    return result.exit_code, result.stdout
+
+
+def test_the_demo_shows_disagreement_without_order_and_none_with_it(tmp_path: Path) -> None:
+    code, printed = run("--seconds", "1", "--trace", str(tmp_path / "run"))
+    assert code == 0
+    assert "With no order, services saw" in printed
+    assert "One of them, side by side" in printed
+    assert "→" in printed
+    assert "With total order, 0 of" in printed
+    for figure in ("events", "deliveries", "held back", "latency, median", "stamp entries, mean"):
+        assert figure in printed
+    for half in ("none", "total"):
+        assert str(tmp_path / "run" / half) in printed.replace("\n", "")
+
+
+def test_the_demo_leaves_traces_that_tell_the_same(tmp_path: Path) -> None:
+    code, printed = run("--seconds", "1", "--trace", str(tmp_path / "run"), "--json")
+    assert code == 0
+    told = json.loads(printed)
+    assert told["none"]["inversions"] > 0
+    assert told["total"]["inversions"] == 0
+    assert told["total"]["statistics"]["held_count"] > 0
+    ordered = check(read(tmp_path / "run" / "total"), order="total", causal=True)
+    assert ordered.verdict is Verdict.VALID
+    unordered = check(read(tmp_path / "run" / "none"), order="total")
+    assert unordered.verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("arguments", [("--seconds", "0"), ("--seconds", "soon")])
+def test_a_bad_option_is_refused(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments)[0] == 2
+
+
+def test_a_directory_in_use_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "something").write_text("")
+    assert run("--seconds", "1", "--trace", str(tmp_path))[0] == 2
