@@ -147,12 +147,14 @@ class Publishing:
             first, self._next = self._next, self._next + len(run)
             request = StampRequest(number=first, topics=run, settled=first)
             self.node.receive(request, source="publisher", now_ns=0)
+            slots: list[tuple[int, int]] = []
             for effect in self.node.take_effects():
                 assert isinstance(effect, Send)
                 assert isinstance(effect.frame, Stamped)
                 for topic, grant in zip(run, effect.frame.grants, strict=True):
+                    slots.append((grant.number, grant.stamp.entries[topic]))
                     yield topic, grant.stamp
-            done = Confirm(origin=NODE, numbers=(), settled=self._next)
+            done = Confirm(origin=NODE, slots=tuple(slots), settled=self._next)
             self.node.receive(done, source="publisher", now_ns=0)
 
 

@@ -52,11 +52,15 @@ def frames(topics: list[str], run: int, stamps: int) -> list[Frame]:
     """Return requests for so many stamps, each run followed by its confirmation."""
     random = Random(1)
     made: list[Frame] = []
+    slots: dict[str, int] = dict.fromkeys(topics, 0)
     for first in range(1, stamps + 1, run):
         asked = tuple(random.choices(topics, k=run))
         made.append(StampRequest(number=first, topics=asked, settled=first))
-        numbers = tuple(range(first, first + run))
-        made.append(Confirm(origin=NODE, numbers=numbers, settled=first + run))
+        given = []
+        for number, topic in enumerate(asked, first):
+            slots[topic] += 1
+            given.append((number, slots[topic]))
+        made.append(Confirm(origin=NODE, slots=tuple(given), settled=first + run))
     return made
 
 

@@ -46,6 +46,7 @@ events = st.builds(
     void=st.booleans(),
 )
 many_names = st.lists(names, max_size=4).map(tuple)
+many_pairs = st.lists(st.tuples(counts, counts), max_size=4).map(tuple)
 many_counts = st.lists(counts, max_size=4).map(tuple)
 cuts = st.dictionaries(names, counts, max_size=4)
 grants = st.lists(st.builds(frames.Grant, number=counts, stamp=stamps), max_size=3).map(tuple)
@@ -70,7 +71,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "last": counts,
     },
     frames.Stamped: {"origin": names, "grants": grants},
-    frames.Confirm: {"origin": names, "numbers": many_counts, "settled": counts},
+    frames.Confirm: {"origin": names, "slots": many_pairs, "settled": counts},
     frames.Repeat: {"publisher": names, "number": counts},
     frames.Voided: {"origin": names, "numbers": many_counts},
     frames.ChangeRequest: {"number": counts, "old": many_names, "new": many_names},

@@ -37,7 +37,7 @@ def count(counters: Counters, topic: str) -> None:
 
 def group_of(counters: Counters, topics: set[str]) -> Group:
     members = {topic: counters.get(topic) for topic in sorted(topics)}
-    return Group(counters.get("own"), members, 0)
+    return Group(counters.get("own"), members, 0, hosted=True)
 
 
 @bounded

@@ -301,7 +301,7 @@ def test_a_publisher_that_was_refused_is_served_once_there_is_room() -> None:
 def confirmed(parcels: list[Parcel]) -> list[tuple[str, int]]:
     """Node and how many numbers of each confirmation."""
     return [
-        (parcel.target, len(parcel.frame.numbers))
+        (parcel.target, len(parcel.frame.slots))
         for parcel in parcels
         if isinstance(parcel.frame, Confirm)
     ]
@@ -338,8 +338,8 @@ def test_all_that_is_settled_can_be_confirmed_at_once() -> None:
     publisher.confirm_all()
     frames = [each.frame for each in publisher.take_effects() if isinstance(each, Send)]
     assert frames == [
-        Confirm(origin="low", numbers=(1, 2), settled=3),
-        Confirm(origin="high", numbers=(1,), settled=2),
+        Confirm(origin="low", slots=((1, 1), (2, 1)), settled=3),
+        Confirm(origin="high", slots=((1, 1),), settled=2),
     ]
     assert publisher.next_timer_ns() is None
     publisher.confirm_all()

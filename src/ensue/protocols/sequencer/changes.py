@@ -42,7 +42,9 @@ class ChangeStage(Stage):
         if self.config.fixed is not None:
             self._refuse(subscriber, frame.number, "subscriptions are fixed")
             return
-        if not topics or not self._may_host(topics, subscriber, frame.number):
+        # Leaving is never refused for want of room.
+        added = [topic for topic in frame.new if topic not in frame.old]
+        if not topics or not self._may_host(added, subscriber, frame.number):
             return
         first, last = self.placement.span(topics)
         if first != self.stage:
@@ -68,7 +70,17 @@ class ChangeStage(Stage):
             )
 
     def _on_change(self, frame: ChangeFill, source: str, _now_ns: int) -> None:
-        if self._from_below(source) and self.stage <= frame.last < len(self.placement.nodes):
+        topics = (*frame.old, *frame.new)
+        if (
+            self._from_below(source)
+            and self.stage <= frame.last < len(self.placement.nodes)
+            and all(self.placement.knows(topic) for topic in topics)
+            and all(
+                topic in frame.entries
+                for topic in frame.new
+                if self.placement.stage(topic) < self.stage
+            )
+        ):
             self._change(frame)
 
     def _on_change_repeat(self, frame: ChangeRepeat, _first: str, _now_ns: int) -> None:

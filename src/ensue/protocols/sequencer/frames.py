@@ -82,8 +82,10 @@ class Confirm(Frame, frozen=True, tag=19):
     """The publisher is done with these requests."""
 
     origin: str
-    numbers: tuple[int, ...]
+    slots: tuple[tuple[int, int], ...]
+    """Request numbers, and the slots their stamps gave."""
     settled: int
+    """The publisher will not ask again for any number below."""
 
 
 class Repeat(Frame, frozen=True, tag=20):

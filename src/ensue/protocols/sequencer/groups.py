@@ -50,9 +50,13 @@ class Counters:
 class Group:
     """The part of one topic's group that this node puts into its stamps."""
 
-    __slots__ = ("last", "members", "own", "tick")
+    __slots__ = ("hosted", "last", "members", "own", "tick")
 
-    def __init__(self, own: Counter, members: Mapping[str, Counter], last: int) -> None:
+    def __init__(
+        self, own: Counter, members: Mapping[str, Counter], last: int, *, hosted: bool
+    ) -> None:
+        self.hosted = hosted
+        """Whether this is the topic's own node."""
         self.own = own
         """The topic's own counter."""
         self.members = members

@@ -3,11 +3,15 @@
 A lease starts when its stamp is complete. If it runs out unconfirmed, the node asks the ENS to put a
 void into the slot. The ENS decides: the void took the slot (a late original is refused and reaches
 nobody) or the original was there before (then all is well). The record stays until the publisher
-confirms, so that a publisher that comes back gets the same answer whenever it asks.
+confirms, or says that it will not ask again, so that one that comes back gets the same answer.
+
+Every slot that was given away ends up confirmed, out or void; none is forgotten before. A confirmation
+therefore names the slot, and a second stamp for one request (its origin had forgotten the publisher)
+is a ghost: it is never handed out and voided at once.
 """
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import takewhile
 
 from ensue.event import Event, Stamp
 from ensue.protocols.sequencer.records import LeaseRecord
@@ -23,7 +27,7 @@ OUT = "out"
 class Lease:
     """One completed stamp."""
 
-    __slots__ = ("due_ns", "number", "origin", "publisher", "stamp", "state", "topic")
+    __slots__ = ("due_ns", "number", "origin", "publisher", "slot", "stamp", "state", "topic")
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class Lease:
         self.topic = topic
         self.stamp = stamp
         self.state = state
+        self.slot = stamp.entries[topic]
         self.due_ns = due_ns
         """When to void it, or to ask again for the void."""
 
@@ -61,7 +66,7 @@ class Lease:
     @property
     def key(self) -> str:
         """The key of the persisted record."""
-        return f"lease/{self.number}/{len(self.origin)}/{self.origin}/{self.publisher}"
+        return f"lease/{self.number}/{self.slot}/{len(self.origin)}/{self.origin}/{self.publisher}"
 
     def record(self) -> LeaseRecord:
         """Return what to persist."""
@@ -82,20 +87,33 @@ class Lease:
             topic=self.topic,
             payload=b"",
             publisher=node,
-            publisher_seq=self.stamp.entries[self.topic],
+            publisher_seq=self.slot,
             stamp=self.stamp,
             void=True,
         )
 
 
+class _Client:
+    """The leases of one publisher's requests at one origin."""
+
+    __slots__ = ("leases", "settled")
+
+    def __init__(self) -> None:
+        self.leases: dict[int, Lease] = {}
+        """By request number."""
+        self.settled = 0
+        """The publisher will not ask again for numbers below."""
+
+
 class Leases:
     """All leases of one node, by request and by the time they are due."""
 
-    __slots__ = ("_added", "_by_client", "_due", "_voiding")
+    __slots__ = ("_added", "_clients", "_due", "_voiding")
 
     def __init__(self) -> None:
-        self._by_client: dict[tuple[str, str], dict[int, Lease]] = {}
+        self._clients: dict[tuple[str, str], _Client] = {}
         self._due: list[tuple[int, int, Lease]] = []
+        """Each lease that is open or being voided, once."""
         self._added = 0
         """Breaks ties in the heap, so that leases themselves are never compared."""
         self._voiding: dict[tuple[str, int], Lease] = {}
@@ -103,50 +121,56 @@ class Leases:
 
     def open_count(self) -> int:
         """Count the stamps whose events are not known to be out or void."""
-        return sum(
-            lease.state in (OPEN, VOIDING)
-            for leases in self._by_client.values()
-            for lease in leases.values()
-        )
+        return sum(lease.state in (OPEN, VOIDING) for _, _, lease in self._due)
 
-    def add(self, lease: Lease) -> None:
-        """Take in a lease."""
-        client = (lease.publisher, lease.origin)
-        leases = self._by_client.get(client)
-        if leases is None:
-            leases = self._by_client[client] = {}
-        leases[lease.number] = lease
+    def add(self, lease: Lease, *, now_ns: int) -> bool:
+        """Take in a lease; False: there is one for its request, so this one is a ghost."""
+        key = (lease.publisher, lease.origin)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = _Client()
+        first = client.leases.setdefault(lease.number, lease)
+        if first is not lease:
+            lease.due_ns = now_ns
         if lease.state in (OPEN, VOIDING):
             self._schedule(lease)
+        return first is lease
 
     def any_of(self, publisher: str, origin: str) -> bool:
         """Tell whether a publisher has unconfirmed stamps of an origin here."""
-        return (publisher, origin) in self._by_client
+        return (publisher, origin) in self._clients
 
     def find(self, publisher: str, origin: str, number: int) -> Lease | None:
         """Return the lease of a request."""
-        return self._by_client.get((publisher, origin), {}).get(number)
+        client = self._clients.get((publisher, origin))
+        return None if client is None else client.leases.get(number)
 
     def confirm(
-        self, publisher: str, origin: str, numbers: tuple[int, ...], settled: int
-    ) -> Iterator[Lease]:
-        """Forget the leases that a publisher is done with, and yield them."""
-        leases = self._by_client.get((publisher, origin))
-        if leases is None:
-            return
-        done = dict.fromkeys(number for number in numbers if number in leases)
-        # Numbers are added in rising order, so settled ones stand in front.
-        for number in leases:
-            if number >= settled:
-                break
-            done[number] = None
-        for number in done:
-            lease = leases.pop(number)
-            lease.state = OUT
-            self._voiding.pop((lease.topic, lease.stamp.entries[lease.topic]), None)
-            yield lease
+        self, publisher: str, origin: str, slots: tuple[tuple[int, int], ...], settled: int
+    ) -> list[Lease]:
+        """Forget the leases that a publisher is done with, and return them."""
+        client = self._clients.get((publisher, origin))
+        if client is None:
+            return []
+        client.settled = max(client.settled, settled)
+        leases = client.leases
+        done: list[Lease] = []
+        for number, slot in slots:
+            lease = leases.get(number)
+            if lease is not None and lease.slot == slot:
+                del leases[number]
+                lease.state = OUT
+                self._voiding.pop((lease.topic, slot), None)
+                done.append(lease)
+        # Numbers are added in rising order, so settled ones stand in front. One that is still
+        # open was not confirmed: its slot has to be seen to before it is forgotten.
+        for lease in list(takewhile(lambda each: each.number < client.settled, leases.values())):
+            if lease.state in (VOID, OUT):
+                del leases[lease.number]
+                done.append(lease)
         if not leases:
-            del self._by_client[publisher, origin]
+            del self._clients[publisher, origin]
+        return done
 
     def next_due_ns(self) -> int | None:
         """Return when the first open lease is due."""
@@ -163,15 +187,25 @@ class Leases:
             lease.state = VOIDING
             lease.due_ns = now_ns + again_ns
             self._schedule(lease)
-            self._voiding[lease.topic, lease.stamp.entries[lease.topic]] = lease
+            self._voiding[lease.topic, lease.slot] = lease
         return due
 
-    def resolve(self, topic: str, slot: int, *, state: str) -> Lease | None:
-        """Note the ENS's answer to a void; return its lease."""
+    def resolve(self, topic: str, slot: int, *, state: str) -> tuple[Lease, bool] | None:
+        """Note the ENS's answer to a void; return its lease, and whether it is still needed."""
         lease = self._voiding.pop((topic, slot), None)
-        if lease is not None:
-            lease.state = state
-        return lease
+        if lease is None:
+            return None
+        lease.state = state
+        key = (lease.publisher, lease.origin)
+        client = self._clients.get(key)
+        if client is None or client.leases.get(lease.number) is not lease:
+            return lease, False
+        if lease.number < client.settled:
+            del client.leases[lease.number]
+            if not client.leases:
+                del self._clients[key]
+            return lease, False
+        return lease, True
 
     def _schedule(self, lease: Lease) -> None:
         self._added += 1

@@ -76,12 +76,16 @@ class _Publisher:
         """Requests that overtook an earlier one, with their topics; no more than `window`."""
 
 
-def _record_order(key: str) -> tuple[str, int, str]:
-    """Sort records so that numbered ones of one client come back in rising order."""
+def _record_order(key: str) -> tuple[str, int, int, str]:
+    """Sort records so that numbered ones of one client come back as they were made."""
     kind, _, rest = key.partition("/")
-    number, _, client = rest.partition("/")
-    numbered = kind in ("lease", "elsewhere")
-    return (kind, int(number), client) if numbered else (kind, 0, rest)
+    number, _, rest_of_numbered = rest.partition("/")
+    if kind == "lease":
+        slot, _, client = rest_of_numbered.partition("/")
+        return (kind, int(number), int(slot), client)
+    if kind == "elsewhere":
+        return (kind, int(number), 0, rest_of_numbered)
+    return (kind, 0, 0, rest)
 
 
 class SequencerNode(ChangeStage):
@@ -151,32 +155,45 @@ class SequencerNode(ChangeStage):
                 return
             known = self._publishers[publisher] = _Publisher(frame.settled)
         self._forget_settled(publisher, known, frame.settled)
+        self._take_requests(frame, publisher, known, now_ns)
+        if self.config.durable:
+            self._persist(f"publisher/{publisher}", INT.encode(known.next))
+
+    def _take_requests(
+        self, frame: StampRequest, publisher: str, known: _Publisher, now_ns: int
+    ) -> None:
         for number, topic in enumerate(frame.topics, frame.number):
             if number < known.next:
                 self._repeated(publisher, known, number)
             elif number >= frame.settled + self.config.window:
                 break  # Too many are open: it will be repeated.
-            elif topic not in self._group_cache and not self._may_stamp(topic, publisher, number):
-                break
             elif number > known.next:
                 known.early[number] = topic
-            else:
-                self._stamp(publisher, known, number, topic, now_ns)
+            elif not self._try_stamp(publisher, known, number, topic, now_ns):
+                break
         while known.early and (early := known.early.pop(known.next, None)) is not None:
-            self._stamp(publisher, known, known.next, early, now_ns)
-        if self.config.durable:
-            self._persist(f"publisher/{publisher}", INT.encode(known.next))
+            if not self._try_stamp(publisher, known, known.next, early, now_ns):
+                break
 
-    def _may_stamp(self, topic: str, publisher: str, number: int) -> bool:
-        """Tell whether a topic seen for the first time may be stamped here."""
-        if self.placement.knows(topic) and self.placement.stage(topic) != self.stage:
-            self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
-            return False
-        return self._may_host((topic,), publisher, number)
+    def _try_stamp(
+        self, publisher: str, known: _Publisher, number: int, topic: str, now_ns: int
+    ) -> bool:
+        """Stamp the next request of a publisher, or refuse it."""
+        group = self._group_cache.get(topic)
+        if group is None or not group.hosted:
+            if not self._may_host((topic,), publisher, number):
+                return False
+            if self.placement.stage(topic) != self.stage:
+                self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
+                return False
+        self._stamp(publisher, known, number, topic, now_ns)
+        return True
 
     def _forget_settled(self, publisher: str, known: _Publisher, settled: int) -> None:
         """Nobody will ask again below a settled number, nor for one that was refused."""
-        known.next = max(known.next, settled)
+        if settled > known.next:
+            known.next = settled
+            known.early = {each: topic for each, topic in known.early.items() if each >= settled}
         while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
             del known.elsewhere[first]
             self._persist(f"elsewhere/{first}/{publisher}", None)
@@ -212,7 +229,7 @@ class SequencerNode(ChangeStage):
 
     def _on_fill(self, frame: Fill, source: str, now_ns: int) -> None:
         topic, slot = frame.topic, frame.stamp.entries.get(frame.topic)
-        valid = slot is not None and self.stage <= frame.last < len(self.placement.nodes)
+        valid = self.placement.knows(topic) and self.stage <= frame.last < len(self.placement.nodes)
         if slot is None or not valid or not self._from_below(source):
             return  # Nothing that a neighbour would send.
         self._learn(topic, slot)
@@ -229,10 +246,13 @@ class SequencerNode(ChangeStage):
     ) -> None:
         due_ns = now_ns + self.config.lease_ns
         lease = Lease(publisher, origin, number, topic, stamp, due_ns)
-        self._leases.add(lease)
+        fresh = self._leases.add(lease, now_ns=now_ns)
         if self.config.durable:
             self._persist_lease(lease)
-        self._granted.setdefault((publisher, origin), []).append(Grant(number, stamp))
+        if fresh:
+            self._granted.setdefault((publisher, origin), []).append(Grant(number, stamp))
+        else:
+            self._answer_again(publisher, origin, number)
 
     def _send_grants(self) -> None:
         if self._granted:
@@ -241,7 +261,7 @@ class SequencerNode(ChangeStage):
             self._granted = {}
 
     def _on_confirm(self, frame: Confirm, publisher: str, _now_ns: int) -> None:
-        for lease in self._leases.confirm(publisher, frame.origin, frame.numbers, frame.settled):
+        for lease in self._leases.confirm(publisher, frame.origin, frame.slots, frame.settled):
             if self.config.durable:
                 self._persist(lease.key, None)
 
@@ -267,8 +287,12 @@ class SequencerNode(ChangeStage):
 
     def _on_void_answer(self, frame: Accepted | Taken, _ens: str, _now_ns: int) -> None:
         state = VOID if isinstance(frame, Accepted) else OUT
-        lease = self._leases.resolve(frame.topic, frame.slot, state=state)
-        if lease is None:
+        resolved = self._leases.resolve(frame.topic, frame.slot, state=state)
+        if resolved is None:
+            return
+        lease, needed = resolved
+        if not needed:
+            self._persist(lease.key, None)
             return
         self._persist_lease(lease)
         if state == VOID:
@@ -278,17 +302,20 @@ class SequencerNode(ChangeStage):
     # -- Forgetting -----------------------------------------------------------------------------
 
     def _room_for_publisher(self) -> bool:
-        """Forget a publisher with nothing open if there are too many; False: all are busy.
+        """Forget a publisher if there are too many; False: all have open stamps here.
 
-        If it comes back it is taken up where it says it is; if only a repetition of an old
-        request of its comes, a stamp is made for nobody and voided after its lease.
+        If it comes back it is taken up where it says it is. What it asks for again is stamped
+        again, as is a late repetition of an old request; whichever stamp it does not use is
+        voided after its lease.
         """
         if len(self._publishers) < self.config.clients_max:
             return True
         for name in list(islice(self._publishers, FORGET_TRIES)):
             known = self._publishers.pop(name)
-            if not known.elsewhere and not self._leases.any_of(name, self.name):
+            if not self._leases.any_of(name, self.name):
                 self._persist(f"publisher/{name}", None)
+                for number in known.elsewhere:
+                    self._persist(f"elsewhere/{number}/{name}", None)
                 return True
             self._publishers[name] = known
         return False
@@ -311,7 +338,7 @@ class SequencerNode(ChangeStage):
         elif kind == "lease":
             # Leases start anew: a longer lease is always safe.
             due_ns = now_ns + self.config.lease_ns
-            self._leases.add(Lease.restore(LEASE.decode(value), due_ns))
+            self._leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
 
     def _publisher(self, name: str) -> _Publisher:
         return self._publishers.setdefault(name, _Publisher(1))

@@ -90,8 +90,8 @@ class Publisher:
         self._lanes: dict[str, _Lane] = {}
         self._stamped: dict[str, _Outgoing] = {}
         """Broadcast and not yet answered, by id, in the order they are due."""
-        self._owed: dict[tuple[str, str], list[int]] = {}
-        """By node and origin: settled requests that the node has not been told of."""
+        self._owed: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        """By node and origin: settled requests, with their slots, to be told to the node."""
         self._confirm_due_ns: int | None = None
         self._effects: list[Effect] = []
         self._restore(records or {})
@@ -318,16 +318,19 @@ class Publisher:
 
         A confirmation that never comes costs the node a question to the ENS, nothing else.
         """
+        slot = outgoing.event.slot
+        if slot is None:
+            return  # Void before the stamp was seen: the node knows, and will be told `settled`.
         owed = self._owed.setdefault((outgoing.granted_by, outgoing.origin), [])
-        owed.append(outgoing.number)
+        owed.append((outgoing.number, slot))
         if self._confirm_due_ns is None:
             self._confirm_due_ns = now_ns + self.config.lease_ns // 4
         if len(owed) >= CONFIRM_BATCH:
             self._confirm(outgoing.granted_by, outgoing.origin)
 
     def _confirm(self, node: str, origin: str) -> None:
-        numbers = tuple(self._owed.pop((node, origin)))
-        frame = Confirm(origin=origin, numbers=numbers, settled=self._settled(origin))
+        slots = tuple(self._owed.pop((node, origin)))
+        frame = Confirm(origin=origin, slots=slots, settled=self._settled(origin))
         self._effects.append(Send(node, frame))
 
     def _restore(self, records: Mapping[str, bytes]) -> None:

@@ -43,13 +43,15 @@ class Stage:
         stage = self.placement.stage
         partners = sorted(self._groups.partners(topic), key=self.placement.rank)
         last = max((stage(partner) for partner in partners), default=self.stage)
-        if stage(topic) == self.stage:
+        hosted = stage(topic) == self.stage
+        if hosted:
             # The topic's own node also knows how far the topics of lower stages are.
             here = [partner for partner in partners if stage(partner) <= self.stage]
         else:
             here = [partner for partner in partners if stage(partner) == self.stage]
         members = {name: self._counters.get(name) for name in here}
-        group = Group(self._counters.get(topic), members, max(last, self.stage))
+        own = self._counters.get(topic)
+        group = Group(own, members, max(last, self.stage), hosted=hosted)
         self._group_cache[topic] = group
         return group
 

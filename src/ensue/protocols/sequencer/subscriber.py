@@ -358,6 +358,8 @@ class Subscriber:
 
     def _refused(self, change: ChangeUnderWay, reason: str, source: str, now_ns: int) -> None:
         """Give a change up: what was to be joined is not wanted any more."""
+        if not change.joining:
+            return  # Only something left: the chain has to hear of it, so it is repeated.
         self._change = None
         for topic in change.joining:
             self._wanted.pop(topic, None)
