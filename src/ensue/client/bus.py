@@ -224,7 +224,7 @@ class Bus:
             self._driver = None
             for subscription in self._subscriptions:
                 subscription.close()
-            driver.command(lambda node, _now: node.confirm_all())
+            driver.command(lambda node, _now: node.say_goodbye())
             driver.close()
             leave_hub(hub)
 

@@ -71,8 +71,8 @@ class UnorderedPublisher:
         self._effects += (Publish(event), Broadcast(event))
         return event
 
-    def confirm_all(self) -> None:
-        """Do nothing: nobody waits for a word."""
+    def say_goodbye(self) -> None:
+        """Do nothing: nobody remembers this publisher."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle the ENS's answer."""

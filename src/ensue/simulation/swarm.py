@@ -60,7 +60,12 @@ def draw(seed: int) -> Scenario:
         ens=ens,
         publishers=publishers,
         subscribers=subscribers,
-        sequencer=_sequencer(random, subscribers if by_two else (), reliable=reliable),
+        sequencer=_sequencer(
+            random,
+            subscribers if by_two else (),
+            subscriber_count=len(subscribers),
+            reliable=reliable,
+        ),
         ens_config=EnsConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
         link=LinkConfig(
             retry_ns=random.randrange(20 * MS, 300 * MS),
@@ -109,6 +114,11 @@ def _subscribers(
             )
             for _ in range(random.randint(0, churn))
         )
+        if changes and random.random() < 0.5:
+            # Leave and join again while a change may be under way: the hardest thing to resume.
+            again = _some(random, topics, most=2)
+            at_ns = random.choice(changes).at_ns + random.randrange(500 * MS)
+            changes = (*changes, Change(at_ns=at_ns, subscribe=again, unsubscribe=again))
         replies: tuple[Reply, ...] = ()
         if replying and random.random() < 0.5:
             # Only ever answered on a later topic, so that answers to answers come to an end.
@@ -139,7 +149,7 @@ def _publishers(
 
 
 def _sequencer(
-    random: Random, fixed: Sequence[SubscriberSpec], *, reliable: bool
+    random: Random, fixed: Sequence[SubscriberSpec], *, subscriber_count: int, reliable: bool
 ) -> SequencerConfig:
     return SequencerConfig(
         groups=2 if fixed else 1,
@@ -155,6 +165,8 @@ def _sequencer(
         held_max=random.choice((2, 8, 65_536)),
         time_to_live_ns=random.randrange(20 * MS, SECOND),
         missing_max=random.choice((4, 65_536)),
+        # Room for every subscriber, but not for every publisher.
+        clients_max=subscriber_count if random.random() < 0.15 else 100_000,
     )
 
 
@@ -200,25 +212,39 @@ def _clocks(random: Random, nodes: Sequence[str]) -> dict[str, ClockConfig]:
 
 def _slow_cuts(
     random: Random, chain: Sequence[SequencerSpec], subscribers: Sequence[SubscriberSpec]
-) -> list[Clog]:
-    """Make the answers to all changes late, in half of the runs, while events go on arriving."""
+) -> tuple[list[Clog], list[Crash]]:
+    """Make the answers to all changes late, in half of the runs, while events go on arriving.
+
+    Sometimes the subscriber crashes while it waits.
+    """
+    clogs: list[Clog] = []
+    crashes: list[Crash] = []
     if random.random() < 0.5:
-        return []
+        return clogs, crashes
     sources = tuple(node.name for node in chain)
-    return [
-        Clog(
-            sources=sources,
-            targets=(subscriber.name,),
-            from_ns=change.at_ns,
-            until_ns=change.at_ns + random.randrange(100 * MS, 1000 * MS),
-        )
-        for subscriber in subscribers
-        for change in subscriber.changes
-    ]
+    for subscriber in subscribers:
+        for change in subscriber.changes:
+            until_ns = change.at_ns + random.randrange(100 * MS, 1000 * MS)
+            clogs.append(
+                Clog(
+                    sources=sources,
+                    targets=(subscriber.name,),
+                    from_ns=change.at_ns,
+                    until_ns=until_ns,
+                )
+            )
+            if random.random() < 0.3:
+                at_ns = random.randrange(change.at_ns, until_ns)
+                wait_ns = random.randrange(200 * MS)
+                crashes.append(Crash(node=subscriber.name, at_ns=at_ns, restart_after_ns=wait_ns))
+    return clogs, crashes
 
 
 def _faults(
-    random: Random, nodes: Sequence[str], duration_ns: int, slow_cuts: Sequence[Clog]
+    random: Random,
+    nodes: Sequence[str],
+    duration_ns: int,
+    slow_cuts: tuple[Sequence[Clog], Sequence[Crash]],
 ) -> Faults:
     def count(most: int) -> range:
         return range(random.randint(1, most) if random.random() < 0.5 else 0)
@@ -238,7 +264,7 @@ def _faults(
                 side=group(), from_ns=start_ns, until_ns=end_ns, one_way=random.random() < 0.5
             )
         )
-    clogs = [*slow_cuts]
+    clogs = [*slow_cuts[0]]
     if random.random() < 0.2:
         # Clog nodes one after the other and let them flow again in another order.
         for node in group():
@@ -264,14 +290,17 @@ def _faults(
     for _ in count(3):
         start_ns, end_ns = span()
         pauses.append(Pause(node=random.choice(nodes), from_ns=start_ns, until_ns=end_ns))
-    crashes = tuple(
-        Crash(
-            node=random.choice(nodes),
-            at_ns=random.randrange(duration_ns),
-            restart_after_ns=random.randrange(0, 800 * MS),
-        )
-        for _ in count(6)
-    )
+    crashes = [
+        *slow_cuts[1],
+        *(
+            Crash(
+                node=random.choice(nodes),
+                at_ns=random.randrange(duration_ns),
+                restart_after_ns=random.randrange(0, 800 * MS),
+            )
+            for _ in count(6)
+        ),
+    ]
     jumps = tuple(
         ClockJump(
             node=random.choice(nodes),
@@ -286,6 +315,6 @@ def _faults(
         clogs=tuple(clogs),
         noises=tuple(noises),
         pauses=tuple(pauses),
-        crashes=crashes,
+        crashes=tuple(crashes),
         clock_jumps=jumps,
     )

@@ -4,10 +4,9 @@ A change enters at the lowest stage of the old and the new topics together and t
 Each node on the way puts the new subscription in the place of the old, adds the counters of its own
 topics of the two, and counts nothing. The last one answers with the cut.
 
-A repeated request is answered with the same cut. Subscribers that left are remembered, so that a
-request of theirs that arrives late is known for old, until there are `clients_max` of them; then the
-one that left longest ago is forgotten. A request of a forgotten one that still turns up registers a
-subscription that nobody has: stamps grow, and nothing else happens.
+A repeated request is answered with the same cut, so whoever asked is remembered until it says that it
+wants nothing more (`Forget`). A request that was overtaken by that word and arrives afterwards
+registers a subscription that nobody has: stamps grow, and nothing else happens.
 """
 
 import msgspec
@@ -34,8 +33,6 @@ class ChangeStage(Stage):
         super().__init__(name=name, placement=placement, config=config)
         self._changes_seen: dict[str, int] = {}
         self._changes_done: dict[str, ChangedRecord] = {}
-        self._left: dict[str, None] = {}
-        """Subscribers with no topic here any more, longest ago first."""
 
     def _on_change_request(self, frame: ChangeRequest, subscriber: str, _now_ns: int) -> None:
         topics = dict.fromkeys((*frame.old, *frame.new))
@@ -55,7 +52,10 @@ class ChangeStage(Stage):
             else:
                 repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
                 self._effects.append(Send(self.placement.nodes[last], repeat))
-        elif subscriber not in self._changes_seen and not self._room_for_subscriber():
+        elif (
+            subscriber not in self._changes_seen
+            and len(self._changes_seen) >= self.config.clients_max
+        ):
             self._refuse(subscriber, frame.number, "clients_max")
         else:
             self._change(
@@ -95,9 +95,6 @@ class ChangeStage(Stage):
         hosted = frame.new if self._hosts_any(frame.new) else ()
         self._groups.replace(subscriber, hosted)
         self._changes_seen[subscriber] = number
-        self._left.pop(subscriber, None)
-        if not hosted:
-            self._left[subscriber] = None
         self._persist(
             f"subscription/{subscriber}", REGISTRATION.encode(RegistrationRecord(number, hosted))
         )
@@ -120,19 +117,14 @@ class ChangeStage(Stage):
         if done is not None and done.number == number:
             self._effects.append(Send(subscriber, Changed(number=number, cut=done.cut)))
 
-    def _room_for_subscriber(self) -> bool:
-        """Forget the subscriber that left longest ago if there are too many; False: none left."""
-        if len(self._changes_seen) < self.config.clients_max:
-            return True
-        if not self._left:
-            return False
-        name = next(iter(self._left))
-        del self._left[name]
-        del self._changes_seen[name]
-        self._changes_done.pop(name, None)
-        self._persist(f"subscription/{name}", None)
-        self._persist(f"change/{name}", None)
-        return True
+    def _forget_subscriber(self, subscriber: str, number: int) -> None:
+        seen = self._changes_seen.get(subscriber)
+        if seen is None or seen > number or subscriber in self._groups.subscriptions:
+            return
+        del self._changes_seen[subscriber]
+        self._changes_done.pop(subscriber, None)
+        self._persist(f"subscription/{subscriber}", None)
+        self._persist(f"change/{subscriber}", None)
 
     def _restore_change(self, kind: str, subscriber: str, value: bytes) -> None:
         if kind == "change":
@@ -141,5 +133,3 @@ class ChangeStage(Stage):
         registration = REGISTRATION.decode(value)
         self._changes_seen[subscriber] = registration.number
         self._groups.replace(subscriber, registration.topics)
-        if not registration.topics:
-            self._left[subscriber] = None

@@ -51,8 +51,8 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Topics a node knows. This limit and the next are looked at where a request enters the chain;
     what a neighbour passes on is always carried out."""
     clients_max: int = 100_000
-    """Publishers, and subscribers, that a node remembers. Beyond, it forgets those that have
-    nothing open and no topic here; if there are none, newcomers are refused."""
+    """Publishers, and subscribers, that a node remembers: until they say goodbye, or, for
+    publishers, until room is needed and nothing of theirs is open. Then newcomers are refused."""
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):

@@ -12,6 +12,7 @@
 | ChangeFill | node | next node | go on with this change |
 | Changed | last node | subscriber | here is your cut |
 | ChangeRepeat | first node | last node | answer this change again |
+| Forget | publisher, subscriber | nodes | I am gone: no need to remember me |
 | Refused | node | publisher, subscriber | not possible, and why |
 
 Between nodes of the chain frames travel over numbered links (`ensue.protocols.link`). Everything
@@ -33,6 +34,7 @@ __all__ = [
     "Changed",
     "Confirm",
     "Fill",
+    "Forget",
     "Grant",
     "Refused",
     "Repeat",
@@ -136,6 +138,13 @@ class ChangeRepeat(Frame, frozen=True, tag=25):
     number: int
 
 
+class Forget(Frame, frozen=True, tag=27):
+    """The sender has nothing under way and wants nothing: it need not be remembered."""
+
+    number: int
+    """For a publisher: its lowest number not settled. For a subscriber: its last change."""
+
+
 class Refused(Frame, frozen=True, tag=26):
     """A request that can't be granted."""
 
@@ -154,6 +163,7 @@ FRAMES: tuple[type[Frame], ...] = (
     ChangeFill,
     Changed,
     ChangeRepeat,
+    Forget,
     Refused,
     *ens.FRAMES,
     *link.FRAMES,

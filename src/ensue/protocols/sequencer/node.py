@@ -43,6 +43,7 @@ from ensue.protocols.sequencer.frames import (
     ChangeRequest,
     Confirm,
     Fill,
+    Forget,
     Grant,
     Repeat,
     Stamped,
@@ -113,6 +114,7 @@ class SequencerNode(ChangeStage):
             Fill: self._on_fill,
             Confirm: self._on_confirm,
             Repeat: self._on_repeat,
+            Forget: self._on_forget,
             ChangeRequest: self._on_change_request,
             ChangeFill: self._on_change,
             ChangeRepeat: self._on_change_repeat,
@@ -261,6 +263,9 @@ class SequencerNode(ChangeStage):
             self._granted = {}
 
     def _on_confirm(self, frame: Confirm, publisher: str, _now_ns: int) -> None:
+        known = self._publishers.get(publisher)
+        if known is not None and frame.origin == self.name:
+            self._forget_settled(publisher, known, frame.settled)
         for lease in self._leases.confirm(publisher, frame.origin, frame.slots, frame.settled):
             if self.config.durable:
                 self._persist(lease.key, None)
@@ -302,23 +307,33 @@ class SequencerNode(ChangeStage):
     # -- Forgetting -----------------------------------------------------------------------------
 
     def _room_for_publisher(self) -> bool:
-        """Forget a publisher if there are too many; False: all have open stamps here.
-
-        If it comes back it is taken up where it says it is. What it asks for again is stamped
-        again, as is a late repetition of an old request; whichever stamp it does not use is
-        voided after its lease.
-        """
+        """Forget a publisher with nothing open if there are too many; False: all are busy."""
         if len(self._publishers) < self.config.clients_max:
             return True
         for name in list(islice(self._publishers, FORGET_TRIES)):
-            known = self._publishers.pop(name)
-            if not self._leases.any_of(name, self.name):
-                self._persist(f"publisher/{name}", None)
-                for number in known.elsewhere:
-                    self._persist(f"elsewhere/{number}/{name}", None)
+            if self._forget_publisher(name):
                 return True
-            self._publishers[name] = known
+            self._publishers[name] = self._publishers.pop(name)
         return False
+
+    def _forget_publisher(self, name: str) -> bool:
+        """Forget a publisher, unless it may ask again for a stamp that was made.
+
+        If it comes back it is taken up where it says it is. For a late repetition of an old
+        request of its a stamp is made that nobody confirms, and voided after its lease.
+        """
+        if self._publishers[name].elsewhere or self._leases.any_of(name, self.name):
+            return False
+        del self._publishers[name]
+        self._persist(f"publisher/{name}", None)
+        return True
+
+    def _on_forget(self, frame: Forget, source: str, _now_ns: int) -> None:
+        known = self._publishers.get(source)
+        if known is not None and known.next <= frame.number:
+            self._forget_settled(source, known, frame.number)
+            self._forget_publisher(source)
+        self._forget_subscriber(source, frame.number)
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:

@@ -24,7 +24,7 @@ from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Confirm, Refused, Stamped, StampRequest, Voided
+from ensue.protocols.sequencer.frames import Confirm, Forget, Refused, Stamped, StampRequest, Voided
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT, OUTGOING, OutgoingRecord
 
@@ -148,6 +148,12 @@ class Publisher:
         self._confirm_due_ns = None
         for node, origin in list(self._owed):
             self._confirm(node, origin)
+
+    def say_goodbye(self) -> None:
+        """Tell the chain that nothing more will be published under this name for a while."""
+        self.confirm_all()
+        for origin in self._numbers:
+            self._effects.append(Send(origin, Forget(number=self._settled(origin))))
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle an answer of a node or of the ENS."""
@@ -330,8 +336,11 @@ class Publisher:
 
     def _confirm(self, node: str, origin: str) -> None:
         slots = tuple(self._owed.pop((node, origin)))
-        frame = Confirm(origin=origin, slots=slots, settled=self._settled(origin))
-        self._effects.append(Send(node, frame))
+        settled = self._settled(origin)
+        self._effects.append(Send(node, Confirm(origin=origin, slots=slots, settled=settled)))
+        if node != origin:
+            # The origin need not remember which node completed them.
+            self._effects.append(Send(origin, Confirm(origin=origin, slots=(), settled=settled)))
 
     def _restore(self, records: Mapping[str, bytes]) -> None:
         places: list[tuple[int, OutgoingRecord]] = []

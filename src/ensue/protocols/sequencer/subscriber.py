@@ -20,6 +20,8 @@ crash of the application before it acted on it loses it.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from ensue.errors import SubscriptionRefused
 from ensue.event import Event
 from ensue.protocols.core import (
@@ -37,7 +39,7 @@ from ensue.protocols.core import (
 )
 from ensue.protocols.ens import Attached, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Refused
+from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Forget, Refused
 from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
@@ -88,6 +90,8 @@ class Subscriber:
         self._delivered = 0
         self._unacknowledged: deque[tuple[int, str, int]] = deque()
         """Position, topic and slot of what was delivered or stepped over."""
+        self._visited: dict[int, None] = {}
+        """Stages that have seen a change of this subscriber."""
         self._fallen: dict[str, int] = {}
         """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
@@ -175,7 +179,7 @@ class Subscriber:
                     self._changed(self._change, cut, now_ns)
             case Refused(number=number, reason=reason):
                 if self._change is not None and self._change.number == number:
-                    self._refused(self._change, reason, source, now_ns)
+                    self._refused(self._change, reason, source)
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -314,7 +318,8 @@ class Subscriber:
         if self._attaching:
             self._effects.extend(Attach(topic, 0) for topic in self._attaching)
             return
-        first, _ = self.placement.span((*change.old, *change.new))
+        first, last = self.placement.span((*change.old, *change.new))
+        self._visited.update(dict.fromkeys(range(first, last + 1)))
         request = ChangeRequest(number=change.number, old=change.old, new=change.new)
         self._effects.append(Send(self.placement.nodes[first], request))
 
@@ -345,6 +350,14 @@ class Subscriber:
         self._begin_change(now_ns)
         self._persist_state()
         self._deliver_ready(now_ns)
+        if self._change is None and not self._wanted:
+            self._say_goodbye(change.number)
+
+    def _say_goodbye(self, number: int) -> None:
+        """Tell every node that knows this subscriber that it wants nothing any more."""
+        for stage in self._visited:
+            self._effects.append(Send(self.placement.nodes[stage], Forget(number=number)))
+        self._visited = {}
 
     def _join(self, topic: str, cut: int) -> None:
         for event in self._queue.join(topic, cut):
@@ -356,24 +369,29 @@ class Subscriber:
             missed = (first_missed, cut)
         self._effects.append(Join(topic, missed))
 
-    def _refused(self, change: ChangeUnderWay, reason: str, source: str, now_ns: int) -> None:
-        """Give a change up: what was to be joined is not wanted any more."""
-        if not change.joining:
-            return  # Only something left: the chain has to hear of it, so it is repeated.
-        self._change = None
+    def _refused(self, change: ChangeUnderWay, reason: str, source: str) -> None:
+        """Stop wanting what was to be joined, and tell the application.
+
+        The change itself stays under way until the chain has made it: a repetition of the
+        request may have been let in meanwhile, and one that is given up can't be told from one
+        that was made. What was refused is left again afterwards.
+        """
         for topic in change.joining:
             self._wanted.pop(topic, None)
-            self._queue.leave(topic)
-            self._effects.append(Detach(topic))
-        self._attaching = {}
-        self._effects.append(Refuse(change.joining, f"{source}: {reason}"))
-        self._begin_change(now_ns)
-        self._persist_state()
+            self._drop(topic)
+        if change.joining:
+            self._persist_state()
+            self._effects.append(Refuse(change.joining, f"{source}: {reason}"))
 
     def _drop(self, topic: str) -> None:
         """Forget a topic and tell the application and the ENS, if it was in effect."""
         joined = topic in self._queue.clock
         self._queue.leave(topic)
+        change = self._change
+        if change is not None and topic in change.joining:
+            # Wanted again, it needs another cut: what came before this one was not waited for.
+            joining = tuple(each for each in change.joining if each != topic)
+            self._change = msgspec.structs.replace(change, joining=joining)
         self._effects.append(Detach(topic))
         if self._attaching.pop(topic, 0) is None and not self._attaching:
             self._change_due_ns = 0  # The change no longer waits for the ENS.
