@@ -32,9 +32,8 @@ __all__ = [
 
 VERSION = 1
 FRAME_BYTES_MAX = 32 * 1024 * 1024
-ENTRIES_MAX = 65_536
-"""Entries of one stamp."""
-COUNT_MAX = 2**63 - 1
+ENTRIES_MAX = 1_048_576
+"""Entries of one stamp: more than a node may know topics."""
 _VARINT_BYTES_MAX = 9
 _WHOLE = 1
 

@@ -4,7 +4,8 @@ Guarantees
 - One event per slot. The first event put into a slot of a topic stays there; a different one that
   comes later is answered with `Taken` and reaches nobody. This is what makes voiding a stamp safe:
   the void and a late original compete for one slot, and everybody sees the same winner.
-- Putting the same event again is harmless: it is `Accepted` again.
+- Putting the same stamped event again is harmless: it is `Accepted` again. One without a stamp
+  gets a new slot each time; whoever uses those tells repetitions apart itself.
 - With a log (`keeps_log`), whoever attaches from a slot is sent everything from there on, so an
   event lost on its way can be had again: this is the reliable ENS. Without one, an event is sent
   once to whoever is attached at that moment and is then forgotten: the unreliable ENS.
@@ -76,11 +77,15 @@ class AttachRequest(Frame, frozen=True, tag=4):
 
 
 class Attached(Frame, frozen=True, tag=5):
-    """You are attached: slots below `first` can't be had, none at or beyond `next` is taken."""
+    """You are attached: slots below `first` can't be had, none at or beyond `next` is taken.
+
+    What was asked for has been sent up to `sent`, that slot not included.
+    """
 
     topic: str
     first: int
     next: int
+    sent: int
 
 
 class DetachRequest(Frame, frozen=True, tag=6):
@@ -167,7 +172,7 @@ class TopicLog:
         self.config = config or EnsConfig()
         self._topics: dict[str, _Topic] = {}
         self._effects: list[Effect] = []
-        for key, value in (records or {}).items():
+        for key, value in sorted((records or {}).items()):
             kind, _, rest = key.partition("/")
             if kind == "first":
                 self._topic(rest).first = _INT.decode(value)
@@ -247,7 +252,7 @@ class TopicLog:
             answer = Accepted if same else Taken
             self._effects.append(Send(source, answer(topic=event.topic, event=event.id, slot=slot)))
             return
-        # Without a log only the name of who holds the slot is kept, so that it stays taken.
+        # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
         kept = event if self.config.keeps_log else msgspec.structs.replace(event, payload=b"")
         dropped = self._store(kept, slot)
         if self.config.durable:
@@ -264,11 +269,14 @@ class TopicLog:
         if source not in log.attached:
             log.attached[source] = None
             self._persist(f"attached/{len(topic)}/{topic}/{source}", b"")
-        first = log.first if self.config.keeps_log else log.next
-        self._effects.append(Send(source, Attached(topic=topic, first=first, next=log.next)))
-        if not self.config.keeps_log or from_slot < 1:
+        if not self.config.keeps_log:
+            answer = Attached(topic=topic, first=log.next, next=log.next, sent=log.next)
+            self._effects.append(Send(source, answer))
             return
-        stop = min(log.next, max(from_slot, log.first) + self.config.batch_max)
-        for slot in range(max(from_slot, log.first), stop):
+        start = log.next if from_slot < 1 else min(max(from_slot, log.first), log.next)
+        stop = min(log.next, start + self.config.batch_max)
+        for slot in range(start, stop):
             if (event := log.events.get(slot)) is not None:
                 self._effects.append(Send(source, Notify(event=event)))
+        answer = Attached(topic=topic, first=log.first, next=log.next, sent=stop)
+        self._effects.append(Send(source, answer))

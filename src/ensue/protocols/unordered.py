@@ -190,8 +190,8 @@ class UnorderedSubscriber:
 
     def _notify(self, event: Event) -> None:
         publishers = self._seen.get(event.topic)
-        if publishers is None:
-            self._effects.append(Discard(event, "not_subscribed"))
+        if publishers is None or event.void:
+            self._effects.append(Discard(event, "void" if event.void else "not_subscribed"))
             return
         seen = publishers.get(event.publisher)
         if seen is None:

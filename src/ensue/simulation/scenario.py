@@ -153,6 +153,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ConfigurationError(f"names must be unique; used twice: {', '.join(repeated)}")
+        slashed = [name for name in names if "/" in name]
+        if slashed:
+            raise ConfigurationError(f"names must not contain a slash: {', '.join(slashed)}")
         known = frozenset(names)
         for what, used in (
             ("faults", self.faults.nodes()),

@@ -41,7 +41,9 @@ class ChangeStage(Stage):
             return
         # Leaving is never refused for want of room.
         added = [topic for topic in frame.new if topic not in frame.old]
-        if not topics or not self._may_host(added, subscriber, frame.number):
+        if not topics or not all(self.placement.knows(topic) for topic in frame.old):
+            return
+        if not self._may_host(added, subscriber, frame.number):
             return
         first, last = self.placement.span(topics)
         if first != self.stage:
@@ -53,7 +55,8 @@ class ChangeStage(Stage):
                 repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
                 self._effects.append(Send(self.placement.nodes[last], repeat))
         elif (
-            subscriber not in self._changes_seen
+            frame.new
+            and subscriber not in self._changes_seen
             and len(self._changes_seen) >= self.config.clients_max
         ):
             self._refuse(subscriber, frame.number, "clients_max")
@@ -92,22 +95,28 @@ class ChangeStage(Stage):
         topics = tuple(dict.fromkeys((*frame.old, *frame.new)))
         for topic, count in frame.entries.items():
             self._learn(topic, count)
-        hosted = frame.new if self._hosts_any(frame.new) else ()
-        self._groups.replace(subscriber, hosted)
+        if number < self._changes_seen.get(subscriber, 0):
+            # A late repetition, taken for new by a node that had forgotten the subscriber.
+            # It goes on its way, so that links keep their order, and changes nothing.
+            if frame.last != self.stage:
+                here = {topic: self._counters.get(topic)[0] for topic in self._hosted(topics)}
+                self._pass_on(msgspec.structs.replace(frame, entries=entries | here))
+            return
+        registered = frame.new if self._hosted(frame.new) else ()
+        self._groups.replace(subscriber, registered)
         self._changes_seen[subscriber] = number
-        self._persist(
-            f"subscription/{subscriber}", REGISTRATION.encode(RegistrationRecord(number, hosted))
-        )
+        record = RegistrationRecord(number, registered)
+        self._persist(f"subscription/{subscriber}", REGISTRATION.encode(record))
         for topic in topics:
             # Forgetting the cached group also makes the topic's next stamp whole, which
             # whoever joined just now depends on: it has not seen the previous one.
             self._group_cache.pop(topic, None)
-            if self.placement.stage(topic) == self.stage:
-                entries[topic] = self._counters.get(topic)[0]
+        for topic in self._hosted(topics):
+            entries[topic] = self._counters.get(topic)[0]
         if frame.last == self.stage:
-            record = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
-            self._changes_done[subscriber] = record
-            self._persist(f"change/{subscriber}", CHANGED.encode(record))
+            done = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
+            self._changes_done[subscriber] = done
+            self._persist(f"change/{subscriber}", CHANGED.encode(done))
             self._answer_change_again(subscriber, number)
         else:
             self._pass_on(msgspec.structs.replace(frame, entries=entries))

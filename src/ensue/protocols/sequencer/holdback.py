@@ -15,11 +15,8 @@ missing integer is a gap.
 - An event that names a topic which is being joined waits for the cut: whether something of that
   topic comes before it can't be known earlier.
 
-`VectorQueue`: groups by two. A subscriber's topics need not all be ordered with each other, so sums
-mean nothing; an event is next when it is the next of its topic and the clocks have reached every
-entry it names.
-
-Both work on a reliable ENS and on one that loses. On the latter stamps are whole, `force` lets the
+`HoldBack` is what this queue and the one for groups by two (`vectors`) share. Both work on a
+reliable ENS and on one that loses. On the latter stamps are whole, `force` lets the
 first held event go although something before it is missing, and what turns up later than that is
 late: `offer` says so.
 
@@ -33,7 +30,7 @@ from typing import Literal
 
 from ensue.event import Event
 
-__all__ = ["Held", "HoldBack", "PositionQueue", "VectorQueue"]
+__all__ = ["Held", "HoldBack", "PositionQueue"]
 
 Offer = Literal["next", "held", "duplicate", "late", "overflow", "not_subscribed", "before_join"]
 
@@ -175,7 +172,10 @@ class HoldBack(ABC):
         by_age = self._by_age
         while by_age and by_age[0].gone:
             by_age.popleft()
-        return by_age[0].since_ns if by_age else None
+        for held in by_age:
+            if not held.gone and held.event.topic in self.clock:
+                return held.since_ns
+        return None
 
     def first_missing(self, topic: str) -> int:
         """Return the first slot of a joined topic that is not here."""
@@ -347,76 +347,3 @@ class PositionQueue(HoldBack):
         for topic in self.clock:
             for held in self.held[topic].values():
                 self._index(held)
-
-
-class VectorQueue(HoldBack):
-    """Delivery by clocks: for topics that need not all be ordered with each other."""
-
-    def __init__(self, *, held_max: int, missing_max: int) -> None:
-        super().__init__(held_max=held_max, missing_max=missing_max)
-        self._to_check: deque[str] = deque()
-        """Topics whose first event may have become next."""
-        self._waiters: dict[str, dict[str, None]] = {}
-        """Topic to the topics whose first event waits for it."""
-
-    def next(self) -> Held | None:
-        """Return an event whose turn it is, and move on past it."""
-        while self._to_check:
-            topic = self._to_check.popleft()
-            clock = self.clock.get(topic)
-            held = None if clock is None else self.held[topic].get(clock + 1)
-            if held is None:
-                continue
-            unmet = self._unmet(held.event)
-            if unmet is not None:
-                self._waiters.setdefault(unmet, {})[topic] = None
-                continue
-            self.clock[topic] = held.slot
-            self._take(held)
-            self._to_check.append(topic)
-            self._to_check.extend(self._waiters.pop(topic, ()))
-            return held
-        return None
-
-    def _pass(self, event: Event) -> bool:
-        if self._unmet(event) is not None:
-            return False
-        topic = event.topic
-        self.clock[topic] += 1
-        self._to_check.append(topic)
-        self._to_check.extend(self._waiters.pop(topic, ()))
-        return True
-
-    def _unmet(self, event: Event) -> str | None:
-        """Return a topic that has not come as far as the event asks for."""
-        stamp = event.stamp
-        assert stamp is not None
-        for topic, count in stamp.entries.items():
-            clock = self.clock.get(topic)
-            if clock is not None and clock < count and topic != event.topic:
-                return topic
-        return None
-
-    def _first(self) -> Held | None:
-        heads = [waiting[min(waiting)] for waiting in self.held.values() if waiting]
-        for head in heads:
-            stamp = head.event.stamp
-            assert stamp is not None
-            if not any(
-                other.slot <= stamp.entries.get(other.event.topic, 0)
-                for other in heads
-                if other is not head
-            ):
-                return head
-        return heads[0] if heads else None
-
-    def _jumped(self, held: Held) -> None:
-        del held  # All clocks may have moved, not only its own.
-        self._reindex()
-
-    def _index(self, held: Held) -> None:
-        self._to_check.append(held.event.topic)
-
-    def _reindex(self) -> None:
-        self._waiters = {}
-        self._to_check = deque(self.clock)

@@ -30,7 +30,7 @@ class Stage:
         self._group_cache: dict[str, Group] = {}
         self._effects: list[Effect] = []
         for subscriber, topics in sorted((config.fixed or {}).items()):
-            if self._hosts_any(topics):
+            if self._hosted(topics):
                 self._groups.replace(subscriber, topics)
 
     def take_effects(self) -> Sequence[Effect]:
@@ -63,8 +63,9 @@ class Stage:
             if self.config.durable:
                 self._persist(f"counter/{topic}", INT.encode(count))
 
-    def _hosts_any(self, topics: Sequence[str]) -> bool:
-        return any(self.placement.stage(topic) == self.stage for topic in topics)
+    def _hosted(self, topics: Iterable[str]) -> list[str]:
+        """Return those of the topics that this node hosts."""
+        return [topic for topic in topics if self.placement.stage(topic) == self.stage]
 
     def _may_host(self, topics: Iterable[str], client: str, number: int) -> bool:
         """Tell whether a client may use topics here; it is told if not."""

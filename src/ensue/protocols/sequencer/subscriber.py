@@ -17,16 +17,13 @@ HAZARD: with `acknowledge_each=False` an event counts as handled the moment it i
 crash of the application before it acted on it loses it.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from ensue.errors import SubscriptionRefused
-from ensue.event import Event
 from ensue.protocols.core import (
     Attach,
-    Deliver,
     Detach,
     Discard,
     Effect,
@@ -39,8 +36,8 @@ from ensue.protocols.core import (
 )
 from ensue.protocols.ens import Attached, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.delivery import Delivery
 from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Forget, Refused
-from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
     CLOCK,
@@ -53,7 +50,7 @@ from ensue.protocols.sequencer.records import (
 __all__ = ["Subscriber"]
 
 
-class Subscriber:
+class Subscriber(Delivery):
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
     `acknowledge_each` makes the application say which events it has handled; otherwise an event
@@ -70,16 +67,11 @@ class Subscriber:
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
+        super().__init__(
+            config=config or SequencerConfig(), acknowledge_each=acknowledge_each, now_ns=now_ns
+        )
         self.name = name
         self.placement = placement
-        self.config = config or SequencerConfig()
-        self._acknowledge_each = acknowledge_each
-        limits = {"held_max": self.config.held_max, "missing_max": self.config.missing_max}
-        self._queue: HoldBack = (
-            VectorQueue(**limits)
-            if self.config.groups == 2
-            else PositionQueue(**limits, whole=not self.config.leave_out)
-        )
         self._wanted: dict[str, None] = {}
         self._registered: tuple[str, ...] = ()
         """What the chain knows this subscription to be."""
@@ -87,19 +79,12 @@ class Subscriber:
         self._change: ChangeUnderWay | None = None
         self._attaching: dict[str, None] = {}
         """Topics of the change under way that the ENS has not attached yet."""
-        self._delivered = 0
-        self._unacknowledged: deque[tuple[int, str, int]] = deque()
-        """Position, topic and slot of what was delivered or stepped over."""
         self._visited: dict[int, None] = {}
         """Stages that have seen a change of this subscriber."""
         self._fallen: dict[str, int] = {}
         """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
         self._poll_due_ns = now_ns
-        self._gap_due_ns: int | None = None
-        """When to ask for what held events wait for; None while nothing is held."""
-        self._expire_from_ns = now_ns
-        self._effects: list[Effect] = []
         if records:
             self._restore(records, now_ns)
         elif self.config.fixed is not None:
@@ -109,11 +94,6 @@ class Subscriber:
     def topics(self) -> tuple[str, ...]:
         """The topics in effect: joined, and not left."""
         return tuple(self._queue.clock)
-
-    @property
-    def held_count(self) -> int:
-        """How many events are held back."""
-        return self._queue.held_count
 
     def waits(self, ends: Mapping[str, int]) -> Iterator[str]:
         """Say what this subscriber still waits for, given the last slot of each topic."""
@@ -152,19 +132,6 @@ class Subscriber:
         self._persist_state()
         self._deliver_ready(now_ns)
 
-    def acknowledge(self, position: int) -> None:
-        """Say that every event up to a position has been handled."""
-        position = min(position, self._delivered)
-        handled: dict[str, int] = {}
-        while self._unacknowledged and self._unacknowledged[0][0] <= position:
-            _, topic, slot = self._unacknowledged.popleft()
-            handled[topic] = slot
-        for topic, slot in handled.items():
-            if slot > self._queue.base.get(topic, slot):
-                self._persist_clock(topic, slot)
-        if handled and self.config.durable:
-            self._effects.append(Persist("delivered", INT.encode(position)))
-
     # -- Driver ---------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -172,14 +139,14 @@ class Subscriber:
         match frame:
             case Notify(event=event):
                 self._notify(event, now_ns)
-            case Attached(topic=topic, first=first):
-                self._attached(topic, first, now_ns)
+            case Attached():
+                self._attached(frame, now_ns)
             case Changed(number=number, cut=cut):
                 if self._change is not None and self._change.number == number:
                     self._changed(self._change, cut, now_ns)
             case Refused(number=number, reason=reason):
                 if self._change is not None and self._change.number == number:
-                    self._refused(self._change, reason, source)
+                    self._refused(self._change, reason, source, now_ns)
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -214,85 +181,6 @@ class Subscriber:
         effects, self._effects = self._effects, []
         return effects
 
-    # -- Delivery -------------------------------------------------------------------------------
-
-    def _notify(self, event: Event, now_ns: int) -> None:
-        slot = event.slot
-        if slot is None:
-            return  # Not stamped: nothing that a sequencer ordered.
-        outcome = self._queue.offer(event, slot, now_ns)
-        if outcome == "next":
-            self._let_go(event, slot, now_ns, now_ns)
-            if self._queue.held_count:
-                self._deliver_ready(now_ns, progress=True)
-            return
-        if outcome == "overflow" and not self.config.reliable:
-            self._force(now_ns)
-            outcome = self._queue.offer(event, slot, now_ns)
-        if outcome == "held":
-            self._deliver_ready(now_ns)
-        elif outcome == "late" and not event.void:
-            self._deliver_late(event)
-        else:
-            self._effects.append(Discard(event, outcome))
-
-    def _deliver_ready(self, now_ns: int, *, progress: bool = False) -> None:
-        while (held := self._queue.next()) is not None:
-            self._let_go(held.event, held.slot, held.since_ns, now_ns)
-            progress = True
-        if progress or self._gap_due_ns is None:
-            self._expect_progress(now_ns)
-
-    def _expect_progress(self, now_ns: int) -> None:
-        """Be patient for a while with whatever the held events wait for."""
-        waiting = self._queue.held_count > 0
-        self._gap_due_ns = now_ns + self.config.gap_ns if waiting else None
-
-    def _let_go(self, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
-        self._handled(event.topic, slot, count=not event.void)
-        if event.void:
-            self._effects.append(Discard(event, "void"))
-        else:
-            self._effects.append(Deliver(event, self._delivered, "", now_ns - since_ns))
-
-    def _deliver_late(self, event: Event) -> None:
-        self._handled(event.topic, self._queue.clock[event.topic], count=True)
-        self._effects.append(Deliver(event, self._delivered, "out_of_order"))
-
-    def _handled(self, topic: str, slot: int, *, count: bool) -> None:
-        """Note how far a topic has come; `count` if the application gets an event for it."""
-        if count:
-            self._delivered += 1
-        if self._acknowledge_each:
-            self._unacknowledged.append((self._delivered, topic, slot))
-        elif self.config.durable:
-            self._persist_clock(topic, slot)
-            self._effects.append(Persist("delivered", INT.encode(self._delivered)))
-
-    def _expire(self, now_ns: int) -> None:
-        """Let go what has been held for its time to live, and what comes before it."""
-        while (oldest := self._queue.oldest_ns()) is not None:
-            if oldest + self.config.time_to_live_ns > now_ns:
-                break
-            if not self._force(now_ns):
-                # All that is held waits for a cut, which will come.
-                self._expire_from_ns = now_ns + self.config.time_to_live_ns
-                break
-
-    def _force(self, now_ns: int) -> bool:
-        """Let the first held event go before its turn; False if there is none."""
-        forced = self._queue.force()
-        if forced is None:
-            return False
-        assert forced.event.stamp is not None
-        for topic in forced.event.stamp.entries:
-            # Clocks that jumped over something must not fall back after a restart.
-            if topic != forced.event.topic and topic in self._queue.clock:
-                self._handled(topic, self._queue.clock[topic], count=False)
-        self._let_go(forced.event, forced.slot, forced.since_ns, now_ns)
-        self._deliver_ready(now_ns)
-        return True
-
     # -- Changes --------------------------------------------------------------------------------
 
     def _begin_change(self, now_ns: int) -> None:
@@ -323,20 +211,24 @@ class Subscriber:
         request = ChangeRequest(number=change.number, old=change.old, new=change.new)
         self._effects.append(Send(self.placement.nodes[first], request))
 
-    def _attached(self, topic: str, first: int, now_ns: int) -> None:
+    def _attached(self, frame: Attached, now_ns: int) -> None:
+        topic = frame.topic
         if topic in self._attaching:
             del self._attaching[topic]
             if not self._attaching and self._change is not None:
                 self._pursue_change(now_ns)
         elif self.config.reliable and topic in self._queue.clock:
             missing = self._queue.first_missing(topic)
-            if missing < first:
+            if missing < frame.first:
                 # Fell behind what the ENS keeps: start anew at a fresh cut.
                 self._fallen[topic] = self._queue.clock[topic] + 1
                 self._drop(topic)
                 self._begin_change(now_ns)
                 self._persist_state()
                 self._deliver_ready(now_ns)
+            elif frame.sent < frame.next and missing >= frame.sent:
+                # All that was sent has come, and there is more.
+                self._effects.append(Attach(topic, missing))
 
     def _changed(self, change: ChangeUnderWay, cut: Mapping[str, int], now_ns: int) -> None:
         self._change = None
@@ -369,7 +261,7 @@ class Subscriber:
             missed = (first_missed, cut)
         self._effects.append(Join(topic, missed))
 
-    def _refused(self, change: ChangeUnderWay, reason: str, source: str) -> None:
+    def _refused(self, change: ChangeUnderWay, reason: str, source: str, now_ns: int) -> None:
         """Stop wanting what was to be joined, and tell the application.
 
         The change itself stays under way until the chain has made it: a repetition of the
@@ -378,10 +270,12 @@ class Subscriber:
         """
         for topic in change.joining:
             self._wanted.pop(topic, None)
+            self._fallen.pop(topic, None)
             self._drop(topic)
         if change.joining:
             self._persist_state()
             self._effects.append(Refuse(change.joining, f"{source}: {reason}"))
+            self._deliver_ready(now_ns)
 
     def _drop(self, topic: str) -> None:
         """Forget a topic and tell the application and the ENS, if it was in effect."""
@@ -418,11 +312,6 @@ class Subscriber:
 
     # -- Records --------------------------------------------------------------------------------
 
-    def _persist_clock(self, topic: str, slot: int) -> None:
-        if self.config.durable:
-            record = (slot, self._queue.base[topic])
-            self._effects.append(Persist(f"clock/{topic}", CLOCK.encode(record)))
-
     def _persist_state(self) -> None:
         if self.config.durable:
             state = SubscriptionRecord(
@@ -453,3 +342,4 @@ class Subscriber:
             self._pursue_change(now_ns)
         else:
             self._begin_change(now_ns)
+            self._persist_state()
