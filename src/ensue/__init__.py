@@ -1,4 +1,4 @@
-"""Ordered and transactional publish/subscribe for Python."""
+"""Ordered publish/subscribe for Python."""
 
 from ensue.client import Bus, ReceivedEvent, Subscription, connect
 from ensue.errors import (

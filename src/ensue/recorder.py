@@ -22,7 +22,7 @@ Which effect becomes which row:
 The sink decides what becomes of rows and how many it holds; the default is a list in memory.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from ensue.event import Event
 from ensue.protocols.core import (
@@ -107,18 +107,7 @@ class Recorder:
         if isinstance(event, Event):
             self._event(action, node, event, at_ns, true_ns, size=bytes)
         else:
-            self._append(
-                Row(
-                    run=self.run,
-                    node=node,
-                    step=self._step(node),
-                    at_ns=at_ns,
-                    true_ns=true_ns,
-                    action=action,
-                    order=self.order,
-                    bytes=bytes,
-                )
-            )
+            self._add(action, node, at_ns, true_ns, bytes=bytes)
 
     def outcome(
         self,
@@ -155,25 +144,50 @@ class Recorder:
                 self._event("discarded", node, effect.event, at_ns, true_ns, verdict=effect.verdict)
         elif isinstance(effect, Join):
             verdict = "" if effect.missed is None else "missed"
-            self._membership(
-                "subscribed", node, effect.topic, subscription, at_ns, true_ns, verdict
+            self._add(
+                "subscribed",
+                node,
+                at_ns,
+                true_ns,
+                topic=effect.topic,
+                subscription=subscription,
+                verdict=verdict,
             )
         elif isinstance(effect, Leave):
-            self._membership("unsubscribed", node, effect.topic, subscription, at_ns, true_ns)
+            self._add(
+                "unsubscribed",
+                node,
+                at_ns,
+                true_ns,
+                topic=effect.topic,
+                subscription=subscription,
+            )
         elif isinstance(effect, Publish):
             self.published(node, effect.event, at_ns, true_ns)
 
     def crashed(self, node: str, at_ns: int, true_ns: int | None = None) -> None:
         """Record that a node lost its volatile state."""
-        self._lifecycle("crashed", node, at_ns, true_ns)
+        self._add("crashed", node, at_ns, true_ns)
 
     def restarted(self, node: str, at_ns: int, true_ns: int | None = None) -> None:
         """Record that a node runs again from what it had persisted."""
-        self._lifecycle("restarted", node, at_ns, true_ns)
+        self._add("restarted", node, at_ns, true_ns)
 
-    def _step(self, node: str) -> int:
+    def _add(self, action: str, node: str, at_ns: int, true_ns: int | None, **columns: Any) -> None:
+        """Append a row; `columns` are those that not every action has."""
         step = self._steps[node] = self._steps.get(node, 0) + 1
-        return step
+        self._append(
+            Row(
+                run=self.run,
+                node=node,
+                step=step,
+                at_ns=at_ns,
+                true_ns=true_ns,
+                action=action,
+                order=self.order,
+                **columns,
+            )
+        )
 
     def _event(
         self,
@@ -189,62 +203,19 @@ class Recorder:
         size: int | None = None,
     ) -> None:
         stamp = event.stamp
-        self._append(
-            Row(
-                run=self.run,
-                node=node,
-                step=self._step(node),
-                at_ns=at_ns,
-                true_ns=true_ns,
-                action=action,
-                event=event.id,
-                topic=event.topic,
-                publisher=event.publisher,
-                publisher_seq=event.publisher_seq,
-                position=position,
-                subscription=subscription,
-                verdict=verdict,
-                order=self.order,
-                # Not copied: the entries of a stamp never change after it is made.
-                stamp=None if stamp is None else stamp.entries,
-                bytes=size,
-            )
-        )
-
-    def _membership(
-        self,
-        action: str,
-        node: str,
-        topic: str,
-        subscription: str | None,
-        at_ns: int,
-        true_ns: int | None,
-        verdict: str = "",
-    ) -> None:
-        self._append(
-            Row(
-                run=self.run,
-                node=node,
-                step=self._step(node),
-                at_ns=at_ns,
-                true_ns=true_ns,
-                action=action,
-                topic=topic,
-                subscription=subscription,
-                verdict=verdict,
-                order=self.order,
-            )
-        )
-
-    def _lifecycle(self, action: str, node: str, at_ns: int, true_ns: int | None) -> None:
-        self._append(
-            Row(
-                run=self.run,
-                node=node,
-                step=self._step(node),
-                at_ns=at_ns,
-                true_ns=true_ns,
-                action=action,
-                order=self.order,
-            )
+        self._add(
+            action,
+            node,
+            at_ns,
+            true_ns,
+            event=event.id,
+            topic=event.topic,
+            publisher=event.publisher,
+            publisher_seq=event.publisher_seq,
+            position=position,
+            subscription=subscription,
+            verdict=verdict,
+            # Not copied: the entries of a stamp never change after it is made.
+            stamp=None if stamp is None else stamp.entries,
+            bytes=size,
         )
