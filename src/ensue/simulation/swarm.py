@@ -240,81 +240,105 @@ def _slow_cuts(
     return clogs, crashes
 
 
+class _Dice:
+    """What faults are drawn with: how many, when, and whom they hit."""
+
+    def __init__(self, random: Random, nodes: Sequence[str], duration_ns: int) -> None:
+        self.random = random
+        self.nodes = nodes
+        self.duration_ns = duration_ns
+
+    def count(self, most: int) -> range:
+        """Return none half of the time, else up to `most`."""
+        return range(self.random.randint(1, most) if self.random.random() < 0.5 else 0)
+
+    def span(self) -> tuple[int, int]:
+        """Return when something lasting begins and ends."""
+        start_ns = self.random.randrange(self.duration_ns)
+        return start_ns, start_ns + self.random.randrange(1 * MS, 1500 * MS)
+
+    def group(self) -> tuple[str, ...]:
+        """Return up to half of the nodes."""
+        most = max(1, len(self.nodes) // 2)
+        return tuple(self.random.sample(self.nodes, self.random.randint(1, most)))
+
+
 def _faults(
     random: Random,
     nodes: Sequence[str],
     duration_ns: int,
     slow_cuts: tuple[Sequence[Clog], Sequence[Crash]],
 ) -> Faults:
-    def count(most: int) -> range:
-        return range(random.randint(1, most) if random.random() < 0.5 else 0)
+    dice = _Dice(random, nodes, duration_ns)
+    clogs, crashes = slow_cuts
+    return Faults(
+        partitions=_partitions(dice),
+        clogs=(*clogs, *_clogs(dice)),
+        noises=_noises(dice),
+        pauses=tuple(_pause(dice) for _ in dice.count(3)),
+        crashes=(*crashes, *(_crash(dice) for _ in dice.count(6))),
+        clock_jumps=tuple(_clock_jump(dice) for _ in dice.count(3)),
+    )
 
-    def span() -> tuple[int, int]:
-        start_ns = random.randrange(duration_ns)
-        return start_ns, start_ns + random.randrange(1 * MS, 1500 * MS)
 
-    def group() -> tuple[str, ...]:
-        return tuple(random.sample(nodes, random.randint(1, max(1, len(nodes) // 2))))
-
+def _partitions(dice: _Dice) -> tuple[Partition, ...]:
     partitions = []
-    for _ in count(3):
-        start_ns, end_ns = span()
-        partitions.append(
-            Partition(
-                side=group(), from_ns=start_ns, until_ns=end_ns, one_way=random.random() < 0.5
-            )
-        )
-    clogs = [*slow_cuts[0]]
-    if random.random() < 0.2:
+    for _ in dice.count(3):
+        start_ns, end_ns = dice.span()
+        side, one_way = dice.group(), dice.random.random() < 0.5
+        partitions.append(Partition(side=side, from_ns=start_ns, until_ns=end_ns, one_way=one_way))
+    return tuple(partitions)
+
+
+def _clogs(dice: _Dice) -> tuple[Clog, ...]:
+    clogs = []
+    if dice.random.random() < 0.2:
         # Clog nodes one after the other and let them flow again in another order.
-        for node in group():
-            start_ns, end_ns = span()
+        for node in dice.group():
+            start_ns, end_ns = dice.span()
             clogs.append(Clog(targets=(node,), from_ns=start_ns, until_ns=end_ns))
-    for _ in count(3):
-        start_ns, end_ns = span()
-        clogs.append(Clog(sources=group(), targets=group(), from_ns=start_ns, until_ns=end_ns))
+    for _ in dice.count(3):
+        start_ns, end_ns = dice.span()
+        sources, targets = dice.group(), dice.group()
+        clogs.append(Clog(sources=sources, targets=targets, from_ns=start_ns, until_ns=end_ns))
+    return tuple(clogs)
+
+
+def _noises(dice: _Dice) -> tuple[Noise, ...]:
     noises = []
-    for _ in count(2):
-        start_ns, end_ns = span()
+    for _ in dice.count(2):
+        start_ns, end_ns = dice.span()
         noises.append(
             Noise(
-                loss=random.random(),
-                duplication=random.random(),
-                reordering=random.random(),
-                targets=group(),
+                loss=dice.random.random(),
+                duplication=dice.random.random(),
+                reordering=dice.random.random(),
+                targets=dice.group(),
                 from_ns=start_ns,
                 until_ns=end_ns,
             )
         )
-    pauses = []
-    for _ in count(3):
-        start_ns, end_ns = span()
-        pauses.append(Pause(node=random.choice(nodes), from_ns=start_ns, until_ns=end_ns))
-    crashes = [
-        *slow_cuts[1],
-        *(
-            Crash(
-                node=random.choice(nodes),
-                at_ns=random.randrange(duration_ns),
-                restart_after_ns=random.randrange(0, 800 * MS),
-            )
-            for _ in count(6)
-        ),
-    ]
-    jumps = tuple(
-        ClockJump(
-            node=random.choice(nodes),
-            at_ns=random.randrange(duration_ns),
-            by_ns=random.choice((-1, 1)) * random.randrange(1, 5 * SECOND),
-            monotone=random.random() < 0.7,
-        )
-        for _ in count(3)
+    return tuple(noises)
+
+
+def _pause(dice: _Dice) -> Pause:
+    start_ns, end_ns = dice.span()
+    return Pause(node=dice.random.choice(dice.nodes), from_ns=start_ns, until_ns=end_ns)
+
+
+def _crash(dice: _Dice) -> Crash:
+    return Crash(
+        node=dice.random.choice(dice.nodes),
+        at_ns=dice.random.randrange(dice.duration_ns),
+        restart_after_ns=dice.random.randrange(0, 800 * MS),
     )
-    return Faults(
-        partitions=tuple(partitions),
-        clogs=tuple(clogs),
-        noises=tuple(noises),
-        pauses=tuple(pauses),
-        crashes=tuple(crashes),
-        clock_jumps=jumps,
+
+
+def _clock_jump(dice: _Dice) -> ClockJump:
+    random = dice.random
+    return ClockJump(
+        node=random.choice(dice.nodes),
+        at_ns=random.randrange(dice.duration_ns),
+        by_ns=random.choice((-1, 1)) * random.randrange(1, 5 * SECOND),
+        monotone=random.random() < 0.7,
     )
