@@ -22,6 +22,7 @@ from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.unordered import UnorderedPublisher
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, join_hub, leave_hub
+from ensue.runtime.names import check_name
 from ensue.transports import Capabilities, MemoryOptions, refusal
 
 __all__ = ["Bus", "connect"]
@@ -60,6 +61,8 @@ def connect(
     if not separator or scheme != "memory":
         raise BadInput(f"no transport for {url!r}; expected memory:// or memory://NAME")
     options = MemoryOptions.parse(url)
+    if name is not None:
+        check_name(name)
     check_order(order, options.capabilities, "memory://")
     return Bus(options, order=order, name=name, trace=trace)
 

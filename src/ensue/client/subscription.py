@@ -24,12 +24,12 @@ from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.unordered import UnorderedSubscriber
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, Slow
+from ensue.runtime.names import check_text
 
 __all__ = ["Acknowledge", "ReceivedEvent", "Subscription"]
 
 Acknowledge = Literal["auto", "manual"]
 _log = logging.getLogger("ensue")
-TOPIC_BYTES_MAX = 255
 
 
 class ReceivedEvent:
@@ -107,6 +107,8 @@ class Subscription:
             raise BadInput(f"pending_max must be at least 1, not {pending_max}")
         if acknowledge not in ("auto", "manual"):
             raise BadInput(f"acknowledge must be 'auto' or 'manual', not {acknowledge!r}")
+        if name is not None:
+            check_text(name, "a subscription's name")
         self.order = order
         self.pending_max = pending_max
         self._hub = hub
@@ -318,7 +320,4 @@ def check_topics(topics: tuple[str, ...]) -> None:
     if not topics:
         raise BadInput("name at least one topic")
     for topic in topics:
-        if not isinstance(topic, str):
-            raise BadInput(f"a topic is a str, not {type(topic).__name__}")
-        if not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
-            raise BadInput(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes; {topic[:20]!r}… has not")
+        check_text(topic, "a topic")

@@ -20,8 +20,10 @@ from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
+from ensue.runtime.names import Names
 from ensue.runtime.sink import ParquetSink
 from ensue.transports import MemoryOptions, MemoryTransport
+from ensue.transports.memory import ENS
 from ensue.wire import Codec
 
 __all__ = ["Hub", "Slow"]
@@ -58,8 +60,7 @@ class Hub:
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
         self.users = 0
-        self._names: dict[str, None] = {}
-        self._given = 0
+        self._names = Names((ENS, *self.placement.nodes))
         self._codec = Codec((ens.Put,))
         self._chain: list[Driver[SequencerNode]] = []
         if isinstance(order, Total):
@@ -70,24 +71,12 @@ class Hub:
         return len(self._codec.encode(frame))
 
     def claim(self, wanted: str | None, kind: str) -> str:
-        """Reserve a name for as long as this hub lives.
-
-        A name is given once: the chain remembers what it told whoever had it.
-        """
-        if wanted is not None:
-            if wanted in self._names:
-                raise ConfigurationError(f"the name {wanted!r} is or was in use on this hub")
-            self._names[wanted] = None
-            return wanted
-        return self.unique(kind)
+        """Reserve the name that is wanted, or make one up."""
+        return self.unique(kind) if wanted is None else self._names.claim(wanted)
 
     def unique(self, stem: str) -> str:
         """Return a name that nobody has, had or will have on this hub."""
-        while True:
-            self._given += 1
-            name = f"{stem}-{self._given}"
-            if name not in self._names:
-                return name
+        return self._names.unique(stem)
 
     def subscriber_config(self, order: Total) -> SequencerConfig:
         """Return the chain's configuration with what a subscription chose for itself."""

@@ -29,12 +29,13 @@ from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Send
 from ensue.protocols.ens import EnsConfig, Notify, TopicLog, request_for
 from ensue.transports.base import Capabilities, Receiver
 
-__all__ = ["MemoryOptions", "MemoryTransport"]
+__all__ = ["ENS", "MemoryOptions", "MemoryTransport"]
 
 BURST_MAX = 10_000
 RETAINED_MAX = 100_000
 """Events kept per topic, for subscriptions that hold too much back and ask again."""
 ENS = "ens"
+"""The name under which a hub's ENS is a peer of its nodes."""
 
 
 class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):

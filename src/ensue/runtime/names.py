@@ -1,0 +1,69 @@
+"""Names on a hub: given ones are checked, generated ones can't be taken by anybody.
+
+A name is given once in the life of a hub, because the chain remembers what it told whoever had it: a
+newcomer under an old name would be answered with its predecessor's stamps.
+"""
+
+from collections.abc import Iterable
+
+from ensue.errors import BadInput, ConfigurationError
+
+__all__ = ["TEXT_BYTES_MAX", "Names", "check_name", "check_text"]
+
+TEXT_BYTES_MAX = 255
+GENERATED = "~"
+"""Stands in every generated name and in no given one, so that the two never meet."""
+
+
+def check_text(text: object, what: str) -> None:
+    """Refuse what can't be the name of something: `what` says of what."""
+    if not isinstance(text, str):
+        raise BadInput(f"{what} is a str, not {type(text).__name__}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"{what} must be text that UTF-8 can carry; {text[:20]!a} holds half a surrogate pair"
+        ) from None
+    if not 0 < size <= TEXT_BYTES_MAX:
+        shown = f"{text[:20]!r}…" if text else "the empty one"
+        raise BadInput(f"{what} has 1 to {TEXT_BYTES_MAX} bytes; {shown} has {size}")
+
+
+def check_name(name: object) -> None:
+    """Refuse what can't be the name of a client."""
+    check_text(name, "a client's name")
+    assert isinstance(name, str)
+    if "/" in name:
+        # Event ids are publisher/topic/number: a slash would make two of them alike.
+        raise BadInput(f"a client's name holds no '/', which parts event ids: rename {name!r}")
+    if GENERATED in name:
+        raise BadInput(
+            f"a client's name holds no {GENERATED!r}, which marks generated names: rename {name!r}"
+        )
+
+
+class Names:
+    """Every name that is or was in use on a hub. `reserved` ones belong to the hub itself."""
+
+    def __init__(self, reserved: Iterable[str]) -> None:
+        self._reserved = frozenset(reserved)
+        self._claimed: set[str] = set()
+        self._given = 0
+
+    def claim(self, wanted: str) -> str:
+        """Reserve a name that somebody asks for."""
+        check_name(wanted)
+        if wanted in self._reserved:
+            raise BadInput(f"the name {wanted!r} belongs to the hub itself: choose another")
+        if wanted in self._claimed:
+            raise ConfigurationError(
+                f"the name {wanted!r} is or was in use on this hub: choose another"
+            )
+        self._claimed.add(wanted)
+        return wanted
+
+    def unique(self, stem: str) -> str:
+        """Return a name that nobody has, had or will have."""
+        self._given += 1
+        return f"{stem}{GENERATED}{self._given}"

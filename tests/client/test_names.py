@@ -1,0 +1,86 @@
+import asyncio
+from typing import Any
+
+import pytest
+from tests.transports.suite import take
+
+import ensue
+
+
+def test_nobody_can_take_a_generated_name_and_be_answered_in_its_place() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://h", name="keeper") as keeper:
+            async with ensue.connect("memory://h") as first:
+                await first.publish("a", b"1")
+            with pytest.raises(ensue.BadInput, match="marks generated names"):
+                ensue.connect("memory://h", name=first.name)
+            # What generated names used to look like is a name like any other.
+            async with (
+                ensue.connect("memory://h", name="client-1") as again,
+                keeper.subscribe("a") as events,
+            ):
+                async with asyncio.timeout(10):
+                    await again.publish("a", b"2")
+                (event,) = await take(events, 1)
+                assert event.id == "client-1/a/1"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        (7, "a client's name is a str, not int"),
+        ("", "a client's name has 1 to 255 bytes; the empty one"),
+        ("é" * 128, "has 1 to 255 bytes; .* has 256"),
+        ("a/b", "holds no '/'.*rename 'a/b'"),
+        ("a~1", "holds no '~'.*rename 'a~1'"),
+        ("\ud800", "half a surrogate pair"),
+    ],
+)
+def test_a_client_name_that_can_not_be_used_is_refused_when_connecting(
+    name: Any, complaint: str
+) -> None:
+    with pytest.raises(ensue.BadInput, match=complaint):
+        ensue.connect("memory://", name=name)
+
+
+@pytest.mark.parametrize("name", ["ens", "node-1", "node-2"])
+def test_the_names_of_the_hub_itself_are_refused(name: str) -> None:
+    async def main() -> None:
+        with pytest.raises(ensue.BadInput, match=f"'{name}' belongs to the hub itself"):
+            await ensue.connect("memory://?nodes=2", name=name).__aenter__()
+
+    asyncio.run(main())
+
+
+def test_a_name_of_a_bigger_chain_is_free_on_a_smaller_one() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://", name="node-2") as bus:
+            await bus.publish("a", b"")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [(7, "a subscription's name is a str, not int"), ("", "a subscription's name has 1 to 255")],
+)
+def test_a_subscription_name_that_can_not_be_used_is_refused(name: Any, complaint: str) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ensue.BadInput, match=complaint):
+                bus.subscribe("a", name=name)
+
+    asyncio.run(main())
+
+
+def test_topics_that_no_wire_can_carry_are_refused() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ensue.BadInput, match="a topic must be text that UTF-8 can carry"):
+                await bus.publish("\ud800", b"")
+            with pytest.raises(ensue.BadInput, match="a topic must be text that UTF-8 can carry"):
+                bus.subscribe("a", "\ud800")
+
+    asyncio.run(main())
