@@ -1,7 +1,14 @@
-"""Where a real run's trace goes: rows are gathered and written as Parquet, part by part."""
+"""Where a real run's trace goes: rows are gathered and written as Parquet, part by part.
 
+A trace is a witness, not a part of the run: once the run has begun, a disk that fails costs rows and
+never an event.
+"""
+
+import contextlib
+import logging
 from pathlib import Path
 
+from ensue.errors import BadInput, MissingExtra
 from ensue.trace import Row, write
 
 __all__ = ["ROWS_MAX", "ParquetSink"]
@@ -9,30 +16,86 @@ __all__ = ["ROWS_MAX", "ParquetSink"]
 ROWS_MAX = 100_000
 """Rows held in memory before they are written."""
 
+_log = logging.getLogger("ensue")
+
 
 class ParquetSink:
-    """Writes `part-00001.parquet`, `part-00002.parquet` and so on into a directory of its own."""
+    """Writes `part-00001.parquet`, `part-00002.parquet` and so on into a directory of its own.
+
+    A directory that can't be used is refused when the sink is made. Afterwards nothing is raised:
+    the first write that fails is logged, and from then on rows are dropped and counted.
+    """
 
     def __init__(self, directory: str | Path) -> None:
+        if not isinstance(directory, str | Path):
+            raise BadInput(f"a trace is written to a path, not {type(directory).__name__}")
         self.directory = Path(directory)
+        self.dropped = 0
+        """Rows that could not be written."""
         self._rows: list[Row] = []
         self._parts = 0
-        # Written at once, so that a directory that can't be used is refused before the run.
-        self._flush()
+        self._failed = False
+        self._made = False
+        self._written = False
+        """Whether any row is on the disk."""
+        # Written at once: a directory that can't be used is refused before the run, and one
+        # that is in use is seen to be so by whoever comes next.
+        try:
+            self._made = not self.directory.exists()
+            self._claim = self._write([])
+        except (BadInput, MissingExtra):
+            raise
+        except Exception as error:
+            self._remove_directory()
+            raise BadInput(f"{self.directory} can't hold a trace: {error}") from error
 
     def append(self, row: Row, /) -> None:
         """Take one row."""
+        if self._failed:
+            self.dropped += 1
+            return
         self._rows.append(row)
         if len(self._rows) >= ROWS_MAX:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is left; leave nothing behind if nothing was recorded."""
         if self._rows:
             self._flush()
+        if self.dropped:
+            _log.warning("the trace %s lacks %d rows", self.directory, self.dropped)
+        if not self._written:
+            self._remove(self._claim)
+            self._remove_directory()
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
+        try:
+            self._write(rows)
+            self._written = True
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+            self._failed = True
+            self.dropped += len(rows)
+            _log.error("the trace %s can't be written, and ends here: %s", self.directory, error)
+            if not isinstance(error, BadInput):
+                # Half a part would make the whole trace unreadable; what was in the way stays.
+                self._remove(self._path())
+
+    def _write(self, rows: list[Row]) -> Path:
         self._parts += 1
-        name = f"part-{self._parts:05}"
-        write(rows, self.directory, name=name, append=self._parts > 1)
+        return write(rows, self.directory, name=self._path().stem, append=self._parts > 1)
+
+    def _path(self) -> Path:
+        return self.directory / f"part-{self._parts:05}.parquet"
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s is of no use and can't be removed: %s", path, error)
+
+    def _remove_directory(self) -> None:
+        """Make room for another attempt, unless the directory was there before or is in use."""
+        if self._made:
+            with contextlib.suppress(OSError, ValueError):
+                self.directory.rmdir()
