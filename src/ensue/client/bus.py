@@ -102,30 +102,12 @@ class Bus:
             raise LocalProtocolError("a bus is entered once")
         run = self._wanted_name or "ensue"
         hub = join_hub(self._options, order=self.order, trace=self._trace, run=run)
-        self._hub = hub
         try:
-            self._name = hub.claim(self._wanted_name, "client")
+            self._driver = self._drive(hub)
         except BaseException:
             leave_hub(hub)
             raise
-        node: Publisher | UnorderedPublisher
-        if self.order is None:
-            node = UnorderedPublisher(name=self._name)
-        else:
-            node = Publisher(
-                name=self._name,
-                placement=hub.placement,
-                config=hub.config,
-                now_ns=hub.clock.now_ns(),
-            )
-        self._driver = Driver(
-            node,
-            transport=hub.transport,
-            clock=hub.clock,
-            on_outcome=self._outcome,
-            recorder=hub.recorder,
-            size_of=hub.size_of,
-        )
+        self._hub = hub
         return self
 
     async def __aexit__(
@@ -237,6 +219,27 @@ class Bus:
                 "the bus is not open: use it inside `async with ensue.connect(…) as bus`"
             )
         return self._hub, self._driver
+
+    def _drive(self, hub: Hub) -> Driver[Publisher | UnorderedPublisher]:
+        self._name = hub.claim(self._wanted_name, "client")
+        node: Publisher | UnorderedPublisher
+        if self.order is None:
+            node = UnorderedPublisher(name=self._name)
+        else:
+            node = Publisher(
+                name=self._name,
+                placement=hub.placement,
+                config=hub.config,
+                now_ns=hub.clock.now_ns(),
+            )
+        return Driver(
+            node,
+            transport=hub.transport,
+            clock=hub.clock,
+            on_outcome=self._outcome,
+            recorder=hub.recorder,
+            size_of=hub.size_of,
+        )
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
         while (slow := hub.blocker(topic)) is not None:
