@@ -31,7 +31,7 @@ def test_a_violation_ends_with_1_and_the_witness_in_words(shell: Shell, tmp_path
     trace.write(disagreeing(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 1
-    assert "1 total" in ended.stdout
+    assert "1 disagreement " in ended.stdout
     assert "s1 delivered a (its 1st) before b (its 2nd), but s2 delivered b" in ended.stdout
     assert shell("check", tmp_path / "t", "--order", "fifo").code == 0
     assert shell("check", tmp_path / "t", "--order", "fifo", "--causal").code == 0
@@ -71,6 +71,42 @@ def test_a_trace_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> 
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 2
     assert "unknown: run r has no deliveries" in ended.stdout
+    assert "nothing wrong" not in ended.stdout
+    assert ended.stdout.count("nothing to judge") == 3
+
+
+def crowd(count: int) -> list[Row]:
+    """Subscribers that all disagree with each other."""
+    script = Script()
+    for number in range(count):
+        script.subscribe(f"s{number}", "x")
+    events = [f"e{number}" for number in range(count)]
+    for event in events:
+        script.publish(f"p-{event}", event)
+    for number in range(count):
+        script.deliver(f"s{number}", *events[number:], *events[:number])
+    return script.rows
+
+
+def test_a_search_that_ended_early_says_so_in_its_count(shell: Shell, tmp_path: Path) -> None:
+    trace.write(crowd(8), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", "total")
+    assert ended.code == 1
+    assert "20 or more disagreements" in ended.stdout
+    assert "28 disagreements" in shell("check", tmp_path / "t", "--order", "total", "--all").stdout
+
+
+def test_three_witnesses_are_told_unless_all_are_asked_for(shell: Shell, tmp_path: Path) -> None:
+    trace.write(crowd(8), tmp_path / "t")
+    words = ("check", tmp_path / "t", "--order", "total")
+    few = shell(*words).stdout.splitlines()
+    assert sum(line.startswith("total: s") for line in few) == 3
+    assert "total: and 17 more" in few
+    assert few[-1] == "--all tells every one"
+    every = shell(*words, "--all").stdout.splitlines()
+    assert sum(line.startswith("total: s") for line in every) == 28
+    assert "--all tells every one" not in every
+    assert len(shell(*words, "--json").json()["findings"][1]["violations"]) == 20
 
 
 def test_json_is_the_report(shell: Shell, tmp_path: Path) -> None:

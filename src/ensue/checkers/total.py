@@ -16,7 +16,10 @@ from ensue.checkers.disagreement import Disagreement, Orders
 from ensue.checkers.history import History
 from ensue.checkers.verdict import Collector
 
-__all__ = ["judge"]
+__all__ = ["SEARCH_ENDED", "judge"]
+
+SEARCH_ENDED = "the search ended after"
+"""How the note begins that says that there may be more disagreements than were counted."""
 
 
 def judge(history: History, collector: Collector, *, disagreements_max: int) -> None:
@@ -26,9 +29,7 @@ def judge(history: History, collector: Collector, *, disagreements_max: int) -> 
     for disagreement in found:
         _report(orders, disagreement, collector)
     if len(found) == disagreements_max:
-        collector.note(
-            f"the search ended after {disagreements_max} disagreements; there may be more"
-        )
+        collector.note(f"{SEARCH_ENDED} {disagreements_max} disagreements; there may be more")
     if orders.parts and not found:
         collector.note(_circle(orders))
 

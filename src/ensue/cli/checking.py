@@ -13,6 +13,11 @@ from ensue.simulation.scenario_values import parse_duration
 
 __all__ = ["Order", "check"]
 
+EXPLAINED_MAX = 20
+"""Violations of each checker that are explained, for `--json` too."""
+ALL_MAX = 1_000_000
+"""The same with `--all`. HAZARD: the search for disagreements then goes on to its end."""
+
 
 class Order(StrEnum):
     """The orders a trace can be checked for."""
@@ -52,11 +57,15 @@ def check(
             "Simulated traces hold true time and don't need it.",
         ),
     ] = "0ms",
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Tell every violation, not only the first of each checker."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
     """Judge a trace by the order that was promised.
 
-    Prints a table of the checkers, then each violation in words.
+    Prints a table of the checkers, then the first violations of each in words.
 
     Example: [bold]ensue check runs/tuesday --order total[/bold]
     """
@@ -71,10 +80,11 @@ def check(
         lossy=lossy,
         settle_ns=settle_ns,
         clock_error_ns=clock_error_ns,
+        violations_max=ALL_MAX if every else EXPLAINED_MAX,
     )
     if json:
         output.print_json(report.to_dict())
     else:
         output.print_findings(report)
-        output.print_lines(report.sentences())
+        output.print_witnesses(report, every=every, more="--all tells every one")
     return output.exit_code(report.verdict)

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec
 
+import msgspec
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ensue.checkers import Report, Verdict
+from ensue.checkers import Finding, Report, Verdict
 from ensue.checkers.statistics import RunStatistics
+from ensue.checkers.total import SEARCH_ENDED
 from ensue.errors import BadInput, EnsueError
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "print_lines",
     "print_statistics",
     "print_table",
+    "print_witnesses",
     "statistics_rows",
 ]
 
@@ -44,6 +47,24 @@ EXIT_VIOLATION = 1
 EXIT_UNKNOWN = 2
 
 _STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "stuck": "bold red"}
+
+WITNESSES_TOLD = 3
+"""So many violations of each checker are told in words unless all are asked for."""
+
+_KINDS = {
+    "fifo": (
+        "delivery against its publisher's order",
+        "deliveries against their publisher's order",
+    ),
+    "total": ("disagreement", "disagreements"),
+    "causal": ("effect before its cause", "effects before their causes"),
+    "lost": ("event lost", "events lost"),
+    "duplicate": ("event delivered twice", "events delivered twice"),
+    "phantom": ("event that nobody published", "events that nobody published"),
+    "uninvited": ("event without a subscription", "events without a subscription"),
+    "void": ("event that was void", "events that were void"),
+}
+"""What checkers count: of one, and of several."""
 
 Parameters = ParamSpec("Parameters")
 
@@ -147,15 +168,46 @@ def print_statistics(title: str, statistics: RunStatistics, *more: tuple[str, st
     print_table(title, ("", ""), [*statistics_rows(statistics), *more], right=(1,))
 
 
-def print_findings(report: Report) -> None:
+def print_findings(report: Report, title: str = "") -> None:
     """Print what each checker found."""
     rows = []
     for finding in report.findings:
-        counts = ", ".join(f"{count} {kind}" for kind, count in finding.anomaly_counts.items())
-        notes = "; ".join((*finding.reasons, *finding.notes))
-        rows.append((finding.checker, str(finding.verdict), counts or notes or "nothing wrong"))
+        found = _counts(finding) or "; ".join((*finding.reasons, *finding.notes))
+        if not found and not report.delivery_count:
+            rows.append((finding.checker, "-", "nothing to judge"))
+        else:
+            rows.append((finding.checker, str(finding.verdict), found or "nothing wrong"))
     rows.append(("all", str(report.verdict), "; ".join(report.reasons)))
-    print_table("", ("checker", "verdict", "found"), rows)
+    print_table(title, ("checker", "verdict", "found"), rows)
+
+
+def _counts(finding: Finding) -> str:
+    """Tell how many violations of each kind there are, and where there may be more."""
+    ended = any(note.startswith(SEARCH_ENDED) for note in finding.notes)
+    more = " or more" if ended else ""
+    return ", ".join(
+        f"{count:,}{more} {_KINDS[kind][count != 1 or ended] if kind in _KINDS else kind}"
+        for kind, count in finding.anomaly_counts.items()
+    )
+
+
+def print_witnesses(report: Report, *, every: bool, more: str) -> None:
+    """Print the report in sentences, with the first witnesses of each checker or every one kept.
+
+    `more` says how to get at those that are left out.
+    """
+    told = report
+    if not every:
+        told = msgspec.structs.replace(
+            report,
+            findings=tuple(
+                msgspec.structs.replace(each, violations=each.violations[:WITNESSES_TOLD])
+                for each in report.findings
+            ),
+        )
+    print_lines(told.sentences())
+    if told != report:
+        print_lines([more])
 
 
 def statistics_rows(statistics: RunStatistics) -> list[tuple[str, str]]:
