@@ -2,10 +2,13 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.checkers.helpers import Script
 from typer.testing import CliRunner
 
 from ensue.checkers import Verdict, check
 from ensue.cli import build
+from ensue.cli.demo import _displaced
+from ensue.cli.demo_run import PUBLISHERS, SUBSCRIBERS, TOPICS, _services
 from ensue.trace import read
 
 
@@ -17,7 +20,11 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_the_demo_shows_disagreement_without_order_and_none_with_it(tmp_path: Path) -> None:
     code, printed = run("--seconds", "1", "--trace", str(tmp_path / "run"))
     assert code == 0
-    assert "With no order, services saw" in printed
+    assert "were seen in a different order by somebody" in printed
+    assert "pairs of events" in printed
+    assert " delivered" in printed
+    assert any(name in printed for name in SUBSCRIBERS)
+    assert "total order, judged from its trace" in printed
     assert "One of them, side by side" in printed
     assert "→" in printed
     assert "With total order, 0 of" in printed
@@ -32,6 +39,8 @@ def test_the_demo_leaves_traces_that_tell_the_same(tmp_path: Path) -> None:
     assert code == 0
     told = json.loads(printed)
     assert told["none"]["inversions"] > 0
+    assert 0 < told["none"]["displaced"] <= told["none"]["statistics"]["events"]
+    assert told["total"]["displaced"] == 0
     assert told["total"]["inversions"] == 0
     assert told["total"]["statistics"]["held_count"] > 0
     ordered = check(read(tmp_path / "run" / "total"), order="total", causal=True)
@@ -49,3 +58,19 @@ def test_a_directory_in_use_is_refused_before_anything_runs(tmp_path: Path) -> N
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "something").write_text("")
     assert run("--seconds", "1", "--trace", str(tmp_path))[0] == 2
+
+
+def test_events_in_a_different_order_are_counted_once_each() -> None:
+    script = Script()
+    for name in ("s1", "s2", "s3"):
+        script.subscribe(name, "x")
+    for event in "abcd":
+        script.publish("p", event)
+    script.deliver("s1", *"abcd").deliver("s2", *"bacd").deliver("s3", *"cabd")
+    assert _displaced(script.rows) == 3
+
+
+def test_nobody_shares_a_name() -> None:
+    names = [*_services(PUBLISHERS, 20), *_services(SUBSCRIBERS, 20)]
+    assert len({*names, *TOPICS, "demo"}) == len(names) + len(TOPICS) + 1
+    assert _services(PUBLISHERS, 9)[-1] == "web-2"

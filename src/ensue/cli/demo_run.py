@@ -18,6 +18,17 @@ import ensue
 __all__ = ["TOPICS", "Workload", "run"]
 
 TOPICS = ("orders", "payments", "stock", "shipping", "refunds", "prices", "reviews", "alerts")
+PUBLISHERS = ("web", "app", "till", "phone", "kiosk", "market", "partner", "office")
+SUBSCRIBERS = (
+    "warehouse",
+    "billing",
+    "dispatch",
+    "support",
+    "search",
+    "mailer",
+    "fraud",
+    "accounts",
+)
 POLL_S = 0.05
 PATIENCE_S = 60.0
 """How long after the last event everything may take to arrive."""
@@ -46,6 +57,12 @@ def run(
 ) -> None:
     """Run the workload once; `progress` is told the share done, and events and deliveries so far."""
     asyncio.run(_Demo(workload, order, trace, progress).run())
+
+
+def _services(names: tuple[str, ...], count: int) -> list[str]:
+    """Name so many services: once through the names, then `web-2` and so on."""
+    rounds = ((index // len(names), names[index % len(names)]) for index in range(count))
+    return [f"{name}-{number + 1}" if number else name for number, name in rounds]
 
 
 class _Demo:
@@ -78,13 +95,12 @@ class _Demo:
             enter = stack.enter_async_context
             await enter(self._connect("demo", trace=self._trace))
             subscriptions = []
-            for number in range(1, load.subscribers + 1):
-                bus = await enter(self._connect(f"subscriber-{number}"))
+            for name in _services(SUBSCRIBERS, load.subscribers):
+                bus = await enter(self._connect(name))
                 topics = random.sample(TOPICS, load.topics_each)
-                subscriptions.append(await enter(bus.subscribe(*topics, name=f"s{number}")))
+                subscriptions.append(await enter(bus.subscribe(*topics, name=name)))
             publishers = [
-                await enter(self._connect(f"publisher-{number}"))
-                for number in range(1, load.publishers + 1)
+                await enter(self._connect(name)) for name in _services(PUBLISHERS, load.publishers)
             ]
             readers = [asyncio.create_task(self._read(each)) for each in subscriptions]
             watcher = asyncio.create_task(self._watch())
