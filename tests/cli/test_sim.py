@@ -156,10 +156,13 @@ def test_bad_options_are_named(shell: Shell, words: list[str], told: str) -> Non
     assert told in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["sim", "swarm", "replay", "check"])
+@pytest.mark.parametrize("name", ["demo", "sim", "swarm", "replay", "check"])
 def test_help_comes_with_an_example(shell: Shell, name: str) -> None:
     ended = shell(name, "--help")
     assert ended.code == 0
+    # A flag takes no value, so none is asked for.
+    assert "--json" in ended.stdout
+    assert "bool" not in ended.stdout.lower()
     assert f"Example: ensue {name} " in ended.stdout
     assert name in shell("--help").stdout
 

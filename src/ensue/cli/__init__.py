@@ -38,10 +38,12 @@ def build() -> "typer.Typer":
 
     from ensue.cli.checking import check  # noqa: PLC0415 - they need the extra
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
+    from ensue.cli.helping import Command, Group, paragraphs  # noqa: PLC0415 - as above
     from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
 
     app = typer.Typer(
         name="ensue",
+        cls=Group,
         help="Ordered publish/subscribe: simulate it, search it for faults, and check what it did.",
         epilog="Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.",
         no_args_is_help=True,
@@ -70,5 +72,5 @@ def build() -> "typer.Typer":
 
     # Commands appear in the help in this order. A new one is a line here.
     for function in (demo, sim, swarm, replay, check):
-        app.command()(function)
+        app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
     return app

@@ -1,0 +1,38 @@
+"""How `--help` is laid out: flags without a value, paragraphs that fill the line."""
+
+import inspect
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["Command", "Group", "paragraphs"]
+
+
+def paragraphs(text: str) -> str:
+    """Join the lines of each paragraph: the terminal decides where a line ends."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(part.split()) for part in parts)
+
+
+def _bare_flags(parameters: list[Any]) -> list[Any]:
+    """Show flags without a kind of value, `--help` included: they take none."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments."""
+        return _bare_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """The application itself."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments."""
+        return _bare_flags(super().get_params(ctx))
