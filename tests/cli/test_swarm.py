@@ -1,5 +1,6 @@
 """`ensue swarm` and `ensue replay`."""
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from ensue.checkers import check
 from ensue.cli import describe, seeds
 from ensue.simulation import run
 from ensue.simulation.run import Outcome
-from ensue.simulation.scenario import Scenario
+from ensue.simulation.scenario import Change, Scenario, SubscriberSpec
 
 
 def haunted(outcome: Outcome) -> Outcome:
@@ -106,7 +107,15 @@ def test_the_trace_of_the_failing_seed_is_written(
     plant(monkeypatch, {2})
     ended = shell("swarm", "total", "--seeds", "0:4", "--jobs", 1, "--trace", tmp_path / "t")
     assert f"trace of seed 2: {tmp_path / 't' / 'trace.parquet'}" in ended.stdout
-    assert shell("check", tmp_path / "t", "--order", "total", "--lossy").code == 1
+    (line,) = [each for each in ended.stdout.splitlines() if each.startswith("check: ")]
+    words = shlex.split(line)[2:]
+    assert words[:4] == ["check", str(tmp_path / "t"), "--order", "total"]
+    assert shell(*words).code == 1
+
+
+def test_one_seed_stands_for_itself(shell: Shell) -> None:
+    told = shell("swarm", "total", "--seeds", "5", "--jobs", 1, "--json").json()
+    assert (told["seeds"], told["first_seed"], told["last_seed"]) == (1, 5, 5)
 
 
 def test_interrupting_tells_what_was_done(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +172,7 @@ def test_whoever_stops_reading_does_not_change_the_exit_code() -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("text", ["5", "5:5", "9:5", "a:b", ":5", "-1:5", ""])
+@pytest.mark.parametrize("text", ["5:5", "9:5", "5:", "a:b", ":5", "-1:5", ""])
 def test_bad_seeds_are_refused(shell: Shell, text: str) -> None:
     ended = shell("swarm", "total", f"--seeds={text}")
     assert ended.code == 2
@@ -177,6 +186,7 @@ def test_replay_tells_the_scenario_and_gives_the_run_of_the_swarm(
     assert ended.code == 0
     assert ended.stdout.startswith("swarm-total: order total, ")
     assert "subscriber subscriber-0 of " in ended.stdout
+    assert f"check: ensue check {tmp_path / 't'} --order total" in ended.stdout
     rows = run.play(seeds.DRAWS["total"](3), 3).rows
     assert trace.digest(trace.read(tmp_path / "t")) == trace.digest(rows)
 
@@ -217,3 +227,18 @@ def test_every_scenario_can_be_told(seed: int) -> None:
         float(line.split("s")[0]) for line in told.splitlines() if line[2:11].strip()[:1].isdigit()
     ]
     assert times == sorted(times)
+
+
+def test_leaving_and_joining_at_once_is_told_in_the_order_it_happens() -> None:
+    change = Change(at_ns=1_000_000_000, subscribe=("a", "b"), unsubscribe=("a",))
+    reader = SubscriberSpec(name="reader", topics=("a",), changes=(change,))
+    scenario = Scenario(name="small", subscribers=(reader,))
+    assert "    at 1s leaves a, then joins a, b" in describe.scenario_lines(scenario)
+
+
+@pytest.mark.parametrize(("kept", "told"), [(True, "across topics"), (False, "within a topic")])
+def test_how_far_a_publishers_order_goes_is_told(kept: bool, told: str) -> None:
+    scenario = seeds.DRAWS["total"](1)
+    sequencer = msgspec.structs.replace(scenario.sequencer, publisher_order=kept)
+    scenario = msgspec.structs.replace(scenario, sequencer=sequencer)
+    assert f"publishers' order kept {told}" in "\n".join(describe.scenario_lines(scenario))

@@ -71,10 +71,11 @@ def _people(scenario: Scenario) -> Iterator[str]:
             f"  subscriber {subscriber.name}{_site(subscriber.site)} of {_names(subscriber.topics)}"
         )
         for change in sorted(subscriber.changes, key=lambda one: one.at_ns):
-            parts = [f"subscribes {_names(change.subscribe)}"] if change.subscribe else []
-            if change.unsubscribe:
-                parts.append(f"leaves {_names(change.unsubscribe)}")
-            yield f"    at {duration(change.at_ns)} {' and '.join(parts) or 'changes nothing'}"
+            # In this order, also where a topic is left and joined at once.
+            parts = [f"leaves {_names(change.unsubscribe)}"] if change.unsubscribe else []
+            if change.subscribe:
+                parts.append(f"joins {_names(change.subscribe)}")
+            yield f"    at {duration(change.at_ns)} {', then '.join(parts) or 'changes nothing'}"
         for reply in subscriber.replies:
             yield f"    answers {reply.share:.0%} of {reply.on} on {reply.topic}"
 
@@ -100,6 +101,7 @@ def _settings(scenario: Scenario) -> Iterator[str]:
     yield (
         f"  sequencer: groups {chain.groups}, {'reliable' if chain.reliable else 'unreliable'}, "
         f"{'leaves out' if chain.leave_out else 'sends all'} entries, "
+        f"publishers' order kept {'across topics' if chain.publisher_order else 'within a topic'}, "
         f"lease {duration(chain.lease_ns)}, retry {duration(chain.retry_ns)}, "
         f"gap {duration(chain.gap_ns)}, window {chain.window}, held_max {chain.held_max}"
     )

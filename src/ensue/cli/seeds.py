@@ -50,11 +50,14 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_seeds(text: str) -> range:
-    """Read `A:B`, which stands for the seeds from A up to but not including B."""
+    """Read `A:B`, the seeds from A up to but not including B; or `A`, that one alone."""
+    if text.isdecimal():
+        return range(int(text), int(text) + 1)
     first, colon, last = text.partition(":")
     if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
         raise BadInput(
-            f"{text!r} are no seeds; write the first and the one after the last, such as 0:1000"
+            f"{text!r} are no seeds; write the first and the one after the last, such as 0:1000, "
+            "or one alone"
         )
     return range(int(first), int(last))
 

@@ -1,6 +1,7 @@
 """The commands `sim`, `swarm` and `replay`: play a scenario, play many, play one again."""
 
 import os
+import shlex
 import time
 import traceback
 from enum import StrEnum
@@ -18,6 +19,7 @@ from ensue.cli.seeds import SeedResult
 from ensue.errors import BadInput, EnsueError
 from ensue.simulation import run, scenario_file
 from ensue.simulation.run import Outcome
+from ensue.simulation.scenario import Scenario
 
 __all__ = ["Protocol", "replay", "sim", "swarm"]
 
@@ -75,8 +77,8 @@ def sim(
         output.print_json(_as_json(outcome, written))
     else:
         _print_outcome(outcome)
-        if written is not None:
-            output.print_lines([f"trace: {written}"])
+        if written is not None and trace is not None:
+            output.print_lines([f"trace: {written}", _check_line(trace, scenario, outcome)])
     return _exit_code(outcome)
 
 
@@ -86,7 +88,9 @@ def swarm(
     *,
     seed_range: Annotated[
         str,
-        typer.Option("--seeds", metavar="A:B", help="The seeds from A up to, not including, B."),
+        typer.Option(
+            "--seeds", metavar="A:B", help="The seeds from A up to, not including, B; or one seed."
+        ),
     ],
     jobs: Annotated[
         int | None,
@@ -120,13 +124,13 @@ def swarm(
     except KeyboardInterrupt:
         done.interrupted = True
     done.seconds = time.monotonic() - started
-    written = None
+    written, checked = None, ""
     if trace is not None and done.failures:
-        written = _write_again(protocol, done.failures[0].seed, trace)
+        written, checked = _write_again(protocol, done.failures[0].seed, trace)
     if json:
         output.print_json(done.to_dict(protocol, chosen, written))
     else:
-        _print_done(done, protocol, chosen, written)
+        _print_done(done, protocol, chosen, written, checked)
     if done.failures:
         return output.EXIT_VIOLATION
     return output.EXIT_UNKNOWN if done.interrupted else output.EXIT_VALID
@@ -171,8 +175,8 @@ def replay(
         output.print_lines(["", "all rows:"])
         rows = sorted(outcome.rows, key=lambda row: (row.true_ns or 0, row.node, row.step))
         output.print_lines(map(describe.row_line, rows))
-    if written is not None:
-        output.print_lines([f"trace: {written}"])
+    if written is not None and trace is not None:
+        output.print_lines([f"trace: {written}", _check_line(trace, scenario, outcome)])
     return _swarm_exit_code(outcome)
 
 
@@ -223,7 +227,19 @@ def _replay(protocol: Protocol, seed: int) -> str:
     return f"ensue replay {protocol.value} --seed {seed}"
 
 
-def _print_done(done: _Done, protocol: Protocol, chosen: range, written: Path | None) -> None:
+def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
+    """Return the line that judges a trace as the run itself was judged."""
+    words = ["ensue", "check", str(trace), "--order", scenario.order]
+    if any(finding.checker == "causal" for finding in outcome.report.findings):
+        words.append("--causal")
+    if not scenario.ens_config.keeps_log:
+        words.append("--lossy")
+    return f"check: {shlex.join(words)}"
+
+
+def _print_done(
+    done: _Done, protocol: Protocol, chosen: range, written: Path | None, checked: str
+) -> None:
     for failure in done.failures[:FAILURES_TOLD]:
         output.print_lines([f"seed {failure.seed} failed:"], style="bold red")
         output.print_lines(f"  {line}" for line in failure.failure[:SENTENCES_TOLD])
@@ -234,7 +250,7 @@ def _print_done(done: _Done, protocol: Protocol, chosen: range, written: Path | 
     if untold:
         output.print_lines([f"failed too: {', '.join(untold)}"])
     if written is not None:
-        output.print_lines([f"trace of seed {done.failures[0].seed}: {written}"])
+        output.print_lines([f"trace of seed {done.failures[0].seed}: {written}", checked])
     if done.interrupted:
         output.print_lines(["interrupted; until then:"])
     rows = [
@@ -249,13 +265,18 @@ def _print_done(done: _Done, protocol: Protocol, chosen: range, written: Path | 
     output.print_table(f"swarm {protocol.value}", ("", ""), rows, right=(1,))
 
 
-def _write_again(protocol: Protocol, seed: int, directory: Path) -> Path | None:
-    """Play a seed once more to write its trace: rows don't travel between processes."""
+def _write_again(protocol: Protocol, seed: int, directory: Path) -> tuple[Path | None, str]:
+    """Play a seed once more to write its trace: rows don't travel between processes.
+
+    Return where it is, and the line that checks it.
+    """
     try:
-        outcome = run.play(seeds.DRAWS[protocol.value](seed), seed)
+        scenario = seeds.DRAWS[protocol.value](seed)
+        outcome = run.play(scenario, seed)
     except Exception:  # noqa: BLE001 - told already as the failure of this seed
-        return None
-    return traces.write(outcome.rows, directory)
+        return None, ""
+    written = traces.write(outcome.rows, directory)
+    return written, _check_line(directory, scenario, outcome)
 
 
 def _check_free(directory: Path | None) -> None:
