@@ -7,7 +7,8 @@ from tests.transports.suite import TransportSuite, take
 
 import ensue
 from ensue.errors import BadInput
-from ensue.transports import MemoryOptions
+from ensue.protocols.core import Frame
+from ensue.transports import MemoryOptions, MemoryTransport
 
 _hubs = count(1)
 
@@ -123,7 +124,17 @@ def test_a_hub_that_loses_events_delivers_the_rest_and_tags_what_is_late() -> No
     ("url", "complaint"),
     [
         ("memory://?nodes=0", "nodes must be between 1 and 64"),
-        ("memory://?nodes=many", "Expected `int`"),
+        ("memory://?nodes=many", "nodes must be a whole number, not 'many'"),
+        ("memory://?nodes=1.5", "nodes must be a whole number, not '1.5'"),
+        ("memory://?seed=", "seed must be a whole number, not ''"),
+        ("memory://?loss=x", "loss must be a number, not 'x'"),
+        ("memory://?loss=nan", "loss must be a number, not 'nan'"),
+        ("memory://?jitter_ms=inf", "jitter_ms must be a number, not 'inf'"),
+        ("memory://?loss=0&loss=0.5", "loss is given more than once"),
+        ("memory://a:80", "no port"),
+        ("memory://me@a", "no user"),
+        ("memory://a#b", "without a path"),
+        ("memory://[", "Invalid IPv6 URL"),
         ("memory://?jitter_ms=-1", "jitter_ms must be at least 0"),
         ("memory://?loss=1", "loss must be from 0 to below 1"),
         ("memory://?lost=0.5", "there is no option 'lost'"),
@@ -139,3 +150,28 @@ def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
 def test_a_transport_that_is_not_there_is_refused_by_name(url: str) -> None:
     with pytest.raises(BadInput, match="no transport for"):
         ensue.connect(url)
+
+
+class Note(Frame, frozen=True, tag=98):
+    """Something to hand over."""
+
+
+def test_what_is_queued_behind_a_receiver_that_fails_is_still_handed_over() -> None:
+    async def main() -> None:
+        transport = MemoryTransport(MemoryOptions())
+        arrived = asyncio.Event()
+
+        def fail(_frame: Frame, _source: str) -> None:
+            raise OSError("not today")
+
+        sender = transport.open("sender", lambda _frame, _source: None)
+        transport.open("broken", fail)
+        transport.open("sound", lambda _frame, _source: arrived.set())
+        sender.send("broken", Note())
+        sender.send("sound", Note())
+        with pytest.raises(OSError, match="not today"):
+            sender.flush()
+        async with asyncio.timeout(10):
+            await arrived.wait()
+
+    asyncio.run(main())
