@@ -1,3 +1,6 @@
+import math
+from typing import Any
+
 import pytest
 
 from ensue.errors import BadInput
@@ -27,3 +30,26 @@ def test_bounds_are_checked() -> None:
         Total(time_to_live=0)
     with pytest.raises(BadInput, match="held_max must be at least 1"):
         Total(held_max=0)
+
+
+@pytest.mark.parametrize("value", ["1", True, [1]])
+def test_a_time_to_live_is_a_number(value: Any) -> None:
+    with pytest.raises(BadInput, match="time_to_live is a number of seconds"):
+        Total(time_to_live=value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1, 10**400])
+def test_a_time_to_live_is_finite_and_above_zero(value: float) -> None:
+    with pytest.raises(BadInput, match="time_to_live must be above 0 seconds"):
+        Total(time_to_live=value)
+
+
+@pytest.mark.parametrize("value", [1.5, "9", None, True])
+def test_held_max_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(BadInput, match="held_max is a whole number"):
+        Total(held_max=value)
+
+
+def test_only_text_names_an_order() -> None:
+    with pytest.raises(BadInput, match="named by a str, not NoneType"):
+        parse(None)  # type: ignore[arg-type]

@@ -13,6 +13,9 @@ from ensue.errors import BadInput
 __all__ = ["Causal", "Deadline", "Merged", "Order", "Total", "parse"]
 
 
+TIME_TO_LIVE_MAX_S = 1_000_000_000
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What is promised about the sequence in which events are delivered."""
 
@@ -32,8 +35,17 @@ class Total(Order, frozen=True, kw_only=True):
     """Events a subscription holds back at the most."""
 
     def __post_init__(self) -> None:
-        if self.time_to_live is not None and self.time_to_live <= 0:
-            raise BadInput(f"time_to_live must be above 0 seconds, not {self.time_to_live}")
+        ttl = self.time_to_live
+        if ttl is not None:
+            if isinstance(ttl, bool) or not isinstance(ttl, int | float):
+                raise BadInput(f"time_to_live is a number of seconds, not {ttl!r}")
+            if not 0 < ttl <= TIME_TO_LIVE_MAX_S:
+                raise BadInput(
+                    f"time_to_live must be above 0 seconds and at most {TIME_TO_LIVE_MAX_S}, "
+                    f"not {ttl}; None waits for ever"
+                )
+        if isinstance(self.held_max, bool) or not isinstance(self.held_max, int):
+            raise BadInput(f"held_max is a whole number, not {self.held_max!r}")
         if self.held_max < 1:
             raise BadInput(f"held_max must be at least 1, not {self.held_max}")
 
@@ -69,6 +81,8 @@ _BY_NAME = {"total": Total(), "causal": Causal(), "none": None}
 
 def parse(text: str) -> Order | None:
     """Return the order of a name: `total`, `causal`, or `none` for no order at all."""
+    if not isinstance(text, str):
+        raise BadInput(f"an order is named by a str, not {type(text).__name__}")
     try:
         return _BY_NAME[text.strip().lower()]
     except KeyError:
