@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ensue import wire
 from ensue.errors import RemoteProtocolError
 from ensue.event import Event, Stamp
 from ensue.protocols import ens, link
 from ensue.protocols.core import Frame
 from ensue.protocols.sequencer import frames
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import FRAMES
 from ensue.wire import (
-    COUNT_MAX,
     ENTRIES_MAX,
     FRAME_BYTES_MAX,
     VERSION,
@@ -24,6 +25,8 @@ from ensue.wire import (
     unpack_stamp,
 )
 
+COUNT_MAX = 2**63 - 1
+"""What nine bytes of seven bits hold."""
 TOPICS = ("prices", "orders", "trades", "café")
 CODEC = Codec(FRAMES, topics=TOPICS)
 NUMBERS = {topic: number for number, topic in enumerate(TOPICS, 1)}
@@ -56,7 +59,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Accepted: {"topic": names, "event": names, "slot": counts},
     ens.Taken: {"topic": names, "event": names, "slot": counts},
     ens.AttachRequest: {"topic": names, "from_slot": counts},
-    ens.Attached: {"topic": names, "first": counts, "next": counts},
+    ens.Attached: {"topic": names, "first": counts, "next": counts, "sent": counts},
     ens.DetachRequest: {"topic": names},
     ens.Notify: {"event": events},
     link.LinkData: {"number": counts, "payload": st.binary(max_size=40)},
@@ -85,6 +88,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     },
     frames.Changed: {"number": counts, "cut": cuts},
     frames.ChangeRepeat: {"subscriber": names, "number": counts},
+    frames.Forget: {"number": counts},
     frames.Refused: {"number": counts, "reason": names},
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(
@@ -211,7 +215,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
     refused(bytes((VERSION,)) + bytes(FRAME_BYTES_MAX), because="beyond the limit")
 
 
-@pytest.mark.parametrize("tag", [0, 10, 15, 27, -1, "Put", None])
+@pytest.mark.parametrize("tag", [0, 10, 15, 28, -1, "Put", None])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     refused(raw(tag, 1))
 
@@ -277,8 +281,13 @@ def test_a_stamp_that_breaks_its_rules_is_refused(packed: bytes, because: str) -
     refused(with_stamp(packed), because=because)
 
 
-def test_a_stamp_with_too_many_entries_is_refused() -> None:
-    topics = [f"t{number}" for number in range(ENTRIES_MAX + 1)]
+def test_a_stamp_may_name_every_topic_that_a_node_may_know() -> None:
+    assert SequencerConfig().topics_max <= ENTRIES_MAX == 1_048_576
+
+
+def test_a_stamp_with_too_many_entries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "ENTRIES_MAX", 1000)
+    topics = [f"t{number}" for number in range(1001)]
     numbers = {topic: number for number, topic in enumerate(topics, 1)}
     codec = Codec(FRAMES, topics=topics)
     fits = Stamp(dict.fromkeys(topics[:-1], 1))

@@ -69,8 +69,12 @@ def taken(what: Event, slot: int, to: str = "p") -> tuple[str, Frame]:
     return to, Taken(topic=what.topic, event=what.id, slot=slot)
 
 
-def attached(first: int, following: int, to: str = "s", topic: str = "t") -> tuple[str, Frame]:
-    return to, Attached(topic=topic, first=first, next=following)
+def attached(
+    first: int, following: int, *, sent: int | None = None, to: str = "s", topic: str = "t"
+) -> tuple[str, Frame]:
+    """The answer to attaching; all there is was sent with it unless told otherwise."""
+    sent = following if sent is None else sent
+    return to, Attached(topic=topic, first=first, next=following, sent=sent)
 
 
 def notice(what: Event, to: str = "s") -> tuple[str, Frame]:
@@ -152,7 +156,7 @@ def test_attaching_from_a_slot_sends_everything_from_there_on() -> None:
     events = [event(slot, f"e{slot}") for slot in (1, 2, 3)]
     for each in events:
         service.put(each)
-    assert service.attach("s", 2) == [attached(1, 4), notice(events[1]), notice(events[2])]
+    assert service.attach("s", 2) == [notice(events[1]), notice(events[2]), attached(1, 4)]
     assert service.attach("r", 0) == [attached(1, 4, to="r")]
 
 
@@ -160,18 +164,19 @@ def test_a_slot_not_taken_yet_is_passed_over() -> None:
     service = Service()
     e = event(3)
     service.put(e)
-    assert service.attach("s", 1) == [attached(1, 4), notice(e)]
+    assert service.attach("s", 1) == [notice(e), attached(1, 4)]
 
 
 def test_no_more_than_a_batch_is_sent_at_a_time() -> None:
     service = Service(EnsConfig(batch_max=2))
     for slot in range(1, 6):
         service.put(event(slot, f"e{slot}"))
-    assert [frame for _, frame in service.attach("s", 2)[1:]] == [
-        Notify(event=event(2, "e2")),
-        Notify(event=event(3, "e3")),
+    assert service.attach("s", 2) == [
+        notice(event(2, "e2")),
+        notice(event(3, "e3")),
+        attached(1, 6, sent=4),
     ]
-    assert len(service.attach("s", 5)) == 2
+    assert service.attach("s", 5) == [notice(event(5, "e5")), attached(1, 6)]
 
 
 def test_detaching_ends_it() -> None:
@@ -205,7 +210,7 @@ def test_beyond_retained_max_the_oldest_is_dropped_and_attaching_says_so() -> No
     events = [event(slot, f"e{slot}") for slot in range(1, 5)]
     for each in events:
         service.put(each)
-    assert service.attach("s", 1) == [attached(3, 5), notice(events[2]), notice(events[3])]
+    assert service.attach("s", 1) == [notice(events[2]), notice(events[3]), attached(3, 5)]
     assert set(service.disk) == {"event/3/t", "event/4/t", "first/t", "attached/1/t/s"}
 
 
@@ -227,7 +232,7 @@ def test_a_restarted_service_still_says_what_can_not_be_had() -> None:
     for each in events:
         service.put(each)
     service.restart()
-    assert service.attach("s", 1) == [attached(4, 6), notice(events[3]), notice(events[4])]
+    assert service.attach("s", 1) == [notice(events[3]), notice(events[4]), attached(4, 6)]
 
 
 # -- Restarts ---------------------------------------------------------------------------------------
@@ -245,9 +250,9 @@ def test_a_restarted_service_has_its_events_and_who_was_attached(topic: str) -> 
     second = event(2, "second", topic=topic)
     assert service.put(second) == [accepted(second, 2), notice(second, to="a/peer")]
     assert service.attach("s", 1, topic) == [
-        attached(1, 3, topic=topic),
         notice(first),
         notice(second),
+        attached(1, 3, topic=topic),
     ]
 
 

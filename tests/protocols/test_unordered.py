@@ -37,7 +37,7 @@ def joined(*topics: str) -> UnorderedSubscriber:
     subscriber = UnorderedSubscriber(name="s")
     subscriber.subscribe(topics, now_ns=0)
     for topic in topics:
-        attached = Attached(topic=topic, first=1, next=1)
+        attached = Attached(topic=topic, first=1, next=1, sent=1)
         subscriber.receive(attached, source="ens", now_ns=0)
     drain(subscriber)
     return subscriber
@@ -122,7 +122,7 @@ def test_a_topic_is_joined_when_the_ens_has_attached_it() -> None:
     subscriber.subscribe(["t"], now_ns=0)
     assert drain(subscriber) == [Attach("t", 0)]
     assert not subscriber.topics
-    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    subscriber.receive(Attached(topic="t", first=1, next=1, sent=1), source="ens", now_ns=0)
     assert drain(subscriber) == [Join("t")]
     assert subscriber.topics == ("t",)
 
@@ -134,14 +134,14 @@ def test_attaching_is_asked_for_again_until_answered() -> None:
     assert subscriber.next_timer_ns() == RETRY_NS
     subscriber.handle_timer(now_ns=RETRY_NS)
     assert drain(subscriber) == [Attach("t", 0)]
-    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    subscriber.receive(Attached(topic="t", first=1, next=1, sent=1), source="ens", now_ns=0)
     assert subscriber.next_timer_ns() is None
 
 
 def test_asking_for_a_topic_twice_changes_nothing() -> None:
     subscriber = joined("t")
     subscriber.subscribe(["t"], now_ns=0)
-    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    subscriber.receive(Attached(topic="t", first=1, next=1, sent=1), source="ens", now_ns=0)
     assert drain(subscriber) == []
 
 
@@ -173,7 +173,7 @@ def test_a_topic_left_before_it_was_attached_is_detached_and_not_joined() -> Non
     subscriber.subscribe(["t"], now_ns=0)
     subscriber.unsubscribe(["t"], now_ns=0)
     assert drain(subscriber) == [Attach("t", 0), Detach("t")]
-    subscriber.receive(Attached(topic="t", first=1, next=1), source="ens", now_ns=0)
+    subscriber.receive(Attached(topic="t", first=1, next=1, sent=1), source="ens", now_ns=0)
     assert drain(subscriber) == []
     assert subscriber.topics == ()
 

@@ -22,10 +22,11 @@ from ensue.protocols.core import Frame
 from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.groups import Group
-from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
+from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.sequencer.vectors import VectorQueue
 from ensue.simulation import deployment
 from ensue.simulation.deployment import Roles
 from ensue.simulation.faults import Clog, Faults, Noise

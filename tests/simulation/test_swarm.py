@@ -16,7 +16,7 @@ SEEDS = 500
 CHUNK = 25
 """Seeds a test: enough tests for every core, few enough to be told apart at a glance."""
 
-FEW = (3, 17, 42, 256)
+FEW = (3, 17, 41, 256)
 """Seeds whose runs are compared with each other, row by row."""
 
 

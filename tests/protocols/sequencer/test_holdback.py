@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from ensue.event import Event, Stamp
-from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue, VectorQueue
+from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue
+from ensue.protocols.sequencer.vectors import VectorQueue
 
 Make = Callable[..., HoldBack]
 

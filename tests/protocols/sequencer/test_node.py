@@ -18,6 +18,7 @@ from ensue.protocols.sequencer.frames import (
     ChangeRequest,
     Confirm,
     Fill,
+    Forget,
     Grant,
     Refused,
     Repeat,
@@ -197,15 +198,18 @@ def test_a_publisher_with_nothing_open_makes_room_for_a_new_one() -> None:
     assert "publisher/idle" not in disk
 
 
-def test_a_publisher_whose_stamps_are_completed_elsewhere_can_be_forgotten() -> None:
+def test_a_publisher_whose_stamps_are_completed_elsewhere_is_kept_until_it_confirms() -> None:
+    """Else its repetition would get a second slot, if the group has moved meanwhile."""
     disk, low = Disk(), node(clients_max=1)
     low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     disk.drain(low)
+    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason="clients_max")]
+    low.receive(Confirm(origin="low", slots=(), settled=2), source="p", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="q", now_ns=0)
     disk.drain(low)
     assert set(low._publishers) == {"q"}
-    assert "elsewhere/1/p" not in disk
+    assert {key for key in disk if key.endswith("/p")} == set()
 
 
 def test_a_second_stamp_for_one_request_is_never_given_out_and_voided_at_once() -> None:
@@ -492,34 +496,47 @@ def test_a_new_subscriber_beyond_clients_max_is_refused_while_nobody_has_left() 
     assert change(low, 2, old="a", new="b", subscriber="s") == [Changed(number=2, cut={"b": 0})]
 
 
-def test_the_subscriber_that_left_longest_ago_makes_room_for_a_new_one() -> None:
-    disk, low = Disk(), node(clients_max=3)
-    for name in ("stays", "left first", "left last"):
-        low.receive(ChangeRequest(number=1, old=(), new=("a",)), source=name, now_ns=0)
-    for name in ("left first", "left last"):
-        low.receive(ChangeRequest(number=2, old=("a",), new=()), source=name, now_ns=0)
-    low.receive(ChangeRequest(number=1, old=(), new=("a",)), source="new", now_ns=0)
-    disk.drain(low)
-    assert set(low._changes_seen) == {"stays", "left last", "new"}
-    known = {key.partition("/")[2] for key in disk if key.startswith(("subscription/", "change/"))}
-    assert known == {"stays", "left last", "new"}
-
-
-def test_a_subscriber_that_came_back_has_not_left() -> None:
+def test_a_subscriber_that_left_is_remembered_until_it_says_that_it_has_its_answer() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a")
-    change(low, 2, old="a")
-    change(low, 3, new="a")
+    answer = change(low, 2, old="a")
     assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+    assert change(low, 2, old="a") == answer
+    hear(low, Forget(number=2), source="s")
+    assert change(low, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]
 
 
-def test_a_restarted_node_knows_who_has_left() -> None:
-    disk, low = Disk(), node(clients_max=1)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_subscriber_that_says_goodbye_leaves_no_trace(restarted: bool) -> None:
+    disk, low = Disk(), node()
     low.receive(ChangeRequest(number=1, old=(), new=("a",)), source="s", now_ns=0)
     low.receive(ChangeRequest(number=2, old=("a",), new=()), source="s", now_ns=0)
     disk.drain(low)
-    again = node(records=disk, clients_max=1)
-    assert change(again, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]
+    if restarted:
+        low = node(records=disk)
+    low.receive(Forget(number=2), source="s", now_ns=0)
+    disk.drain(low)
+    assert {key for key in disk if key.endswith("/s")} == set()
+    assert (low._changes_seen, low._changes_done) == ({}, {})
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
+    number: int,
+) -> None:
+    low = node()
+    change(low, 1, new="a")
+    change(low, 2, old="a")
+    change(low, 3, new="a")
+    hear(low, Forget(number=number), source="s")
+    assert low._changes_seen == {"s": 3}
+    assert low._groups.subscriptions == {"s": ("a",)}
+
+
+def test_a_goodbye_of_a_stranger_changes_nothing() -> None:
+    low = node()
+    low.receive(Forget(number=1), source="nobody", now_ns=0)
+    assert list(low.take_effects()) == []
 
 
 def test_limits_are_looked_at_where_a_request_enters_and_not_again() -> None:

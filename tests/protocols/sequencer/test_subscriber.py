@@ -9,7 +9,7 @@ from ensue.errors import ConfigurationError, SubscriptionRefused
 from ensue.protocols.core import Deliver, Join, Leave, Refuse
 from ensue.protocols.ens import AttachRequest, DetachRequest, EnsConfig, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Changed, ChangeRequest
+from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Refused
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
@@ -27,6 +27,15 @@ def positions(net: Net) -> list[tuple[str, int]]:
         (each.event.payload.decode(), each.position)
         for each in net.outcomes["s"]
         if isinstance(each, Deliver)
+    ]
+
+
+def requests(net: Net, subscriber: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The changes that arrived, old and new topics."""
+    return [
+        (parcel.frame.old, parcel.frame.new)
+        for parcel in net.handled
+        if isinstance(parcel.frame, ChangeRequest) and parcel.source == subscriber
     ]
 
 
@@ -211,26 +220,57 @@ def test_a_topic_without_a_place_is_refused_and_nothing_changes() -> None:
     assert net.waiting() == []
 
 
-def test_a_refused_change_is_told_and_given_up() -> None:
+def test_a_refused_change_is_told_once_and_repeated_until_it_is_made() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.settle()
+    net.pass_time(3 * net.config.retry_ns)
+    assert [p.frame.number for p in net.handled if isinstance(p.frame, Refused)] == [1] * 4
     assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max")]
     assert net.subscriber("t").topics == ()
-    assert net.waiting() == []
+    assert net.waiting() == ["t waits for change 1"]
     publish(net, "b", "e")
     assert net.delivered("t") == []
 
 
-def test_what_was_asked_for_behind_a_refused_change_is_pursued() -> None:
+def test_a_refused_change_that_is_made_after_all_is_taken_back() -> None:
+    net = reading("a", clients_max=1)
+    net.subscribe("t", "b")
+    net.settle()
+    net.unsubscribe("s", "a")
+    net.come_to_rest()
+    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max")]
+    assert net.waiting() == []
+    assert requests(net, "t")[-2:] == [((), ("b",)), (("b",), ())]
+    assert net.stage("low")._groups.subscriptions == {}
+    assert net.stage("low")._changes_seen == {}
+
+
+def test_what_was_asked_for_behind_a_refused_change_is_pursued_once_it_is_made() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.subscribe("t", "c")
+    net.settle()
+    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max")]
+    net.unsubscribe("s", "a")
     net.come_to_rest()
     assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max"), Join("c")]
     assert net.waiting() == []
     publish(net, "c", "e")
     assert net.delivered("t") == ["e"]
+
+
+def test_a_refused_topic_that_is_wanted_again_is_joined_at_a_cut_of_its_own() -> None:
+    net = reading("a", clients_max=1)
+    net.subscribe("t", "b")
+    net.settle()
+    net.subscribe("t", "b")
+    publish(net, "b", "before")
+    net.unsubscribe("s", "a")
+    net.come_to_rest()
+    publish(net, "b", "after")
+    assert net.outcomes["t"][:2] == [Refuse(("b",), "low: clients_max"), Join("b")]
+    assert net.delivered("t") == ["after"]
 
 
 def test_topics_beyond_topics_max_are_refused_and_the_old_ones_stay() -> None:
@@ -251,12 +291,13 @@ def test_what_is_left_in_a_change_that_is_refused_is_left_all_the_same() -> None
         net.settle()
         net.unsubscribe("s", "a")
         net.subscribe("s", "b")
-    net.come_to_rest()
-    asked = [(p.frame.old, p.frame.new) for p in net.handled if isinstance(p.frame, ChangeRequest)]
-    assert asked[2:] == [(("a", "c"), ("c", "b")), (("a", "c"), ("c",))]
+    net.settle()
+    assert requests(net, "s")[2:] == [(("a", "c"), ("c", "b"))]
     assert net.outcomes["s"][-1] == Refuse(("b",), "low: topics_max")
     assert net.subscriber("s").topics == ("c",)
-    assert net.stage("low")._groups.subscriptions == {}
+    publish(net, "a", "e1")
+    publish(net, "c", "e2")
+    assert net.delivered("s") == ["e2"]
 
 
 @pytest.mark.parametrize("groups", [1, 2])
