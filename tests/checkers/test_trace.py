@@ -68,7 +68,8 @@ def test_random_traces_survive_the_disk(tmp_path: Path) -> None:
 
 def test_the_schema_is_the_documented_one() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "trace.md").read_text(encoding="utf-8")
-    cells = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    table = page.partition("| column |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     documented = {name.strip().strip("`"): kind.split(", null")[0].strip() for name, kind in cells}
     names = {"int64": "int64", "int32": "int32", "string": "string"}
     assert documented == {
