@@ -37,9 +37,11 @@ CONFIRM_BATCH = 32
 class _Outgoing:
     """One event under way."""
 
-    __slots__ = ("due_ns", "event", "granted_by", "number", "origin", "place")
+    __slots__ = ("due_ns", "event", "granted_by", "number", "origin", "place", "restored")
 
-    def __init__(self, event: Event, origin: str, number: int, place: int) -> None:
+    def __init__(
+        self, event: Event, origin: str, number: int, place: int, *, restored: bool = False
+    ) -> None:
         self.event = event
         self.origin = origin
         self.number = number
@@ -49,6 +51,8 @@ class _Outgoing:
         """The node that completed the stamp; empty until stamped."""
         self.due_ns = 0
         """When to repeat the request or the broadcast."""
+        self.restored = restored
+        """Taken up again after a restart: it may have been stamped, and be out, already."""
 
 
 class _Lane:
@@ -292,6 +296,8 @@ class Publisher:
         if outgoing is None or outgoing.granted_by:
             return
         self._effects.append(Refuse((outgoing.event.topic,), reason))
+        if outgoing.restored:
+            return  # The refusal may be older than a stamp it was given: it is asked for again.
         self._settle(outgoing, "void", now_ns, reason)
         # The node passed over what came behind it; it has to learn that it need not wait.
         lane = self._lane(outgoing.origin)
@@ -354,6 +360,7 @@ class Publisher:
                 self._numbers[rest] = INT.decode(value)
         for place, record in sorted(places, key=lambda each: each[0]):
             self._place = max(self._place, place)
-            self._add(_Outgoing(record.event, record.origin, record.number, place))
+            outgoing = _Outgoing(record.event, record.origin, record.number, place, restored=True)
+            self._add(outgoing)
             # Said again: the crash may have come between the record and the word.
             self._effects.append(Publish(record.event))
