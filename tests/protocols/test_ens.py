@@ -133,6 +133,13 @@ def test_an_event_without_a_stamp_gets_the_next_free_slot() -> None:
     assert service.put(e) == [accepted(e, 5)]
 
 
+def test_an_event_without_a_stamp_gets_another_slot_each_time() -> None:
+    service = Service()
+    e = event(None)
+    assert service.put(e) == [accepted(e, 1)]
+    assert service.put(e) == [accepted(e, 2)]
+
+
 def test_a_stamp_without_an_entry_for_its_own_topic_is_nobodys() -> None:
     service = Service()
     service.attach("s")
@@ -254,6 +261,22 @@ def test_a_restarted_service_has_its_events_and_who_was_attached(topic: str) -> 
         notice(second),
         attached(1, 3, topic=topic),
     ]
+
+
+def test_records_come_back_the_same_in_whatever_order_they_are_read() -> None:
+    service = Service(EnsConfig(retained_max=2))
+    for peer in ("r", "s", "q"):
+        service.attach(peer)
+    for slot in range(1, 6):
+        service.put(event(slot, f"e{slot}"))
+    answers = []
+    for keys in (sorted(service.disk), sorted(service.disk, reverse=True)):
+        service.disk = {key: service.disk[key] for key in keys}
+        service.restart()
+        service.log.receive(Put(event=event(6, "e6")), source="p", now_ns=0)
+        service.log.receive(AttachRequest(topic="t", from_slot=1), source="s", now_ns=0)
+        answers.append(list(service.log.take_effects()))
+    assert answers[0] == answers[1]
 
 
 def test_who_detached_stays_detached_after_a_restart() -> None:

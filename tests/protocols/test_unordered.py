@@ -1,8 +1,9 @@
 """No order at all: as it arrives, once each."""
 
+import msgspec
 import pytest
 
-from ensue.event import Event
+from ensue.event import Event, Stamp
 from ensue.protocols import unordered
 from ensue.protocols.core import (
     Attach,
@@ -108,6 +109,15 @@ def test_an_event_settles_once() -> None:
     assert publisher.unsettled_count == 0
 
 
+def test_a_publisher_has_nobody_to_say_goodbye_to() -> None:
+    publisher = UnorderedPublisher(name="p")
+    publisher.publish("t", b"", now_ns=0)
+    drain(publisher)
+    publisher.say_goodbye()
+    assert drain(publisher) == []
+    assert publisher.unsettled_count == 1
+
+
 def test_a_publisher_ignores_stray_frames() -> None:
     publisher = UnorderedPublisher(name="p")
     publisher.receive(Taken(topic="t", event="p/t/1", slot=1), source="ens", now_ns=0)
@@ -158,6 +168,12 @@ def test_what_was_seen_before_is_dropped() -> None:
     for each in (event(2), event(1), event(1, publisher="q")):
         assert len(hear(subscriber, each)) == 1
         assert hear(subscriber, each) == [Discard(each, "duplicate")]
+
+
+def test_a_void_is_discarded() -> None:
+    subscriber = joined("t")
+    void = msgspec.structs.replace(event(1, publisher="node"), stamp=Stamp({"t": 1}), void=True)
+    assert hear(subscriber, void) == [Discard(void, "void")]
 
 
 def test_a_topic_left_is_left_at_once() -> None:

@@ -171,6 +171,15 @@ class Net:
         self.subscriber(subscriber).unsubscribe(topics, now_ns=self.now_ns)
         self._carry_out(subscriber)
 
+    def confirm(self, publisher: str) -> None:
+        """Let a publisher confirm at once what is settled."""
+        self.publisher(publisher).confirm_all()
+        self._carry_out(publisher)
+
+    def say_goodbye(self, publisher: str) -> None:
+        self.publisher(publisher).say_goodbye()
+        self._carry_out(publisher)
+
     def acknowledge(self, subscriber: str, position: int) -> None:
         self.subscriber(subscriber).acknowledge(position)
         self._carry_out(subscriber)

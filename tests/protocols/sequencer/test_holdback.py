@@ -230,6 +230,18 @@ def test_the_oldest_is_what_has_been_held_longest(make: Make) -> None:
 
 
 @every_queue
+def test_the_age_of_what_waits_for_a_cut_does_not_count(make: Make) -> None:
+    queue = joined(make(), T=0)
+    queue.await_cut("U")
+    offer(queue, "U", at=7, U=1)
+    assert queue.oldest_ns() is None
+    offer(queue, "T", at=9, T=2)
+    assert queue.oldest_ns() == 9
+    assert list(queue.join("U", 0)) == []
+    assert queue.oldest_ns() == 7
+
+
+@every_queue
 def test_the_first_missing_slot_is_the_first_that_is_neither_passed_nor_held(make: Make) -> None:
     queue = joined(make(), T=4, U=0)
     offer(queue, "T", T=5, U=1)
@@ -263,3 +275,11 @@ def test_by_vector_a_chain_of_waits_comes_loose_at_once() -> None:
     assert offer(queue, "V", V=1, U=1) == "held"
     assert offer(queue, "U", U=1, T=1) == "held"
     assert offer(queue, "T", T=1) == "next U1 V1"
+
+
+def test_by_vector_nothing_piles_up_while_nothing_is_held() -> None:
+    queue = joined(by_vector(), T=0)
+    for slot in range(1, 1001):
+        assert queue.offer(event("T", T=slot), slot, 0) == "next"
+    assert isinstance(queue, VectorQueue)
+    assert len(queue._to_check) <= 1

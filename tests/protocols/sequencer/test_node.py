@@ -153,6 +153,24 @@ def test_a_number_that_was_settled_without_a_stamp_is_not_waited_for() -> None:
     assert ask(low, 4, "a", settled=3) == [stamped({"a": 2}, {"a": 3}, number=3)]
 
 
+def test_early_requests_below_what_is_settled_are_not_kept() -> None:
+    low = node(window=4)
+    for number in range(1, 500, 10):
+        ask(low, number + 2, "a", settled=number)
+    assert set(low._publishers["p"].early) == {493}
+
+
+def test_an_early_request_is_held_to_topics_max_when_its_turn_comes() -> None:
+    low = node(topics_max=1)
+    ask(low, 2, "a")
+    ask(low, 3, "b")
+    assert ask(low, 1, "a") == [
+        Refused(number=3, reason="topics_max"),
+        stamped({"a": 1}, {"a": 2}),
+    ]
+    assert set(low._counters.by_topic) == {"a"}
+
+
 def test_requests_beyond_the_window_are_left_unanswered() -> None:
     low = node(window=2)
     assert ask(low, 1, "a", "a", "a") == [stamped({"a": 1}, {"a": 2})]
@@ -375,6 +393,28 @@ def test_a_change_that_no_neighbour_below_would_send_is_ignored(
     assert high._counters.get("a")[0] == 0
 
 
+def test_a_change_without_the_counts_of_lower_topics_is_ignored() -> None:
+    high = node("high")
+    assert hear(high, replace(CHANGE, entries={}), source="middle") == []
+    assert high._groups.subscriptions == {}
+
+
+def test_a_stamp_of_a_topic_without_a_place_is_ignored() -> None:
+    placement = Placement(["low", "high"], topics={"low": ["a"], "high": ["d"]}, closed=True)
+    high = SequencerNode(name="high", placement=placement)
+    odd = replace(FILL, topic="z", stamp=Stamp({"z": 1}), last=1)
+    assert hear(high, odd, source="low") == []
+    assert high.open_count == 0
+
+
+def test_a_node_that_passed_a_stamp_on_still_refuses_requests_for_its_topic() -> None:
+    high = node("high")
+    hear(high, CHANGE, source="middle")
+    hear(high, FILL, source="middle")
+    (refusal,) = ask(high, 1, "a", publisher="q")
+    assert refusal == Refused(number=1, reason="'a' is not hosted by high")
+
+
 def test_the_first_node_of_a_chain_has_no_neighbour_below() -> None:
     low = node("low")
     assert hear(low, FILL, source="high") == []
@@ -531,6 +571,79 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
     hear(low, Forget(number=number), source="s")
     assert low._changes_seen == {"s": 3}
     assert low._groups.subscriptions == {"s": ("a",)}
+
+
+def test_a_subscriber_that_is_not_known_may_leave_a_full_node() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="a")
+    assert change(low, 2, old="a", subscriber="t") == [Changed(number=2, cut={})]
+
+
+def test_a_change_that_says_it_leaves_a_topic_without_a_place_is_ignored() -> None:
+    placement = Placement(["low"], topics={"low": ["a"]}, closed=True)
+    low = SequencerNode(name="low", placement=placement)
+    assert change(low, 1, old="z", new="a") == []
+    assert low._groups.subscriptions == {}
+
+
+def test_a_late_change_is_passed_on_without_effect() -> None:
+    """A node below that had forgotten the subscriber took a repetition for new."""
+    middle = node("middle")
+    ask(middle, 1, "c")
+    newer = ChangeFill(subscriber="s", number=3, old=(), new=("c", "d"), entries={}, last=2)
+    hear(middle, newer, source="low")
+    late = ChangeFill(
+        subscriber="s", number=1, old=(), new=("a", "c", "d"), entries={"a": 4}, last=2
+    )
+    assert hear(middle, late, source="low") == [replace(late, entries={"a": 4, "c": 1})]
+    assert middle._groups.subscriptions == {"s": ("c", "d")}
+    assert middle._changes_seen == {"s": 3}
+    assert middle._counters.get("a")[0] == 4
+
+
+def test_a_late_change_ends_at_its_last_stage_unanswered() -> None:
+    high = node("high")
+    newer = ChangeFill(subscriber="s", number=3, old=(), new=("d",), entries={}, last=2)
+    answer = hear(high, newer, source="middle")
+    assert hear(high, CHANGE, source="middle") == []
+    assert high._groups.subscriptions == {"s": ("d",)}
+    assert hear(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
+
+
+def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
+    disk, low = Disk(), node()
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Confirm(origin="low", slots=((1, 1),), settled=2), source="p", now_ns=0)
+    low.receive(Forget(number=2), source="p", now_ns=0)
+    disk.drain(low)
+    assert set(disk) == {"counter/a"}
+    assert low._publishers == {}
+    assert ask(low, 2, "a", settled=2) == [stamped({"a": 2}, number=2)]
+
+
+def test_a_goodbye_that_overtook_the_confirmation_leaves_the_publisher_known() -> None:
+    low = node()
+    ask(low, 1, "a")
+    hear(low, Forget(number=2))
+    assert set(low._publishers) == {"p"}
+    assert low.open_count == 1
+
+
+def test_a_late_goodbye_does_not_make_a_node_forget_a_publisher_that_came_back() -> None:
+    low = node()
+    ask(low, 1, "a", "a")
+    hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
+    hear(low, Forget(number=2))
+    assert set(low._publishers) == {"p"}
+
+
+def test_a_goodbye_settles_what_another_node_completed() -> None:
+    disk, low = Disk(), node()
+    low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Forget(number=2), source="p", now_ns=0)
+    disk.drain(low)
+    assert {key for key in disk if key.endswith("/p")} == set()
 
 
 def test_a_goodbye_of_a_stranger_changes_nothing() -> None:

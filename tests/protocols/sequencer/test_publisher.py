@@ -9,7 +9,7 @@ from ensue.errors import ConfigurationError, LimitReached
 from ensue.protocols.core import Frame, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Put
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Confirm, Refused, Stamped, StampRequest
+from ensue.protocols.sequencer.frames import Confirm, Forget, Refused, Stamped, StampRequest
 from ensue.protocols.sequencer.publisher import CONFIRM_BATCH, Publisher
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
@@ -344,6 +344,46 @@ def test_all_that_is_settled_can_be_confirmed_at_once() -> None:
     assert publisher.next_timer_ns() is None
     publisher.confirm_all()
     assert list(publisher.take_effects()) == []
+
+
+def test_the_origin_is_told_too_when_another_node_completed_the_stamps() -> None:
+    net = Net(CHAIN)
+    net.subscribe("s", "a", "c")
+    net.settle()
+    net.publish("p", "a", "e")
+    net.settle()
+    assert set(net.stage("low")._publishers["p"].elsewhere) == {1}
+    net.confirm("p")
+    told = [(each.target, each.frame) for each in net.find(Confirm)]
+    assert told == [
+        ("high", Confirm(origin="low", slots=((1, 1),), settled=2)),
+        ("low", Confirm(origin="low", slots=(), settled=2)),
+    ]
+    net.settle()
+    assert net.stage("low")._publishers["p"].elsewhere == {}
+    assert net.stage("high").open_count == 0
+
+
+def test_a_goodbye_confirms_what_is_settled_and_goes_to_every_origin() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e1")
+    net.publish("p", "c", "e2")
+    net.settle()
+    net.say_goodbye("p")
+    told = [(each.target, type(each.frame)) for each in net.under_way]
+    assert told == [("low", Confirm), ("high", Confirm), ("low", Forget), ("high", Forget)]
+    assert [each.frame for each in net.find(Forget)] == [Forget(number=2), Forget(number=2)]
+
+
+def test_a_goodbye_names_the_first_number_that_is_not_settled() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "a", "e1")
+    net.settle()
+    net.publish("p", "a", "e2")
+    net.say_goodbye("p")
+    assert [each.frame for each in net.find(Forget)] == [Forget(number=2)]
+    net.come_to_rest()
+    assert net.settled("p") == [("e1", ""), ("e2", "")]
 
 
 # -- Timers -----------------------------------------------------------------------------------------

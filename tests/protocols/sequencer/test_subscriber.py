@@ -9,7 +9,7 @@ from ensue.errors import ConfigurationError, SubscriptionRefused
 from ensue.protocols.core import Deliver, Join, Leave, Refuse
 from ensue.protocols.ens import AttachRequest, DetachRequest, EnsConfig, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Refused
+from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Forget, Refused
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
@@ -198,6 +198,62 @@ def test_a_topic_left_and_taken_up_again_starts_at_a_new_cut() -> None:
     publish(net, "a", "e3")
     assert net.delivered("s") == ["e1", "e3"]
     assert net.outcomes["s"].count(Join("a")) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_left_and_wanted_again_during_its_change_needs_another_cut(restarted: bool) -> None:
+    """What was published before the second cut may have been missed in between."""
+    net = reading("a")
+    net.subscribe("s", "b")
+    with net.holding(Changed):
+        net.settle()
+        net.unsubscribe("s", "b")
+        net.settle()
+        publish(net, "b", "between")
+        net.subscribe("s", "b")
+        net.settle()
+        if restarted:
+            net.restart("s")
+            net.settle()
+    net.come_to_rest()
+    publish(net, "b", "after")
+    assert net.delivered("s") == ["after"]
+    assert net.outcomes["s"].count(Join("b")) == 1
+    assert net.clock("s") == {"a": 0, "b": 2}
+    assert net.waiting() == []
+
+
+def test_a_subscriber_that_wants_nothing_says_goodbye_to_every_stage_it_has_visited() -> None:
+    net = reading("a", "c")
+    net.unsubscribe("s", "c")
+    net.settle()
+    net.unsubscribe("s", "a")
+    assert net.find(Forget) == []
+    with net.holding(Forget):
+        net.settle()
+        told = [(each.target, each.frame) for each in net.find(Forget)]
+        assert told == [("low", Forget(number=3)), ("high", Forget(number=3))]
+    net.settle()
+    assert net.stage("low")._changes_seen == net.stage("high")._changes_seen == {}
+
+
+def test_a_subscriber_that_wants_something_again_by_then_says_no_goodbye() -> None:
+    net = reading("a")
+    net.unsubscribe("s", "a")
+    net.subscribe("s", "b")
+    net.come_to_rest()
+    assert not any(isinstance(each.frame, Forget) for each in net.handled)
+    assert net.subscriber("s").topics == ("b",)
+
+
+def test_a_subscriber_that_said_goodbye_may_come_back() -> None:
+    net = reading("a", "c")
+    net.unsubscribe("s", "a", "c")
+    net.settle()
+    net.subscribe("s", "a", "c")
+    net.settle()
+    publish(net, "c", "e")
+    assert net.delivered("s") == ["e"]
 
 
 def test_leaving_a_topic_tells_the_ens_and_frees_what_waited_for_it() -> None:

@@ -1,0 +1,371 @@
+"""What reviews found, on whole chains: every test here failed once."""
+
+import pytest
+from tests.protocols.sequencer.harness import Net
+
+from ensue.protocols.core import Join, Leave, Refuse
+from ensue.protocols.ens import Accepted, EnsConfig, Notify
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeRequest,
+    Refused,
+    Stamped,
+    StampRequest,
+)
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+
+TWO_STAGES = {"low": ["a"], "high": ["b", "c"]}
+
+
+def chain(*, ens: EnsConfig | None = None, **limits: int) -> Net:
+    """Two stages with limits."""
+    return Net(TWO_STAGES, config=SequencerConfig(**limits), ens_config=ens)  # type: ignore[arg-type]
+
+
+def one_node(**limits: int) -> Net:
+    """One node, which hosts every topic."""
+    return Net({"n": []}, config=SequencerConfig(**limits))  # type: ignore[arg-type]
+
+
+def lossy(**limits: int) -> Net:
+    """One node, and an ENS that sends once and forgets."""
+    config = SequencerConfig(reliable=False, leave_out=False, **limits)  # type: ignore[arg-type]
+    return Net({"n": []}, config=config)
+
+
+def subscribe(net: Net, subscriber: str, *topics: str) -> None:
+    net.subscribe(subscriber, *topics)
+    net.settle()
+
+
+def unsubscribe(net: Net, subscriber: str, *topics: str) -> None:
+    net.unsubscribe(subscriber, *topics)
+    net.settle()
+
+
+def publish(net: Net, publisher: str, topic: str, *events: str) -> None:
+    for event in events:
+        net.publish(publisher, topic, event)
+    net.settle()
+
+
+def publish_and_confirm(net: Net, publisher: str, topic: str, event: str) -> None:
+    publish(net, publisher, topic, event)
+    net.confirm(publisher)
+    net.settle()
+
+
+# -- Slots: none is left open for ever, none is given to an event that has one ----------------------
+
+
+def test_a_stamp_for_a_late_repetition_of_a_forgotten_publisher_leaves_no_hole() -> None:
+    net = one_node(clients_max=1)
+    subscribe(net, "s", "a")
+    publish_and_confirm(net, "p", "a", "p1")
+    request = next(each for each in net.handled if isinstance(each.frame, StampRequest))
+    publish_and_confirm(net, "q", "a", "q1")
+    net.repeat(request)
+    net.settle()
+    publish_and_confirm(net, "p", "a", "p2")
+    publish(net, "p", "a", "p3")
+    net.pass_time(2 * net.config.lease_ns)
+    assert net.delivered("s") == ["p1", "q1", "p2", "p3"]
+    assert net.settled("p") == [("p1", ""), ("p2", ""), ("p3", "")]
+    assert net.waiting() == []
+    assert net.stage("n").open_count == 0
+
+
+def test_a_stamp_made_after_a_refusal_that_comes_first_leaves_no_hole() -> None:
+    net = one_node(clients_max=1)
+    subscribe(net, "s", "a")
+    publish(net, "q", "a", "q1")
+    with net.holding(Refused):
+        publish(net, "p", "a", "p1")
+        net.confirm("q")
+        net.settle()
+        with net.holding(Stamped):
+            net.pass_time(net.config.retry_ns)
+            (refusal,) = net.find(Refused)
+            net.deliver(refusal)
+    publish_and_confirm(net, "p", "a", "p2")
+    publish(net, "p", "a", "p3")
+    net.pass_time(2 * net.config.lease_ns)
+    assert net.settled("p") == [("p1", "void"), ("p2", ""), ("p3", "")]
+    assert net.delivered("s") == ["q1", "p2", "p3"]
+    assert net.waiting() == []
+    assert net.stage("n").open_count == 0
+
+
+def test_an_event_that_is_out_is_not_stamped_again_after_its_group_has_shrunk() -> None:
+    """The publisher never heard that it is out, and others need its place at the origin."""
+    net = chain(clients_max=2)
+    subscribe(net, "s", "a")
+    subscribe(net, "t", "a", "b")
+    publish_and_confirm(net, "x", "a", "x1")
+    with net.holding(Accepted, to="p"):
+        publish(net, "p", "a", "e")
+    net.drop(Accepted, to="p")
+    net.crash("p")
+    unsubscribe(net, "t", "b")
+    for newcomer in ("q", "r"):
+        publish(net, newcomer, "a", newcomer)
+    for newcomer in ("q", "r"):
+        net.confirm(newcomer)
+    net.settle()
+    net.restart("p")
+    net.come_to_rest()
+    net.pass_time(2 * net.config.lease_ns)
+    assert net.delivered("s") == ["x1", "e", "q"]
+    assert net.settled("p") == [("e", "")]
+    assert net.settled("r") == [("r", "void")]
+    assert net.waiting() == []
+
+
+# -- Changes: what is late changes nothing, and nobody is stuck in one ------------------------------
+
+
+def opposite_arrivals(net: Net) -> None:
+    """Publish `B` and then `C`; `s` hears of them in this order, `t` in the other."""
+    with net.holding(Notify):
+        publish(net, "p", "b", "B")
+        publish(net, "q", "c", "C")
+    for event, subscriber in (("B", "s"), ("C", "s"), ("C", "t"), ("B", "t")):
+        for parcel in net.find(Notify, to=subscriber, about=event):
+            net.deliver(parcel)
+
+
+def test_a_late_repetition_of_a_change_does_not_undo_newer_ones() -> None:
+    net = chain(clients_max=2)
+    for name in ("s", "t"):
+        subscribe(net, name, "a", "b")
+        unsubscribe(net, name, "a")
+        subscribe(net, name, "c")
+    late = [
+        each
+        for each in net.handled
+        if isinstance(each.frame, ChangeRequest) and each.frame.number == 1
+    ]
+    for name in ("x", "y"):
+        subscribe(net, name, "a")
+        unsubscribe(net, name, "a")
+    for parcel in late:
+        net.repeat(parcel)
+    net.settle()
+    assert net.group("b") == {"b", "c"}
+    opposite_arrivals(net)
+    assert net.delivered("s") == net.delivered("t") == ["B", "C"]
+
+
+def test_a_late_repetition_of_a_refused_change_does_not_undo_newer_ones() -> None:
+    net = chain(clients_max=3)
+    for name in ("s", "t"):
+        subscribe(net, name, "b")
+    for name in ("x", "y", "z"):
+        subscribe(net, name, "a")
+    for name in ("s", "t"):
+        subscribe(net, name, "a")
+    late = [
+        each
+        for each in net.handled
+        if isinstance(each.frame, ChangeRequest)
+        and each.frame.number == 2
+        and each.source in ("s", "t")
+    ]
+    assert len(late) == 2
+    for name in ("s", "t"):
+        subscribe(net, name, "c")
+    for name in ("x", "y", "z"):
+        unsubscribe(net, name, "a")
+    net.come_to_rest()
+    for parcel in late:
+        net.repeat(parcel)
+    net.settle()
+    assert net.stage("high")._groups.subscriptions == {"s": ("b", "c"), "t": ("b", "c")}
+    opposite_arrivals(net)
+    assert net.delivered("s") == net.delivered("t") == ["B", "C"]
+
+
+def test_events_held_for_a_cut_go_on_when_the_change_is_refused() -> None:
+    net = one_node(topics_max=2)
+    subscribe(net, "other", "a", "j")
+    subscribe(net, "s", "a")
+    publish(net, "p", "j", "j1")
+    with net.holding(Refused):
+        subscribe(net, "s", "j", "k")
+        publish(net, "p", "a", "a1")
+        assert net.delivered("s") == []
+    net.settle()
+    assert net.outcomes["s"][1] == Refuse(("j", "k"), "n: topics_max")
+    assert net.delivered("s") == ["a1"]
+    assert net.subscriber("s").topics == ("a",)
+    assert net.subscriber("s").held_count == 0
+
+
+def test_a_subscriber_that_left_a_full_node_is_answered_again_if_the_answer_was_lost() -> None:
+    net = chain(clients_max=1)
+    subscribe(net, "s", "a", "b")
+    with net.holding(Changed, to="s"):
+        unsubscribe(net, "s", "b")
+    net.drop(Changed, to="s")
+    subscribe(net, "t", "b")
+    net.pass_time(net.config.retry_ns)
+    assert net.subscriber("s")._change is None
+    subscribe(net, "s", "c")
+    assert net.subscriber("s").topics == ("a", "c")
+
+
+def test_leaving_a_full_node_is_never_refused() -> None:
+    net = chain(clients_max=1)
+    subscribe(net, "s", "a", "b")
+    with net.holding(Changed, to="s"):
+        unsubscribe(net, "s", "a")
+    net.drop(Changed, to="s")
+    subscribe(net, "t", "a")
+    net.pass_time(HOUR)
+    assert net.subscriber("s")._change is None
+    assert {each.target for each in net.handled if isinstance(each.frame, Refused)} == {"t"}
+    subscribe(net, "s", "c")
+    assert net.subscriber("s").topics == ("b", "c")
+
+
+def test_leaving_is_answered_once_however_many_topics_a_restarted_node_has_met_since() -> None:
+    net = one_node(topics_max=2)
+    subscribe(net, "s", "a")
+    net.restart("n")
+    publish(net, "p", "b", "e1")
+    publish(net, "p", "c", "e2")
+    unsubscribe(net, "s", "a")
+    assert len([each for each in net.handled if isinstance(each.frame, ChangeRequest)]) == 2
+    assert net.waiting() == []
+    assert net.stage("n")._groups.subscriptions == {}
+
+
+def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> None:
+    net = Net(
+        {"n": []},
+        config=SequencerConfig(topics_max=2),
+        ens_config=EnsConfig(retained_max=2),
+    )
+    subscribe(net, "s", "a")
+    net.subscribe("s", "j")
+    with net.holding(Changed):
+        net.settle()
+        with net.holding(Notify):
+            publish(net, "p", "a", *(f"e{number}" for number in range(9)))
+        net.drop(Notify)
+        net.pass_time(net.config.poll_ns)
+        assert net.outcomes["s"][-1] == Leave("a")
+        net.subscribe("s", "k")
+    net.settle()
+    assert net.outcomes["s"][-2:] == [Join("j"), Refuse(("a", "k"), "n: topics_max")]
+    assert net.subscriber("s")._fallen == {}
+
+
+def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_it() -> None:
+    net = chain(clients_max=1, ens=EnsConfig(retained_max=2))
+    subscribe(net, "other", "a")
+    subscribe(net, "s", "b")
+    subscribe(net, "s", "a")
+    assert net.outcomes["s"] == [Join("b"), Refuse(("a",), "low: clients_max")]
+    with net.holding(Notify):
+        publish(net, "p", "b", *(f"e{number}" for number in range(1, 10)))
+    net.drop(Notify)
+    net.pass_time(net.config.poll_ns)
+    assert net.outcomes["s"][-1:] == [Leave("b")]
+    unsubscribe(net, "other", "a")
+    net.come_to_rest()
+    assert net.outcomes["s"][-1:] == [Join("b", (1, 9))]
+    assert net.waiting() == []
+
+
+# -- Forgetting: who is gone takes nobody's place ---------------------------------------------------
+
+
+@pytest.mark.parametrize("confirmed", ["at once", "in time"])
+def test_a_publisher_whose_stamps_were_completed_elsewhere_makes_room_once_idle(
+    confirmed: str,
+) -> None:
+    net = chain(clients_max=1)
+    subscribe(net, "s", "a", "b")
+    publish(net, "p", "a", "e")
+    if confirmed == "at once":
+        net.confirm("p")
+        net.settle()
+    else:
+        net.pass_time(10 * net.config.lease_ns)
+    assert net.stage("low")._publishers["p"].elsewhere == {}
+    publish(net, "q", "a", "f")
+    net.come_to_rest()
+    assert net.settled("q") == [("f", "")]
+
+
+def test_subscribers_that_come_and_go_leave_nothing_behind_at_any_stage() -> None:
+    net = chain(clients_max=5)
+    for number in range(20):
+        subscribe(net, f"s{number}", "a", "b")
+        unsubscribe(net, f"s{number}", "a", "b")
+    for name in ("low", "high"):
+        assert net.stage(name)._changes_seen == {}
+        assert net.stage(name)._changes_done == {}
+        assert net.disks[name] == {}
+
+
+def test_publishers_that_say_goodbye_leave_nothing_but_counters() -> None:
+    net = chain()
+    subscribe(net, "s", "a", "b")
+    for number in range(20):
+        publish(net, f"p{number}", "a", f"e{number}")
+        net.say_goodbye(f"p{number}")
+        net.settle()
+    for name in ("low", "high"):
+        assert net.stage(name)._publishers == {}
+        assert {key.partition("/")[0] for key in net.disks[name]} <= {
+            "counter",
+            "subscription",
+            "change",
+        }
+
+
+# -- Delivery ---------------------------------------------------------------------------------------
+
+
+def test_what_a_full_buffer_makes_next_is_delivered() -> None:
+    net = lossy(held_max=1)
+    subscribe(net, "s", "a")
+    with net.holding(Notify):
+        publish(net, "p", "a", "e1", "e2", "e3", "e4")
+    net.drop(Notify, about="e1")
+    net.settle()
+    assert net.delivered("s") == ["e2", "e3", "e4"]
+    assert net.discarded("s") == []
+
+
+def test_old_events_of_a_topic_being_joined_do_not_shorten_the_life_of_others() -> None:
+    net = lossy()
+    subscribe(net, "s", "a")
+    with net.holding(Notify, about="a1"), net.holding(Changed), net.holding(Notify, about="a2"):
+        publish(net, "p", "a", "a1", "a2")
+        subscribe(net, "s", "j")
+        publish(net, "p", "j", "j1")
+        net.pass_time(net.config.time_to_live_ns - 10 * MS)
+        (a2,) = net.find(Notify, about="a2")
+        net.deliver(a2)
+        net.pass_time(20 * MS)
+        assert net.delivered("s") == []
+    net.settle()
+    assert net.delivered("s")[:2] == ["a1", "a2"]
+
+
+def test_catching_up_takes_as_many_questions_as_batches_and_no_waiting() -> None:
+    net = Net({"n": []}, ens_config=EnsConfig(batch_max=16))
+    subscribe(net, "s", "a")
+    net.crash("s")
+    events = [f"e{number}" for number in range(100)]
+    publish(net, "p", "a", *events)
+    net.restart("s")
+    net.settle()
+    assert net.delivered("s") == events
