@@ -171,6 +171,47 @@ def test_a_closed_driver_takes_no_command_and_calls_no_timer() -> None:
     asyncio.run(main())
 
 
+def test_a_retired_driver_sees_its_node_through_and_then_closes() -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+        driver = Driver(node, transport=transport, clock=SystemClock())
+        driver.retire(lambda node: len(node.calls) == 2)
+        with pytest.raises(LocalProtocolError, match="node is closed"):
+            driver.command(lambda _node, _now: None)
+        assert transport.receiver is not None
+        transport.receiver(Ping(), "peer")
+        assert not driver.closed
+        transport.receiver(Ping(), "peer")
+        assert driver.closed
+        assert transport.log[-1] == "close"
+
+    asyncio.run(main())
+
+
+def test_a_retired_driver_still_calls_the_timer() -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+        called = asyncio.Event()
+        node.on_timer = called.set
+        driver = Driver(node, transport=transport, clock=SystemClock())
+        node.timer_ns = 0
+        driver.retire(lambda node: bool(node.calls))
+        async with asyncio.timeout(10):
+            await called.wait()
+        assert driver.closed
+
+    asyncio.run(main())
+
+
+def test_a_driver_with_nothing_left_to_do_retires_at_once() -> None:
+    async def main() -> None:
+        driver = Driver(FakeNode(), transport=FakeTransport(), clock=SystemClock())
+        driver.retire(lambda _node: True)
+        assert driver.closed
+
+    asyncio.run(main())
+
+
 def test_a_node_that_wants_to_persist_without_a_store_is_refused() -> None:
     async def main() -> None:
         node = FakeNode()

@@ -66,21 +66,36 @@ class Driver(Generic[N]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ns = 0
         self._closed = False
+        self._done: Callable[[N], bool] | None = None
+        """Given once the driver has retired: whether the node has nothing left to see through."""
         self._looking = False
         """Whether the timer will be looked at in this turn of the event loop."""
         self._port = transport.open(node.name, self._receive)
         self._drain()
         self._port.flush()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the node rests."""
+        return self._closed
+
     def command(self, call: Callable[[N, int], object]) -> None:
         """Give the node a command: `call(node, now_ns)`. What it raises is raised here."""
-        if self._closed:
+        if self._closed or self._done is not None:
             raise LocalProtocolError(f"{self.node.name} is closed")
         try:
             call(self.node, self._clock.now_ns())
         finally:
             self._drain()
             self._port.flush()
+
+    def retire(self, done: Callable[[N], bool]) -> None:
+        """Take no command any more; close as soon as `done(node)` holds after a step.
+
+        For a node that has something to see through that its application need not wait for.
+        """
+        self._done = done
+        self._close_if_done()
 
     def close(self) -> None:
         """Let the node rest: no frame, no timer, no command reaches it any more."""
@@ -101,12 +116,19 @@ class Driver(Generic[N]):
             self._carry_out(effects)
         if not self._looking:
             self._drain()
+        if self._done is not None:
+            self._close_if_done()
 
     def _on_timer(self) -> None:
         self._timer = None
         self.node.handle_timer(now_ns=self._clock.now_ns())
         self._drain()
         self._port.flush()
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self._done is not None and not self._closed and self._done(self.node):
+            self.close()
 
     def _drain(self) -> None:
         if not self._looking:
