@@ -6,15 +6,16 @@ stamp would take a slot that the sequencer is about to give away.
 """
 
 import asyncio
-from collections.abc import Iterator
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from ensue.errors import ConfigurationError
+from ensue.errors import ConfigurationError, LocalProtocolError
 from ensue.order import Order, Total
 from ensue.protocols import ens
-from ensue.protocols.core import Frame
+from ensue.protocols.core import Frame, Node
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
@@ -28,9 +29,15 @@ from ensue.wire import Codec
 
 __all__ = ["Hub", "Slow"]
 
+N = TypeVar("N", bound=Node)
+
 
 class Slow:
-    """A subscription as publishers see it: its topics, and whether it has room."""
+    """A subscription as publishers see it: its topics, and whether it has room.
+
+    It runs out of room at `pending_max` unhandled events and has room again at half of that, so that
+    publishers and reader take turns in long runs instead of waking each other for every event.
+    """
 
     __slots__ = ("name", "room", "topics")
 
@@ -39,6 +46,7 @@ class Slow:
         self.topics: dict[str, None] = {}
         self.room = asyncio.Event()
         """Set while there is room."""
+        self.room.set()
 
 
 class Hub:
@@ -60,8 +68,13 @@ class Hub:
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
         self.users = 0
+        self.registry: Registry | None = None
+        """Where this hub is found by its name, if it has one."""
+        self.loop = asyncio.get_running_loop()
         self._names = Names((ENS, *self.placement.nodes))
         self._codec = Codec((ens.Put,))
+        self._retired: list[Driver[Any]] = []
+        """Of subscriptions that were closed and whose leave is still on its way."""
         self._chain: list[Driver[SequencerNode]] = []
         if isinstance(order, Total):
             self._chain = [self._drive(name) for name in self.placement.nodes]
@@ -78,6 +91,17 @@ class Hub:
         """Return a name that nobody has, had or will have on this hub."""
         return self._names.unique(stem)
 
+    def check_loop(self, what: str) -> None:
+        """Refuse to be used from another event loop: nothing here is thread-safe."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not self.loop:
+            raise LocalProtocolError(
+                f"{what} belongs to another event loop: use it in the one it was entered in"
+            )
+
     def subscriber_config(self, order: Total) -> SequencerConfig:
         """Return the chain's configuration with what a subscription chose for itself."""
         config = msgspec.structs.replace(self.config, held_max=order.held_max)
@@ -92,8 +116,15 @@ class Hub:
             return None
         return next((slow for slow in self.full if topic in slow.topics), None)
 
+    def retire(self, driver: Driver[N], done: Callable[[N], bool]) -> None:
+        """Keep a driver going until `done(node)` holds, or until this hub ends."""
+        driver.retire(done)
+        self._retired = [each for each in (*self._retired, driver) if not each.closed]
+
     def close(self) -> None:
         """Take the chain down and finish the trace."""
+        for retired in self._retired:
+            retired.close()
         for driver in self._chain:
             driver.close()
         if self.sink is not None:
@@ -112,12 +143,15 @@ class Hub:
         )
 
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Hub]] = WeakKeyDictionary()
+Registry = WeakValueDictionary[str, "Hub"]
+"""Hubs by name. Their buses keep them alive, so that an event loop that ended takes them along."""
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, Registry] = WeakKeyDictionary()
 
 
-def shared_hubs() -> dict[str, Hub]:
+def shared_hubs() -> Registry:
     """Return the named hubs of the running event loop."""
-    return _shared.setdefault(asyncio.get_running_loop(), {})
+    return _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
 
 
 def _differences(hub: Hub, options: MemoryOptions, order: Order | None) -> Iterator[str]:
@@ -134,6 +168,7 @@ def join_hub(options: MemoryOptions, *, order: Order | None, trace: str | None, 
     if hub is None:
         hub = Hub(options, order=order, trace=trace, run=run)
         if options.hub:
+            hub.registry = hubs
             hubs[options.hub] = hub
     else:
         for difference in _differences(hub, options, order):
@@ -150,6 +185,6 @@ def leave_hub(hub: Hub) -> None:
     """Give a hub up; the last to do so takes it down."""
     hub.users -= 1
     if hub.users == 0:
-        if hub.options.hub:
-            del shared_hubs()[hub.options.hub]
+        if hub.registry is not None:
+            del hub.registry[hub.options.hub]
         hub.close()
