@@ -6,18 +6,23 @@ the last one was handled. With `acknowledge="manual"` each event is acknowledged
 order; what counts is the unbroken run from the start.
 
 Back-pressure: events handed out and not acknowledged, and events not yet handed out, count as
-pending. At `pending_max` publishers to these topics wait until half of that is handled.
+pending. At `pending_max` publishers to these topics have to wait, and they go on when half of that is
+left: with one mark for both, publishers and reader would wake each other for every single event.
+
+Closing ends reading and back-pressure at once. The chain hears of it in its own time: the driver of a
+closed subscription lives on until the leave has come through, or the hub is gone.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
-from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused
-from ensue.event import Stamp
+from ensue.client.checks import Acknowledge, check_acknowledge, check_pending_max, check_topics
+from ensue.client.futures import fail
+from ensue.client.received import ReceivedEvent
+from ensue.errors import LocalProtocolError, SubscriptionRefused
 from ensue.order import Order, Total
 from ensue.protocols.core import Deliver, Join, Leave, Outcome, Refuse
 from ensue.protocols.sequencer.subscriber import Subscriber
@@ -26,67 +31,9 @@ from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, Slow
 from ensue.runtime.names import check_text
 
-__all__ = ["Acknowledge", "ReceivedEvent", "Subscription"]
+__all__ = ["Subscription"]
 
-Acknowledge = Literal["auto", "manual"]
 _log = logging.getLogger("ensue")
-
-
-class ReceivedEvent:
-    """An event as a subscriber gets it."""
-
-    __slots__ = ("_subscription", "event", "position", "verdict")
-
-    def __init__(self, subscription: "Subscription", delivery: Deliver) -> None:
-        self._subscription = subscription
-        self.event = delivery.event
-        self.position = delivery.position
-        """1, 2, 3, … in this subscription."""
-        self.verdict = delivery.verdict
-        """Empty, or `out_of_order` for an event that turned up too late for its place."""
-
-    @property
-    def topic(self) -> str:
-        """The topic it was published on."""
-        return self.event.topic
-
-    @property
-    def payload(self) -> bytes:
-        """What was published."""
-        return self.event.payload
-
-    @property
-    def key(self) -> bytes | None:
-        """The key it was published with."""
-        return self.event.key
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers it was published with."""
-        return self.event.headers
-
-    @property
-    def publisher(self) -> str:
-        """Who published it."""
-        return self.event.publisher
-
-    @property
-    def id(self) -> str:
-        """The event's unique id."""
-        return self.event.id
-
-    @property
-    def stamp(self) -> Stamp | None:
-        """The logical timestamp it travelled with."""
-        return self.event.stamp
-
-    async def ack(self) -> None:
-        """Say that this event has been handled. Saying it twice is harmless."""
-        self._subscription.acknowledge(self.position)
-
-    def __repr__(self) -> str:
-        tag = f" {self.verdict}" if self.verdict else ""
-        return f"<ReceivedEvent {self.position}: {self.id}{tag}>"
 
 
 class Subscription:
@@ -103,10 +50,9 @@ class Subscription:
         pending_max: int,
         acknowledge: Acknowledge,
     ) -> None:
-        if pending_max < 1:
-            raise BadInput(f"pending_max must be at least 1, not {pending_max}")
-        if acknowledge not in ("auto", "manual"):
-            raise BadInput(f"acknowledge must be 'auto' or 'manual', not {acknowledge!r}")
+        check_topics(topics)
+        check_pending_max(pending_max)
+        check_acknowledge(acknowledge)
         if name is not None:
             check_text(name, "a subscription's name")
         self.order = order
@@ -120,6 +66,11 @@ class Subscription:
         self._slow = Slow(name or "")
         self._queue: deque[Deliver] = deque()
         self._unacknowledged: dict[int, None] = {}
+        """Positions of what was handed out and not acknowledged, rising."""
+        self._handed_out = 0
+        """The highest position handed out."""
+        self._asked: dict[str, None] = {}
+        """Topics asked for and not left: in effect, joining, or joining anew."""
         self._joining: dict[str, asyncio.Future[None]] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
@@ -152,7 +103,10 @@ class Subscription:
     async def __aenter__(self) -> Self:
         if self._driver is not None:
             raise LocalProtocolError("a subscription is entered once")
+        if self._closed:
+            raise LocalProtocolError("the subscription was closed before it was entered")
         hub = self._hub
+        hub.check_loop("this subscription")
         # On the chain a subscription is new each time, whatever people call it.
         own_name = hub.unique(f"{self._client}.subscription")
         self._slow.name = self._wanted_name or own_name
@@ -195,24 +149,33 @@ class Subscription:
     async def subscribe(self, *topics: str) -> None:
         """Add topics; returns when events published from now on will be delivered."""
         check_topics(topics)
+        driver = self._open_driver()
         loop = asyncio.get_running_loop()
         joined = self.topics
-        waiting = []
+        waiting: dict[str, asyncio.Future[None]] = {}
         for topic in topics:
+            self._asked[topic] = None
             if topic in joined:
                 continue
-            future = self._joining.get(topic)
-            if future is None:
-                future = self._joining[topic] = loop.create_future()
-            waiting.append(future)
-        self._open_driver().command(lambda node, now: node.subscribe(topics, now_ns=now))
-        for future in waiting:
-            await asyncio.shield(future)
+            if topic not in self._joining:
+                self._joining[topic] = loop.create_future()
+            waiting[topic] = self._joining[topic]
+        driver.command(lambda node, now: node.subscribe(topics, now_ns=now))
+        unsettled = [future for future in waiting.values() if not future.done()]
+        if unsettled:
+            await asyncio.wait(unsettled)
+        for future in waiting.values():
+            future.result()
 
     async def unsubscribe(self, *topics: str) -> None:
         """Leave topics: nothing of them is handed out any more."""
         check_topics(topics)
         self._open_driver().command(lambda node, now: node.unsubscribe(topics, now_ns=now))
+        for topic in topics:
+            self._asked.pop(topic, None)
+            self._fail_joining(
+                topic, LocalProtocolError(f"{topic!r} was left before it was joined")
+            )
         left = frozenset(topics)
         self._queue = deque(each for each in self._queue if each.event.topic not in left)
         self._relieve()
@@ -221,55 +184,77 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
+        if self._driver is None:
+            raise self._not_open()
+        self._hub.check_loop("this subscription")
+        if self._waiter is not None and not self._waiter.cancelled():
+            raise LocalProtocolError(
+                "somebody is already reading this subscription: read it in one task, "
+                "or make a subscription for each"
+            )
         if self._automatic and self._unacknowledged:
-            self.acknowledge(next(iter(self._unacknowledged)))
+            self._handled(next(iter(self._unacknowledged)))
         while not self._queue:
             if self._closed:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
+            waiter = self._waiter = asyncio.get_running_loop().create_future()
             try:
-                await self._waiter
+                await waiter
             finally:
-                self._waiter = None
+                # After a cancelled reader another one may wait already.
+                if self._waiter is waiter:
+                    self._waiter = None
         # Nothing is awaited from here on, so a cancelled task has not taken the event.
         delivery = self._queue.popleft()
+        self._handed_out = delivery.position
         self._unacknowledged[delivery.position] = None
-        return ReceivedEvent(self, delivery)
+        return ReceivedEvent(delivery, self.acknowledge)
 
     def acknowledge(self, position: int) -> None:
         """Say that the event at a position has been handled."""
-        if self._unacknowledged.pop(position, 0) is None and self._driver is not None:
-            first = next(iter(self._unacknowledged), position + 1)
-            if first > position and not self._automatic and not self._closed:
-                self._driver.command(lambda node, _now: node.acknowledge(first - 1))
-            self._relieve()
+        self._hub.check_loop("this subscription")
+        self._handled(position)
 
     def close(self) -> None:
         """Leave all topics. What was received can still be read; then iteration ends."""
         if self._closed:
             return
+        self._hub.check_loop("this subscription")
         self._closed = True
         self._hub.full.pop(self._slow, None)
         self._slow.room.set()
-        driver = self._driver
-        if driver is not None:
-            driver.command(lambda node, now: node.unsubscribe(self._all_topics(), now_ns=now))
-            driver.close()
-        for future in self._joining.values():
-            future.cancel()
-        self._wake()
+        try:
+            if self._driver is not None:
+                self._retire(self._driver)
+        finally:
+            for topic in list(self._joining):
+                self._fail_joining(
+                    topic,
+                    LocalProtocolError(f"the subscription was closed before it joined {topic!r}"),
+                )
+            self._wake()
 
-    def _all_topics(self) -> tuple[str, ...]:
-        return (*self.topics, *self._joining)
+    def _retire(self, driver: Driver[Subscriber | UnorderedSubscriber]) -> None:
+        asked = tuple(self._asked)
+        try:
+            driver.command(lambda node, now: node.unsubscribe(asked, now_ns=now))
+        finally:
+            self._hub.retire(driver, _has_left)
 
     def _open_driver(self) -> Driver[Subscriber | UnorderedSubscriber]:
         if self._driver is None or self._closed:
-            raise LocalProtocolError(
-                "the subscription is not open: use it inside `async with bus.subscribe(…)`"
-            )
+            raise self._not_open()
+        self._hub.check_loop("this subscription")
         return self._driver
 
+    def _not_open(self) -> LocalProtocolError:
+        return LocalProtocolError(
+            "the subscription is not open: use it inside `async with bus.subscribe(…)`"
+        )
+
     def _outcome(self, outcome: Outcome) -> None:
+        if self._closed:
+            return  # The driver sees the leave through; nobody is interested in how.
         match outcome:
             case Deliver():
                 self._queue.append(outcome)
@@ -299,11 +284,26 @@ class Subscription:
 
     def _refused(self, topics: tuple[str, ...], reason: str) -> None:
         for topic in topics:
-            future = self._joining.pop(topic, None)
-            if future is not None and not future.done():
-                future.set_exception(
-                    SubscriptionRefused(f"{topic!r} was refused: {reason}", reason=reason)
-                )
+            self._asked.pop(topic, None)
+            self._fail_joining(
+                topic, SubscriptionRefused(f"{topic!r} was refused: {reason}", reason=reason)
+            )
+
+    def _fail_joining(self, topic: str, error: Exception) -> None:
+        future = self._joining.pop(topic, None)
+        if future is not None:
+            fail(future, error)
+
+    def _handled(self, position: int) -> None:
+        if position not in self._unacknowledged:
+            return
+        del self._unacknowledged[position]
+        if self._driver is not None and not self._automatic and not self._closed:
+            # The unbroken run ends before the first that is open, or with all handed out.
+            first = next(iter(self._unacknowledged), self._handed_out + 1)
+            if first > position:
+                self._driver.command(lambda node, _now: node.acknowledge(first - 1))
+        self._relieve()
 
     def _relieve(self) -> None:
         if self._slow in self._hub.full and self.pending <= self.pending_max // 2:
@@ -315,9 +315,6 @@ class Subscription:
             self._waiter.set_result(None)
 
 
-def check_topics(topics: tuple[str, ...]) -> None:
-    """Refuse what can't be a topic."""
-    if not topics:
-        raise BadInput("name at least one topic")
-    for topic in topics:
-        check_text(topic, "a topic")
+def _has_left(node: Subscriber | UnorderedSubscriber) -> bool:
+    """Whether nobody has to be told any more that a subscription is over."""
+    return isinstance(node, UnorderedSubscriber) or not any(node.waits({}))

@@ -1,0 +1,102 @@
+"""What people give to a bus, checked before anything happens: refused in words, with `BadInput`."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from ensue.errors import BadInput, UnsupportedOrder
+from ensue.order import Order
+from ensue.runtime.names import check_text
+from ensue.transports import Capabilities, refusal
+
+__all__ = [
+    "PAYLOAD_BYTES_MAX",
+    "Acknowledge",
+    "Payload",
+    "check_acknowledge",
+    "check_headers",
+    "check_key",
+    "check_order",
+    "check_payload",
+    "check_pending_max",
+    "check_topics",
+]
+
+PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
+
+Acknowledge = Literal["auto", "manual"]
+Payload = bytes | bytearray | memoryview
+
+
+def check_topics(topics: tuple[str, ...]) -> None:
+    """Refuse what can't be a topic."""
+    if not topics:
+        raise BadInput("name at least one topic")
+    for topic in topics:
+        check_text(topic, "a topic")
+
+
+def check_order(order: Order | None, capabilities: Capabilities, transport: str) -> None:
+    """Refuse what is no order, and by name an order that a transport can't carry."""
+    if order is not None and (not isinstance(order, Order) or type(order) is Order):
+        raise BadInput(f"order is a value such as ensue.Total(), or None; not {order!r}")
+    why = refusal(order, capabilities, transport)
+    if why is not None:
+        name = "none" if order is None else order.name
+        raise UnsupportedOrder(why, order=name, transport=transport)
+
+
+def check_payload(payload: Payload) -> bytes:
+    """Return a payload as bytes that nobody can change any more."""
+    if not isinstance(payload, Payload):
+        raise BadInput(
+            f"a payload is bytes, not {type(payload).__name__}: encode it first, "
+            "for instance with text.encode()"
+        )
+    fixed = payload if isinstance(payload, bytes) else bytes(payload)
+    if len(fixed) > PAYLOAD_BYTES_MAX:
+        raise BadInput(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(fixed)}")
+    return fixed
+
+
+def check_key(key: bytes | None) -> None:
+    """Refuse what can't be a key."""
+    if key is not None and not isinstance(key, bytes):
+        raise BadInput(f"a key is bytes or None, not {type(key).__name__}")
+
+
+def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a copy of headers: the caller may go on using its own."""
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        raise BadInput(f"headers are a mapping of str to str, not {type(headers).__name__}")
+    copy = dict(headers)
+    for name, value in copy.items():
+        for each in (name, value):
+            if not isinstance(each, str):
+                raise BadInput(
+                    f"headers are a mapping of str to str; {name!r}: {value!r} holds "
+                    f"{type(each).__name__}"
+                )
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                raise BadInput(
+                    f"headers must be text that UTF-8 can carry; {each[:20]!a} holds half a "
+                    "surrogate pair"
+                ) from None
+    return copy
+
+
+def check_pending_max(pending_max: int) -> None:
+    """Refuse what can't be a number of events."""
+    if isinstance(pending_max, bool) or not isinstance(pending_max, int):
+        raise BadInput(f"pending_max is a whole number, not {pending_max!r}")
+    if pending_max < 1:
+        raise BadInput(f"pending_max must be at least 1, not {pending_max}")
+
+
+def check_acknowledge(acknowledge: Acknowledge) -> None:
+    """Refuse what is no way of acknowledging."""
+    if acknowledge not in ("auto", "manual"):
+        raise BadInput(f"acknowledge must be 'auto' or 'manual', not {acknowledge!r}")

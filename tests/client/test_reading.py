@@ -1,0 +1,113 @@
+"""Readers of one subscription: one at a time, on an open subscription, acknowledging as they like."""
+
+import asyncio
+from itertools import permutations
+
+import pytest
+from tests.transports.suite import take
+
+import ensue
+from ensue.client.subscription import Subscription
+from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.runtime.hub import Slow
+
+
+async def read_one(events: ensue.Subscription) -> bytes:
+    return (await anext(events)).payload
+
+
+def test_a_second_reader_is_refused_and_the_first_gets_its_event() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
+            first = asyncio.create_task(read_one(events))
+            await asyncio.sleep(0)
+            with pytest.raises(ensue.LocalProtocolError, match="somebody is already reading"):
+                async with asyncio.timeout(10):
+                    await anext(events)
+            await bus.publish("a", b"1")
+            async with asyncio.timeout(10):
+                assert await first == b"1"
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_takes_over_from_a_cancelled_one_is_woken() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
+            first = asyncio.create_task(read_one(events))
+            await asyncio.sleep(0)
+            publishing: list[asyncio.Task[object]] = []
+            first.add_done_callback(
+                lambda _task: publishing.append(asyncio.create_task(bus.publish("a", b"1")))
+            )
+            first.cancel()
+            # In the same turn: the cancelled reader has not tidied up yet.
+            async with asyncio.timeout(10):
+                assert await read_one(events) == b"1"
+                await asyncio.gather(*publishing)
+            assert first.cancelled()
+
+    asyncio.run(main())
+
+
+def test_reading_what_was_never_entered_is_refused() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            events = bus.subscribe("a")
+            with pytest.raises(ensue.LocalProtocolError, match="the subscription is not open"):
+                async with asyncio.timeout(10):
+                    await anext(aiter(events))
+
+    asyncio.run(main())
+
+
+def test_a_subscription_and_a_bus_are_entered_once() -> None:
+    async def main() -> None:
+        bus = ensue.connect("memory://")
+        async with bus:
+            with pytest.raises(ensue.LocalProtocolError, match="a bus is entered once"):
+                await bus.__aenter__()
+            unused = bus.subscribe("a")
+            async with bus.subscribe("a") as events:
+                with pytest.raises(ensue.LocalProtocolError, match="is entered once"):
+                    await events.__aenter__()
+            with pytest.raises(ensue.LocalProtocolError, match="is entered once"):
+                await events.__aenter__()
+        with pytest.raises(ensue.LocalProtocolError, match="a bus is entered once"):
+            await bus.__aenter__()
+        with pytest.raises(ensue.LocalProtocolError, match="closed before it was entered"):
+            await unused.__aenter__()
+
+    asyncio.run(main())
+
+
+def unacknowledged(events: Subscription) -> list[int]:
+    """The positions that the protocol still waits to hear of."""
+    assert events._driver is not None
+    node = events._driver.node
+    assert isinstance(node, Subscriber)
+    return [position for position, _, _ in node._unacknowledged]
+
+
+@pytest.mark.parametrize("sequence", [*permutations((1, 2, 3)), tuple(range(10, 0, -1))], ids=str)
+def test_acknowledging_in_any_order_counts_the_unbroken_run(sequence: tuple[int, ...]) -> None:
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://") as bus,
+            bus.subscribe("a", acknowledge="manual") as events,
+        ):
+            for _ in sequence:
+                await bus.publish("a", b"")
+            got = {event.position: event for event in await take(events, len(sequence))}
+            open_positions = set(sequence)
+            for position in sequence:
+                await got[position].ack()
+                open_positions.remove(position)
+                expected = range(min(open_positions, default=99), len(sequence) + 1)
+                assert unacknowledged(events) == list(expected)
+
+    asyncio.run(main())
+
+
+def test_a_new_subscription_has_room() -> None:
+    assert Slow("s").room.is_set()
