@@ -4,16 +4,27 @@
 its topic will get it there. Cancelling the call does not take the event back.
 
 Back-pressure: publishing waits while a subscription of the same hub to the same topic has
-`pending_max` events unhandled. A wait longer than `PATIENCE_S` is logged, naming the subscription.
+`pending_max` events unhandled, until half of them are handled. A wait longer than `PATIENCE_S` is logged, naming the subscription.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from ensue.client.subscription import Acknowledge, Subscription, check_topics
+from ensue.client.checks import (
+    Acknowledge,
+    Payload,
+    check_headers,
+    check_key,
+    check_order,
+    check_payload,
+    check_topics,
+)
+from ensue.client.futures import fail
+from ensue.client.subscription import Subscription
 from ensue.errors import BadInput, EventRefused, EventVoided, LocalProtocolError, UnsupportedOrder
 from ensue.event import Event
 from ensue.order import Order, Total
@@ -23,11 +34,10 @@ from ensue.protocols.unordered import UnorderedPublisher
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, join_hub, leave_hub
 from ensue.runtime.names import check_name
-from ensue.transports import Capabilities, MemoryOptions, refusal
+from ensue.transports import MemoryOptions
 
 __all__ = ["Bus", "connect"]
 
-PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 PENDING_MAX = 10_000
 PATIENCE_S = 5.0
 BURST_MAX = 64
@@ -57,6 +67,8 @@ def connect(
     otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
     to write the trace to, with `pip install 'ensue[trace]'`.
     """
+    if not isinstance(url, str):
+        raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     if not separator or scheme != "memory":
         raise BadInput(f"no transport for {url!r}; expected memory:// or memory://NAME")
@@ -65,14 +77,6 @@ def connect(
         check_name(name)
     check_order(order, options.capabilities, "memory://")
     return Bus(options, order=order, name=name, trace=trace)
-
-
-def check_order(order: Order | None, capabilities: Capabilities, transport: str) -> None:
-    """Refuse by name an order that a transport can't carry."""
-    why = refusal(order, capabilities, transport)
-    if why is not None:
-        name = "none" if order is None else order.name
-        raise UnsupportedOrder(why, order=name, transport=transport)
 
 
 class Bus:
@@ -90,6 +94,8 @@ class Bus:
         self._driver: Driver[Publisher | UnorderedPublisher] | None = None
         self._unsettled: dict[str, asyncio.Future[Event]] = {}
         self._subscriptions: list[Subscription] = []
+        self._ended: asyncio.Future[None] | None = None
+        """Made on entering; done once closing has begun."""
         self._burst = 0
 
     @property
@@ -108,6 +114,7 @@ class Bus:
             leave_hub(hub)
             raise
         self._hub = hub
+        self._ended = asyncio.get_running_loop().create_future()
         return self
 
     async def __aexit__(
@@ -121,7 +128,7 @@ class Bus:
     async def publish(
         self,
         topic: str,
-        payload: bytes,
+        payload: Payload,
         *,
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
@@ -133,22 +140,15 @@ class Bus:
         """
         hub, driver = self._open()
         check_topics((topic,))
-        if not isinstance(payload, bytes):
-            raise BadInput(
-                f"a payload is bytes, not {type(payload).__name__}: encode it first, "
-                "for instance with text.encode()"
-            )
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise BadInput(
-                f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(payload)}"
-            )
+        check_key(key)
+        fixed = check_payload(payload)
+        copied = check_headers(headers)
         if hub.full:
             await self._wait_for_room(hub, topic)
-            hub, driver = self._open()
         settled: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
 
         def publish(node: Publisher | UnorderedPublisher, now_ns: int) -> None:
-            event = node.publish(topic, payload, now_ns=now_ns, key=key, headers=headers)
+            event = node.publish(topic, fixed, now_ns=now_ns, key=key, headers=copied)
             self._unsettled[event.id] = settled
 
         driver.command(publish)
@@ -174,7 +174,6 @@ class Bus:
         `acknowledge="manual"` leaves it to you to call `ack` on each event.
         """
         hub, _ = self._open()
-        check_topics(topics)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)
@@ -198,27 +197,53 @@ class Bus:
         return subscription
 
     async def close(self) -> None:
-        """Wait until everything published is settled, end all subscriptions, and disconnect."""
-        hub, driver = self._hub, self._driver
-        if hub is None or driver is None:
+        """Wait until everything published is settled, end all subscriptions, and disconnect.
+
+        Cancelled, it disconnects at once, and whatever is not settled fails.
+        """
+        hub, ended = self._hub, self._ended
+        if hub is None or ended is None or self._driver is None:
             return
+        hub.check_loop("this bus")
+        if not ended.done():
+            ended.set_result(None)
         try:
             if self._unsettled:
                 await asyncio.wait(list(self._unsettled.values()))
         finally:
-            self._driver = None
+            self._disconnect(hub)
+
+    def _disconnect(self, hub: Hub) -> None:
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return  # Somebody else closed the bus meanwhile.
+        # From the last to the first, and each of them even if another fails.
+        with ExitStack() as stack:
+            stack.callback(self._fail_unsettled)
+            stack.callback(leave_hub, hub)
+            stack.callback(driver.close)
+            stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:
-                subscription.close()
-            driver.command(lambda node, _now: node.say_goodbye())
-            driver.close()
-            leave_hub(hub)
+                stack.callback(subscription.close)
+
+    def _fail_unsettled(self) -> None:
+        for event_id, future in self._unsettled.items():
+            fail(
+                future,
+                LocalProtocolError(
+                    f"the bus was closed before {event_id} was settled: it may be out, or never be"
+                ),
+            )
+        self._unsettled.clear()
 
     def _open(self) -> tuple[Hub, Driver[Publisher | UnorderedPublisher]]:
-        if self._hub is None or self._driver is None:
+        hub, driver, ended = self._hub, self._driver, self._ended
+        if hub is None or driver is None or ended is None or ended.done():
             raise LocalProtocolError(
                 "the bus is not open: use it inside `async with ensue.connect(…) as bus`"
             )
-        return self._hub, self._driver
+        hub.check_loop("this bus")
+        return hub, driver
 
     def _drive(self, hub: Hub) -> Driver[Publisher | UnorderedPublisher]:
         self._name = hub.claim(self._wanted_name, "client")
@@ -242,18 +267,33 @@ class Bus:
         )
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
+        assert self._ended is not None
+        began_s = asyncio.get_running_loop().time()
+        patience_s = PATIENCE_S
         while (slow := hub.blocker(topic)) is not None:
+            left_s = began_s + patience_s - asyncio.get_running_loop().time()
+            room = asyncio.ensure_future(slow.room.wait())
             try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await slow.room.wait()
-            except TimeoutError:
+                done, _ = await asyncio.wait(
+                    (room, self._ended),
+                    timeout=max(0.0, left_s),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                room.cancel()
+            if self._ended.done():
+                raise LocalProtocolError(
+                    "the bus was closed while this publish waited for room: nothing was published"
+                )
+            if not done:
                 _log.warning(
                     "publishing on %r has waited %g s: subscription %r has no room "
                     "(pending_max); read it faster, or give it more",
                     topic,
-                    PATIENCE_S,
+                    patience_s,
                     slow.name,
                 )
+                patience_s += PATIENCE_S
 
     def _outcome(self, outcome: Outcome) -> None:
         if not isinstance(outcome, Settle):
@@ -263,19 +303,21 @@ class Bus:
         if future is None or future.done():
             return
         if outcome.reason:
-            future.set_exception(
+            fail(
+                future,
                 EventRefused(
                     f"{event.id} was refused: {outcome.reason}",
                     event=event.id,
                     reason=outcome.reason,
-                )
+                ),
             )
         elif outcome.verdict:
-            future.set_exception(
+            fail(
+                future,
                 EventVoided(
                     f"{event.id} lost its place in the order and reached nobody; publish it again",
                     event=event.id,
-                )
+                ),
             )
         else:
             future.set_result(event)

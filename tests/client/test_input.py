@@ -1,0 +1,119 @@
+"""What people give is refused in words when it can't be used, and copied when it can."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.transports.suite import take
+
+import ensue
+
+
+def test_headers_belong_to_the_event_and_to_nobody_else() -> None:
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://") as bus,
+            bus.subscribe("a") as one,
+            bus.subscribe("a") as other,
+        ):
+            headers = {"k": "v"}
+            await bus.publish("a", b"", headers=headers)
+            headers["k"] = "changed"
+            (seen,) = await take(one, 1)
+            with pytest.raises(TypeError):
+                seen.headers["mine"] = "too"  # type: ignore[index]
+            (seen_too,) = await take(other, 1)
+            assert seen.headers == seen_too.headers == {"k": "v"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "payload", [bytearray(b"xyz"), memoryview(b"xyz"), memoryview(b"x-y-z")[::2]]
+)
+def test_a_payload_may_be_anything_made_of_bytes_and_is_taken_as_it_is_now(
+    payload: bytearray | memoryview,
+) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
+            await bus.publish("a", payload)
+            if isinstance(payload, bytearray):
+                payload[0] = 0
+            (event,) = await take(events, 1)
+            assert event.payload == b"xyz"
+            assert type(event.payload) is bytes
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"key": "text"}, "a key is bytes or None, not str"),
+        ({"headers": [("a", "b")]}, "headers are a mapping of str to str, not list"),
+        ({"headers": {"a": 1}}, "'a': 1 holds int"),
+        ({"headers": {1: "a"}}, "1: 'a' holds int"),
+        ({"headers": {"a": "\ud800"}}, "headers must be text that UTF-8 can carry"),
+        ({"payload": "text"}, "a payload is bytes, not str: encode it"),
+        ({"payload": bytearray(16 * 1024 * 1024 + 1)}, "at most 16777216 bytes"),
+    ],
+)
+def test_what_can_not_be_published_is_refused(given: dict[str, Any], complaint: str) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ensue.BadInput, match=complaint):
+                await bus.publish("a", **{"payload": b"", **given})
+
+    asyncio.run(main())
+
+
+ORDERS = ["total", ensue.Total, 1, ensue.Order()]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_what_is_no_order_is_refused(order: Any) -> None:
+    complaint = r"order is a value such as ensue.Total\(\), or None"
+
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ensue.BadInput, match=complaint):
+                bus.subscribe("a", order=order)
+
+    with pytest.raises(ensue.BadInput, match=complaint):
+        ensue.connect("memory://", order=order)
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("url", [None, 7, b"memory://"])
+def test_a_url_is_text(url: Any) -> None:
+    with pytest.raises(ensue.BadInput, match="a URL is a str such as 'memory://'"):
+        ensue.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"pending_max": 0}, "pending_max must be at least 1, not 0"),
+        ({"pending_max": 1.5}, "pending_max is a whole number, not 1.5"),
+        ({"pending_max": True}, "pending_max is a whole number, not True"),
+        ({"pending_max": "9"}, "pending_max is a whole number, not '9'"),
+        ({"acknowledge": "manually"}, "must be 'auto' or 'manual', not 'manually'"),
+        ({"acknowledge": ["auto"]}, "must be 'auto' or 'manual'"),
+    ],
+)
+def test_what_a_subscription_can_not_be_is_refused(given: dict[str, Any], complaint: str) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ensue.BadInput, match=complaint):
+                bus.subscribe("a", **given)
+
+    asyncio.run(main())
+
+
+def test_a_trace_is_written_to_a_path() -> None:
+    async def main() -> None:
+        trace: Any = 7
+        with pytest.raises(ensue.BadInput, match="a trace is written to a path, not int"):
+            await ensue.connect("memory://", trace=trace).__aenter__()
+
+    asyncio.run(main())
