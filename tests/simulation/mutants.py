@@ -259,6 +259,15 @@ def subscriber_that_delivers(verdict: str) -> type[Subscriber]:
     return Careless
 
 
+class KeepsLeftTopicInChange(Subscriber):
+    """A topic left while it is being joined stays part of the change under way."""
+
+    def _drop(self, topic: str) -> None:
+        change = self._change
+        super()._drop(topic)
+        self._change = change
+
+
 class NeverAsks(Subscriber):
     """A subscriber never asks for what it missed."""
 
@@ -289,6 +298,11 @@ def leave_positions_alone(self: HoldBack, topic: str) -> None:
     """Held events keep the positions they had before a topic was left."""
     with mock.patch.object(self, "_reindex"):
         real_leave(self, topic)
+    if isinstance(self, PositionQueue):
+        # Those of the topic itself are gone, or the mutant would fail on finding them.
+        stay = {position: held for position, held in self._by_position.items() if not held.gone}
+        self._by_position = stay
+        self._tips.pop(topic, None)
 
 
 def offer_to_the_full(self: HoldBack, event: Event, slot: int, now_ns: int) -> str:

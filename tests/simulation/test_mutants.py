@@ -29,7 +29,7 @@ from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.sequencer.vectors import VectorQueue
 from ensue.simulation import deployment
 from ensue.simulation.deployment import Roles
-from ensue.simulation.faults import Clog, Faults, Noise
+from ensue.simulation.faults import Clog, Crash, Faults, Noise
 from ensue.simulation.run import play
 from ensue.simulation.scenario import (
     Change,
@@ -39,6 +39,7 @@ from ensue.simulation.scenario import (
     SequencerSpec,
     SubscriberSpec,
 )
+from ensue.simulation.scenario_file import loads
 from ensue.simulation.swarm import draw
 
 MS = 1_000_000
@@ -87,56 +88,62 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
 
 NONE = Mutant("no mistake", 0)
 LINKED_TO_ALL = (deployment, "Linked", mutants.LinkedToAll)
-HASTY = patched("does not wait for cuts", 0, PositionQueue, "_read", mutants.read_without_cut)
+HASTY = patched("does not wait for cuts", 117, PositionQueue, "_read", mutants.read_without_cut)
 
 MUTANTS = (
-    Mutant("skips idle stages", 22, Roles(node=mutants.SkipsIdleStages), (LINKED_TO_ALL,)),
-    node("loses voids", 2, mutants.LosesVoids),
-    node("counts taken as void", 15, mutants.TakenCountsAsVoid),
+    Mutant("skips idle stages", 87, Roles(node=mutants.SkipsIdleStages), (LINKED_TO_ALL,)),
+    node("loses voids", 0, mutants.LosesVoids),
+    node("counts taken as void", 23, mutants.TakenCountsAsVoid),
     node("cut too high", 0, mutants.node_with_cut(lambda count: count + 1)),
     node("cut too low", 0, mutants.node_with_cut(lambda count: max(0, count - 1))),
     node("cut at zero", 0, mutants.node_with_cut(lambda _count: 0)),
     node("subscription counts", 0, mutants.SubscriptionCounts),
     node("answers changes alone", 0, mutants.AnswersChangesAlone),
     node("keeps old groups", 0, mutants.KeepsOldGroups),
-    node("keeps left-out memory", 4, mutants.KeepsLeftOutMemory),
-    node("learns nothing from stamps", 4, mutants.LearnsNothingFromStamps),
-    node("stamps repeated requests", 0, mutants.StampsRepeatedRequests),
-    node("stamps across gaps", 2, mutants.StampsAcrossGaps),
-    node("node forgets counters", 13, mutants.node_without("counter")),
-    node("node forgets subscriptions", 47, mutants.node_without("subscription")),
-    node("node forgets publishers", 13, mutants.node_without("publisher")),
-    node("node forgets leases", 25, mutants.node_without("lease")),
-    node("node forgets who completes", 146, mutants.node_without("elsewhere")),
-    node("node forgets changes", 79, mutants.node_without("change")),
+    node("keeps left-out memory", 0, mutants.KeepsLeftOutMemory),
+    node("learns nothing from stamps", 0, mutants.LearnsNothingFromStamps),
+    node("stamps repeated requests", 106, mutants.StampsRepeatedRequests),
+    node("stamps across gaps", 4, mutants.StampsAcrossGaps),
+    node("node forgets counters", 4, mutants.node_without("counter")),
+    node("node forgets subscriptions", 4, mutants.node_without("subscription")),
+    node("node forgets leases", 11, mutants.node_without("lease")),
+    node("node forgets who completes", 198, mutants.node_without("elsewhere")),
+    node("node forgets changes", 4, mutants.node_without("change")),
     patched("names each entry once", 0, Group, "fill", mutants.fill_naming_each_once),
-    patched("link out of order", 5, Linked, "_data", mutants.hand_over_as_it_comes),
-    patched("link acknowledges gaps", 5, Linked, "_data", mutants.acknowledge_beyond_gaps),
-    patched("sends before persisting", 47, Linked, "take_effects", mutants.send_before_persisting),
-    patched("link forgets numbers", 12, Linked, "_persist", mutants.persist_no_incoming_numbers),
-    subscriber("forgets clocks", 9, mutants.ForgetsClocks),
+    patched("link out of order", 22, Linked, "_data", mutants.hand_over_as_it_comes),
+    patched("link acknowledges gaps", 0, Linked, "_data", mutants.acknowledge_beyond_gaps),
+    patched("sends before persisting", 4, Linked, "take_effects", mutants.send_before_persisting),
+    patched("link forgets numbers", 4, Linked, "_persist", mutants.persist_no_incoming_numbers),
+    subscriber("forgets clocks", 11, mutants.ForgetsClocks),
     subscriber("late event untagged", 2, mutants.DeliversLateUntagged),
     subscriber("delivers duplicates", 0, mutants.subscriber_that_delivers("duplicate")),
     subscriber("delivers after leaving", 0, mutants.subscriber_that_delivers("not_subscribed")),
     subscriber("delivers what precedes", 0, mutants.subscriber_that_delivers("before_join")),
-    subscriber("delivers voids", 15, mutants.subscriber_that_delivers("void")),
-    subscriber("never asks", 4, mutants.NeverAsks),
+    subscriber("delivers voids", 21, mutants.subscriber_that_delivers("void")),
+    subscriber("never asks", 0, mutants.NeverAsks),
     patched("one position early", 0, PositionQueue, "next", mutants.next_or_the_one_after),
-    patched("stale positions", 0, HoldBack, "leave", mutants.leave_positions_alone),
-    patched("drops the next event", 5, HoldBack, "offer", mutants.offer_to_the_full),
+    patched("stale positions", 13, HoldBack, "leave", mutants.leave_positions_alone),
+    patched("drops the next event", 0, HoldBack, "offer", mutants.offer_to_the_full),
     HASTY,
     patched("ignores other clocks", 1, VectorQueue, "_unmet", lambda *_: None),
-    publisher("asks two nodes at once", 0, mutants.AsksTwoNodesAtOnce),
+    publisher("asks two nodes at once", 4, mutants.AsksTwoNodesAtOnce),
     publisher("publisher forgets events", 9, mutants.publisher_without("event")),
     publisher("publisher forgets requests", 9, mutants.publisher_without("number")),
     publisher("publisher forgets sequences", 9, mutants.publisher_without("sequence")),
-    ens("later event takes slot", 15, mutants.LaterEventTakesSlot),
-    ens("ENS forgets slots", 61, mutants.ForgetsSlots),
+    ens("later event takes slot", 4, mutants.LaterEventTakesSlot),
+    ens("ENS forgets slots", 11, mutants.ForgetsSlots),
 )
 
-# The swarm needs several hundred seeds for this one: it shows only if certain frames to a subscriber
-# are lost right where it joins a topic. A scenario below sees to that.
+# The swarm needs more seeds for these: a scenario below is made for each.
+# This one shows only if certain frames to a subscriber are lost right where it joins a topic.
 UNTAUGHT = node("learns nothing from changes", 406, mutants.LearnsNothingFromChanges)
+# This one only if a subscriber crashes while a change is late in which a topic was left and wanted
+# again.
+CLINGING = subscriber("keeps left topic in change", 0, mutants.KeepsLeftTopicInChange)
+# This one only if a group shrinks while a publisher that is down has yet to hear that its event is
+# out: any other second stamp is found to be one by the node that has the lease of the first.
+RESTAMPING = node("node forgets publishers", 0, mutants.node_without("publisher"))
+RARE = (UNTAUGHT, CLINGING, RESTAMPING)
 
 
 def joining(events: tuple[Publication, ...], faults: Faults) -> Scenario:
@@ -184,6 +191,86 @@ def losses_before_a_cut() -> Scenario:
     return joining(before + after, Faults(noises=(noise,)))
 
 
+REJOINING = """
+duration = "4s"
+topics = ["kept", "rejoined"]
+chain = [{ name = "node", count = 1, topics = ["kept", "rejoined"] }]
+publishers = [
+  { name = "publisher", rates = [{ topics = ["kept", "rejoined"], per_second = 50 }] },
+]
+
+[[subscribers]]
+name = "steady"
+topics = ["kept", "rejoined"]
+
+[[subscribers]]
+name = "mover"
+topics = ["kept"]
+changes = [
+  { at = "1500ms", subscribe = "rejoined" },
+  { at = "2s", unsubscribe = "rejoined", subscribe = "rejoined" },
+]
+
+[[faults.clog]]
+sources = "node-1"
+targets = "mover"
+from = "1400ms"
+until = "3s"
+
+[[faults.crash]]
+node = "mover"
+at = "2300ms"
+restart_after = "100ms"
+"""
+
+
+def rejoining_in_a_late_change() -> Scenario:
+    """A topic is left and wanted again while the word of its cut is slow; then a crash."""
+    return loads(REJOINING, name="rejoining")
+
+
+def shrinking_under_an_unheard_answer() -> Scenario:
+    """A publisher does not hear that its event is out, and asks again after a restart.
+
+    Meanwhile the topic's group no longer reaches the node that completed the stamp, and the
+    topic's own node has restarted.
+    """
+    return Scenario(
+        name="shrinking",
+        duration_ns=6 * SECOND,
+        chain=(
+            SequencerSpec(name="node-1", topics=("local",)),
+            SequencerSpec(name="node-2", topics=("far",)),
+        ),
+        publishers=(
+            PublisherSpec(name="publisher", events=(Publication(at_ns=SECOND, topics=("local",)),)),
+        ),
+        subscribers=(
+            SubscriberSpec(name="steady", topics=("local",)),
+            SubscriberSpec(
+                name="mover",
+                topics=("local", "far"),
+                changes=(Change(at_ns=2 * SECOND, unsubscribe=("far",)),),
+            ),
+        ),
+        faults=Faults(
+            noises=(
+                Noise(
+                    loss=1.0,
+                    sources=("ens",),
+                    targets=("publisher",),
+                    from_ns=500 * MS,
+                    until_ns=1500 * MS,
+                ),
+            ),
+            crashes=(
+                Crash(node="publisher", at_ns=1400 * MS, restart_after_ns=3 * SECOND),
+                Crash(node="node-1", at_ns=3 * SECOND, restart_after_ns=100 * MS),
+            ),
+        ),
+    )
+
+
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[Roles]:
     """Put a mutant's patches in place for as long as the context lasts."""
@@ -217,14 +304,22 @@ def test_the_swarm_finds_it(mutant: Mutant) -> None:
     assert not symptoms(NONE, draw(seed), seed), "without the bug the same seed must pass"
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("mutant", "scenario"),
-    [(HASTY, slow_word_of_a_cut()), (UNTAUGHT, losses_before_a_cut())],
-    ids=("does-not-wait-for-cuts", "learns-nothing-from-changes"),
+    ("mutant", "scenario", "finding"),
+    [
+        (HASTY, slow_word_of_a_cut(), "causal: "),
+        (UNTAUGHT, losses_before_a_cut(), "causal: "),
+        (CLINGING, rejoining_in_a_late_change(), "total: mover delivered "),
+        (RESTAMPING, shrinking_under_an_unheard_answer(), "fifo (duplicate): "),
+    ],
+    ids=lambda each: each.name.replace(" ", "-") if isinstance(each, Mutant) else "",
 )
-def test_a_scenario_made_for_it_finds_it(mutant: Mutant, scenario: Scenario) -> None:
-    assert "causal: " in " ".join(symptoms(mutant, scenario, 1))
-    assert not symptoms(NONE, scenario, 1)
+def test_a_scenario_made_for_it_finds_it(
+    mutant: Mutant, scenario: Scenario, finding: str, seed: int
+) -> None:
+    assert finding in " ".join(symptoms(mutant, scenario, seed))
+    assert not symptoms(NONE, scenario, seed)
 
 
 @pytest.mark.parametrize("error", [AttributeError, TypeError, NameError, KeyError])
@@ -255,7 +350,7 @@ def test_links_between_all_nodes_alone_break_nothing() -> None:
 
 def main(names: list[str]) -> None:
     """Search the first seed of each mutant, or of the named ones."""
-    for mutant in (*MUTANTS, UNTAUGHT):
+    for mutant in (*MUTANTS, *RARE):
         if not names or mutant.name in names:
             try:
                 seed = first_seed(mutant)
