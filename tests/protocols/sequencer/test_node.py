@@ -573,6 +573,16 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
     assert low._groups.subscriptions == {"s": ("a",)}
 
 
+def test_a_late_goodbye_does_not_make_a_node_forget_the_answer_to_a_newer_change() -> None:
+    low = node()
+    change(low, 1, new="a")
+    change(low, 2, old="a")
+    change(low, 3, new="a")
+    answer = change(low, 4, old="a")
+    hear(low, Forget(number=2), source="s")
+    assert change(low, 4, old="a") == answer
+
+
 def test_a_subscriber_that_is_not_known_may_leave_a_full_node() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a")
