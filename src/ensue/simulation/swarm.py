@@ -63,7 +63,9 @@ def draw(seed: int) -> Scenario:
         sequencer=_sequencer(
             random,
             subscribers if by_two else (),
-            subscriber_count=len(subscribers),
+            # Room for every publisher: two that each hold a place the other needs would wait for
+            # each other. Subscribers may be refused.
+            clients_max=len(publishers) + sum(bool(each.replies) for each in subscribers),
             reliable=reliable,
         ),
         ens_config=EnsConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
@@ -149,7 +151,7 @@ def _publishers(
 
 
 def _sequencer(
-    random: Random, fixed: Sequence[SubscriberSpec], *, subscriber_count: int, reliable: bool
+    random: Random, fixed: Sequence[SubscriberSpec], *, clients_max: int, reliable: bool
 ) -> SequencerConfig:
     return SequencerConfig(
         groups=2 if fixed else 1,
@@ -165,8 +167,7 @@ def _sequencer(
         held_max=random.choice((2, 8, 65_536)),
         time_to_live_ns=random.randrange(20 * MS, SECOND),
         missing_max=random.choice((4, 65_536)),
-        # Room for every subscriber, but not for every publisher.
-        clients_max=subscriber_count if random.random() < 0.15 else 100_000,
+        clients_max=clients_max if random.random() < 0.2 else 100_000,
     )
 
 

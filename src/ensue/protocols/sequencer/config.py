@@ -52,7 +52,8 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     what a neighbour passes on is always carried out."""
     clients_max: int = 100_000
     """Publishers, and subscribers, that a node remembers: until they say goodbye, or, for
-    publishers, until room is needed and nothing of theirs is open. Then newcomers are refused."""
+    publishers, until room is needed and nothing of theirs is open. Then newcomers are refused.
+    Leave ample room: publishers at the limit of two nodes can come to wait for each other."""
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):

@@ -143,6 +143,7 @@ class Forget(Frame, frozen=True, tag=27):
 
     number: int
     """For a publisher: its lowest number not settled. For a subscriber: its last change."""
+    publisher: bool
 
 
 class Refused(Frame, frozen=True, tag=26):

@@ -329,11 +329,13 @@ class SequencerNode(ChangeStage):
         return True
 
     def _on_forget(self, frame: Forget, source: str, _now_ns: int) -> None:
+        if not frame.publisher:
+            self._forget_subscriber(source, frame.number)
+            return
         known = self._publishers.get(source)
         if known is not None and known.next <= frame.number:
             self._forget_settled(source, known, frame.number)
             self._forget_publisher(source)
-        self._forget_subscriber(source, frame.number)
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:

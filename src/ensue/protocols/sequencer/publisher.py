@@ -157,7 +157,8 @@ class Publisher:
         """Tell the chain that nothing more will be published under this name for a while."""
         self.confirm_all()
         for origin in self._numbers:
-            self._effects.append(Send(origin, Forget(number=self._settled(origin))))
+            goodbye = Forget(number=self._settled(origin), publisher=True)
+            self._effects.append(Send(origin, goodbye))
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle an answer of a node or of the ENS."""

@@ -248,7 +248,9 @@ class Subscriber(Delivery):
     def _say_goodbye(self, number: int) -> None:
         """Tell every node that knows this subscriber that it wants nothing any more."""
         for stage in self._visited:
-            self._effects.append(Send(self.placement.nodes[stage], Forget(number=number)))
+            self._effects.append(
+                Send(self.placement.nodes[stage], Forget(number=number, publisher=False))
+            )
         self._visited = {}
 
     def _join(self, topic: str, cut: int) -> None:
@@ -262,20 +264,23 @@ class Subscriber(Delivery):
         self._effects.append(Join(topic, missed))
 
     def _refused(self, change: ChangeUnderWay, reason: str, source: str, now_ns: int) -> None:
-        """Stop wanting what was to be joined, and tell the application.
+        """Give a change up: what was to be joined is not wanted any more.
 
-        The change itself stays under way until the chain has made it: a repetition of the
-        request may have been let in meanwhile, and one that is given up can't be told from one
-        that was made. What was refused is left again afterwards.
+        A repetition of the request may still be let in later. By its number every node that has
+        seen a newer change knows it for old; others keep a registration that nobody uses.
         """
+        if frozenset(change.new) <= frozenset(change.old):
+            return  # Only something left: the chain has to hear of it, so it is repeated.
         for topic in change.joining:
             self._wanted.pop(topic, None)
             self._fallen.pop(topic, None)
             self._drop(topic)
+        self._change = None
         if change.joining:
-            self._persist_state()
             self._effects.append(Refuse(change.joining, f"{source}: {reason}"))
-            self._deliver_ready(now_ns)
+        self._begin_change(now_ns)
+        self._persist_state()
+        self._deliver_ready(now_ns)
 
     def _drop(self, topic: str) -> None:
         """Forget a topic and tell the application and the ENS, if it was in effect."""
