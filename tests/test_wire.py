@@ -88,7 +88,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     },
     frames.Changed: {"number": counts, "cut": cuts},
     frames.ChangeRepeat: {"subscriber": names, "number": counts},
-    frames.Forget: {"number": counts},
+    frames.Forget: {"number": counts, "publisher": st.booleans()},
     frames.Refused: {"number": counts, "reason": names},
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(

@@ -542,7 +542,7 @@ def test_a_subscriber_that_left_is_remembered_until_it_says_that_it_has_its_answ
     answer = change(low, 2, old="a")
     assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
     assert change(low, 2, old="a") == answer
-    hear(low, Forget(number=2), source="s")
+    hear(low, Forget(number=2, publisher=False), source="s")
     assert change(low, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]
 
 
@@ -554,7 +554,7 @@ def test_a_subscriber_that_says_goodbye_leaves_no_trace(restarted: bool) -> None
     disk.drain(low)
     if restarted:
         low = node(records=disk)
-    low.receive(Forget(number=2), source="s", now_ns=0)
+    low.receive(Forget(number=2, publisher=False), source="s", now_ns=0)
     disk.drain(low)
     assert {key for key in disk if key.endswith("/s")} == set()
     assert (low._changes_seen, low._changes_done) == ({}, {})
@@ -568,7 +568,7 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
     change(low, 1, new="a")
     change(low, 2, old="a")
     change(low, 3, new="a")
-    hear(low, Forget(number=number), source="s")
+    hear(low, Forget(number=number, publisher=False), source="s")
     assert low._changes_seen == {"s": 3}
     assert low._groups.subscriptions == {"s": ("a",)}
 
@@ -579,7 +579,7 @@ def test_a_late_goodbye_does_not_make_a_node_forget_the_answer_to_a_newer_change
     change(low, 2, old="a")
     change(low, 3, new="a")
     answer = change(low, 4, old="a")
-    hear(low, Forget(number=2), source="s")
+    hear(low, Forget(number=2, publisher=False), source="s")
     assert change(low, 4, old="a") == answer
 
 
@@ -624,7 +624,7 @@ def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
     disk, low = Disk(), node()
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     low.receive(Confirm(origin="low", slots=((1, 1),), settled=2), source="p", now_ns=0)
-    low.receive(Forget(number=2), source="p", now_ns=0)
+    low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
     disk.drain(low)
     assert set(disk) == {"counter/a"}
     assert low._publishers == {}
@@ -634,7 +634,7 @@ def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
 def test_a_goodbye_that_overtook_the_confirmation_leaves_the_publisher_known() -> None:
     low = node()
     ask(low, 1, "a")
-    hear(low, Forget(number=2))
+    hear(low, Forget(number=2, publisher=True))
     assert set(low._publishers) == {"p"}
     assert low.open_count == 1
 
@@ -643,7 +643,7 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_publisher_that_came_back()
     low = node()
     ask(low, 1, "a", "a")
     hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
-    hear(low, Forget(number=2))
+    hear(low, Forget(number=2, publisher=True))
     assert set(low._publishers) == {"p"}
 
 
@@ -651,14 +651,14 @@ def test_a_goodbye_settles_what_another_node_completed() -> None:
     disk, low = Disk(), node()
     low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
-    low.receive(Forget(number=2), source="p", now_ns=0)
+    low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
     disk.drain(low)
     assert {key for key in disk if key.endswith("/p")} == set()
 
 
 def test_a_goodbye_of_a_stranger_changes_nothing() -> None:
     low = node()
-    low.receive(Forget(number=1), source="nobody", now_ns=0)
+    low.receive(Forget(number=1, publisher=True), source="nobody", now_ns=0)
     assert list(low.take_effects()) == []
 
 

@@ -372,7 +372,10 @@ def test_a_goodbye_confirms_what_is_settled_and_goes_to_every_origin() -> None:
     net.say_goodbye("p")
     told = [(each.target, type(each.frame)) for each in net.under_way]
     assert told == [("low", Confirm), ("high", Confirm), ("low", Forget), ("high", Forget)]
-    assert [each.frame for each in net.find(Forget)] == [Forget(number=2), Forget(number=2)]
+    assert [each.frame for each in net.find(Forget)] == [
+        Forget(number=2, publisher=True),
+        Forget(number=2, publisher=True),
+    ]
 
 
 def test_a_goodbye_names_the_first_number_that_is_not_settled() -> None:
@@ -381,7 +384,7 @@ def test_a_goodbye_names_the_first_number_that_is_not_settled() -> None:
     net.settle()
     net.publish("p", "a", "e2")
     net.say_goodbye("p")
-    assert [each.frame for each in net.find(Forget)] == [Forget(number=2)]
+    assert [each.frame for each in net.find(Forget)] == [Forget(number=2, publisher=True)]
     net.come_to_rest()
     assert net.settled("p") == [("e1", ""), ("e2", "")]
 
