@@ -25,6 +25,7 @@ from ensue.protocols.core import (
     Settle,
 )
 from ensue.protocols.ens import Accepted, Attached, Notify
+from ensue.protocols.numbering import EventNumbers
 
 __all__ = ["SEEN_MAX", "UnorderedPublisher", "UnorderedSubscriber"]
 
@@ -37,7 +38,7 @@ class UnorderedPublisher:
 
     def __init__(self, *, name: str) -> None:
         self.name = name
-        self._sequence: dict[str, int] = {}
+        self._numbers = EventNumbers(name)
         self._unanswered: dict[str, tuple[int, Event]] = {}
         """By id: when to repeat it, and the event, in the order they are due."""
         self._effects: list[Effect] = []
@@ -57,16 +58,7 @@ class UnorderedPublisher:
         headers: Mapping[str, str] | None = None,
     ) -> Event:
         """Take charge of an event; its fate comes as `Settle`."""
-        sequence = self._sequence[topic] = self._sequence.get(topic, 0) + 1
-        event = Event(
-            topic=topic,
-            payload=payload,
-            publisher=self.name,
-            publisher_seq=sequence,
-            key=key,
-            headers=headers or {},
-            published_at_ns=now_ns,
-        )
+        event = self._numbers.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
         self._unanswered[event.id] = (now_ns + RETRY_NS, event)
         self._effects += (Publish(event), Broadcast(event))
         return event

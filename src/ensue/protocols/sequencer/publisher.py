@@ -23,6 +23,7 @@ from ensue.errors import LimitReached
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Taken
+from ensue.protocols.numbering import EventNumbers
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Confirm, Forget, Refused, Stamped, StampRequest, Voided
 from ensue.protocols.sequencer.placement import Placement
@@ -84,7 +85,7 @@ class Publisher:
         self.placement = placement
         self.config = config or SequencerConfig()
         self._place = 0
-        self._sequence: dict[str, int] = {}
+        self._events = EventNumbers(name)
         self._numbers: dict[str, int] = {}
         self._under_way: dict[str, _Outgoing] = {}
         """Every unsettled event by id, in the order published."""
@@ -125,23 +126,14 @@ class Publisher:
                 value=self.config.outgoing_max,
             )
         origin = self.placement.node(topic)
-        sequence = self._sequence[topic] = self._sequence.get(topic, 0) + 1
-        event = Event(
-            topic=topic,
-            payload=payload,
-            publisher=self.name,
-            publisher_seq=sequence,
-            key=key,
-            headers=headers or {},
-            published_at_ns=now_ns,
-        )
+        event = self._events.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
         number = self._numbers[origin] = self._numbers.get(origin, 0) + 1
         self._place += 1
         outgoing = _Outgoing(event, origin, number, self._place)
         if self.config.durable:
             record = OutgoingRecord(event, origin, number)
             self._effects.append(Persist(f"event/{self._place}", OUTGOING.encode(record)))
-            self._effects.append(Persist(f"sequence/{topic}", INT.encode(sequence)))
+            self._effects.append(Persist(f"sequence/{topic}", INT.encode(event.publisher_seq)))
             self._effects.append(Persist(f"number/{origin}", INT.encode(number)))
         self._effects.append(Publish(event))
         self._request(self._add(outgoing), now_ns)
@@ -356,7 +348,7 @@ class Publisher:
             if kind == "event":
                 places.append((int(rest), OUTGOING.decode(value)))
             elif kind == "sequence":
-                self._sequence[rest] = INT.decode(value)
+                self._events.last[rest] = INT.decode(value)
             elif kind == "number":
                 self._numbers[rest] = INT.decode(value)
         for place, record in sorted(places, key=lambda each: each[0]):
