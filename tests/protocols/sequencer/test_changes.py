@@ -1,0 +1,246 @@
+"""A sequencer node on its own: changes of subscription, and goodbyes."""
+
+import pytest
+from msgspec.structs import replace
+from tests.protocols.sequencer.stages import (
+    CHANGE,
+    Disk,
+    ask,
+    change,
+    hear,
+    node,
+    stamped,
+)
+
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeFill,
+    ChangeRepeat,
+    ChangeRequest,
+    Confirm,
+    Forget,
+    Refused,
+    StampRequest,
+)
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.placement import Placement
+
+# -- Changes of subscription ------------------------------------------------------------------------
+
+
+def test_a_change_reads_the_counters_and_raises_none() -> None:
+    low = node()
+    ask(low, 1, "a", "a", "b")
+    assert change(low, 1, new="ab") == [Changed(number=1, cut={"a": 2, "b": 1})]
+    assert ask(low, 4, "a") == [stamped({"a": 3, "b": 1}, number=4)]
+
+
+def test_a_change_is_answered_with_the_cut_of_its_new_topics_only() -> None:
+    low = node()
+    change(low, 1, new="a")
+    assert change(low, 2, old="a", new="b") == [Changed(number=2, cut={"b": 0})]
+
+
+def test_a_repeated_change_is_answered_with_the_same_cut() -> None:
+    low = node()
+    first = change(low, 1, new="a")
+    ask(low, 1, "a")
+    assert change(low, 1, new="a") == first
+
+
+def test_an_old_change_is_not_answered_again() -> None:
+    low = node()
+    change(low, 1, new="a")
+    change(low, 2, old="a", new="b")
+    assert change(low, 1, new="a") == []
+    assert low._groups.subscriptions == {"s": ("b",)}
+
+
+def test_a_change_goes_up_the_chain_from_its_lowest_topic() -> None:
+    low, middle, high = node("low"), node("middle"), node("high")
+    ask(low, 1, "a", "a")
+    (first,) = change(low, 1, new="da")
+    assert isinstance(first, ChangeFill)
+    assert (first.entries, first.last) == ({"a": 2}, 2)
+    (second,) = hear(middle, first, source="low")
+    assert second == first
+    assert hear(high, second, source="middle") == [Changed(number=1, cut={"d": 0, "a": 2})]
+    assert change(low, 1, new="da") == [ChangeRepeat(subscriber="s", number=1)]
+    repeat = ChangeRepeat(subscriber="s", number=1)
+    assert hear(high, repeat, source="low") == [Changed(number=1, cut={"d": 0, "a": 2})]
+
+
+def test_a_change_that_starts_at_the_wrong_node_is_refused() -> None:
+    assert change(node("middle"), 1, new="ac") == [Refused(number=1, reason="not for middle")]
+
+
+def test_a_change_of_nothing_is_left_unanswered() -> None:
+    assert change(node(), 1) == []
+
+
+def test_a_change_is_refused_while_subscriptions_are_fixed() -> None:
+    low = node(fixed={"s": ("a",)})
+    assert change(low, 1, new="ab") == [Refused(number=1, reason="subscriptions are fixed")]
+
+
+def test_a_change_to_a_topic_without_a_place_is_refused() -> None:
+    closed = SequencerNode(name="low", placement=Placement(["low"], closed=True))
+    assert change(closed, 1, new="z") == [
+        Refused(number=1, reason="'z' has no place on this chain")
+    ]
+
+
+def test_a_change_to_more_topics_than_topics_max_is_refused_and_changes_nothing() -> None:
+    low = node(topics_max=1)
+    assert change(low, 1, new="ab") == [Refused(number=1, reason="topics_max")]
+    assert low._counters.by_topic == {}
+    assert low._groups.subscriptions == {}
+    assert change(low, 2, new="a") == [Changed(number=2, cut={"a": 0})]
+    assert change(low, 3, old="a", new="ab") == [Refused(number=3, reason="topics_max")]
+
+
+def test_topics_of_other_nodes_do_not_count_where_a_change_enters() -> None:
+    low = node(topics_max=1)
+    (fill,) = change(low, 1, new="acd")
+    assert isinstance(fill, ChangeFill)
+
+
+def test_a_new_subscriber_beyond_clients_max_is_refused_while_nobody_has_left() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="a", subscriber="s")
+    assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+    assert change(low, 2, old="a", new="b", subscriber="s") == [Changed(number=2, cut={"b": 0})]
+
+
+def test_a_subscriber_that_left_is_remembered_until_it_says_that_it_has_its_answer() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="a")
+    answer = change(low, 2, old="a")
+    assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+    assert change(low, 2, old="a") == answer
+    hear(low, Forget(number=2, publisher=False), source="s")
+    assert change(low, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_subscriber_that_says_goodbye_leaves_no_trace(restarted: bool) -> None:
+    disk, low = Disk(), node()
+    low.receive(ChangeRequest(number=1, old=(), new=("a",)), source="s", now_ns=0)
+    low.receive(ChangeRequest(number=2, old=("a",), new=()), source="s", now_ns=0)
+    disk.drain(low)
+    if restarted:
+        low = node(records=disk)
+    low.receive(Forget(number=2, publisher=False), source="s", now_ns=0)
+    disk.drain(low)
+    assert {key for key in disk if key.endswith("/s")} == set()
+    assert (low._changes_seen, low._changes_done) == ({}, {})
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
+    number: int,
+) -> None:
+    low = node()
+    change(low, 1, new="a")
+    change(low, 2, old="a")
+    change(low, 3, new="a")
+    hear(low, Forget(number=number, publisher=False), source="s")
+    assert low._changes_seen == {"s": 3}
+    assert low._groups.subscriptions == {"s": ("a",)}
+
+
+def test_a_late_goodbye_does_not_make_a_node_forget_the_answer_to_a_newer_change() -> None:
+    low = node()
+    change(low, 1, new="a")
+    change(low, 2, old="a")
+    change(low, 3, new="a")
+    answer = change(low, 4, old="a")
+    hear(low, Forget(number=2, publisher=False), source="s")
+    assert change(low, 4, old="a") == answer
+
+
+def test_a_subscriber_that_is_not_known_may_leave_a_full_node() -> None:
+    low = node(clients_max=1)
+    change(low, 1, new="a")
+    assert change(low, 2, old="a", subscriber="t") == [Changed(number=2, cut={})]
+
+
+def test_a_change_that_says_it_leaves_a_topic_without_a_place_is_ignored() -> None:
+    placement = Placement(["low"], topics={"low": ["a"]}, closed=True)
+    low = SequencerNode(name="low", placement=placement)
+    assert change(low, 1, old="z", new="a") == []
+    assert low._groups.subscriptions == {}
+
+
+def test_a_late_change_is_passed_on_without_effect() -> None:
+    """A node below that had forgotten the subscriber took a repetition for new."""
+    middle = node("middle")
+    ask(middle, 1, "c")
+    newer = ChangeFill(subscriber="s", number=3, old=(), new=("c", "d"), entries={}, last=2)
+    hear(middle, newer, source="low")
+    late = ChangeFill(
+        subscriber="s", number=1, old=(), new=("a", "c", "d"), entries={"a": 4}, last=2
+    )
+    assert hear(middle, late, source="low") == [replace(late, entries={"a": 4, "c": 1})]
+    assert middle._groups.subscriptions == {"s": ("c", "d")}
+    assert middle._changes_seen == {"s": 3}
+    assert middle._counters.get("a")[0] == 4
+
+
+def test_a_late_change_ends_at_its_last_stage_unanswered() -> None:
+    high = node("high")
+    newer = ChangeFill(subscriber="s", number=3, old=(), new=("d",), entries={}, last=2)
+    answer = hear(high, newer, source="middle")
+    assert hear(high, CHANGE, source="middle") == []
+    assert high._groups.subscriptions == {"s": ("d",)}
+    assert hear(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
+
+
+def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
+    disk, low = Disk(), node()
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Confirm(origin="low", slots=((1, 1),), settled=2), source="p", now_ns=0)
+    low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
+    disk.drain(low)
+    assert set(disk) == {"counter/a"}
+    assert low._publishers == {}
+    assert ask(low, 2, "a", settled=2) == [stamped({"a": 2}, number=2)]
+
+
+def test_a_goodbye_that_overtook_the_confirmation_leaves_the_publisher_known() -> None:
+    low = node()
+    ask(low, 1, "a")
+    hear(low, Forget(number=2, publisher=True))
+    assert set(low._publishers) == {"p"}
+    assert low.open_count == 1
+
+
+def test_a_late_goodbye_does_not_make_a_node_forget_a_publisher_that_came_back() -> None:
+    low = node()
+    ask(low, 1, "a", "a")
+    hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
+    hear(low, Forget(number=2, publisher=True))
+    assert set(low._publishers) == {"p"}
+
+
+def test_a_goodbye_settles_what_another_node_completed() -> None:
+    disk, low = Disk(), node()
+    low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
+    disk.drain(low)
+    assert {key for key in disk if key.endswith("/p")} == set()
+
+
+def test_a_goodbye_of_a_stranger_changes_nothing() -> None:
+    low = node()
+    low.receive(Forget(number=1, publisher=True), source="nobody", now_ns=0)
+    assert list(low.take_effects()) == []
+
+
+def test_limits_are_looked_at_where_a_request_enters_and_not_again() -> None:
+    """What a neighbour passes on is carried out: the stages below have done so already."""
+    high = node("high", clients_max=1, topics_max=1)
+    change(high, 1, new="d", subscriber="other")
+    assert hear(high, CHANGE, source="middle") == [Changed(number=1, cut={"a": 1, "d": 0})]
+    assert set(high._changes_seen) == {"other", "s"}

@@ -1,0 +1,189 @@
+"""A sequencer node on its own: leases, and what it is after a restart."""
+
+import pytest
+from tests.protocols.sequencer.harness import Net
+from tests.protocols.sequencer.stages import (
+    PLACEMENT,
+    Disk,
+    ask,
+    change,
+    hear,
+    node,
+    overdue,
+    stamped,
+)
+
+from ensue.event import Stamp
+from ensue.protocols.core import Persist
+from ensue.protocols.ens import Accepted, Taken
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeRequest,
+    Confirm,
+    Fill,
+    Repeat,
+    StampRequest,
+    Voided,
+)
+from ensue.protocols.sequencer.leases import Lease
+from ensue.protocols.sequencer.node import SequencerNode
+
+# -- Leases -----------------------------------------------------------------------------------------
+
+
+def test_a_lease_runs_from_the_completion_of_the_stamp() -> None:
+    low = node(lease_ns=100)
+    assert low.next_timer_ns() is None
+    ask(low, 1, "a")
+    assert low.next_timer_ns() == 100
+    assert low.open_count == 1
+    assert overdue(low, 99) == []
+    (void,) = overdue(low, 100)
+    assert (void.topic, void.stamp, void.void) == ("a", Stamp({"a": 1}), True)
+
+
+def test_a_confirmed_stamp_is_never_voided() -> None:
+    low = node(lease_ns=100)
+    ask(low, 1, "a", "a", "a")
+    hear(low, Confirm(origin="low", slots=((1, 1), (3, 3)), settled=2))
+    assert low.open_count == 1
+    assert [event.slot for event in overdue(low, 100)] == [2]
+
+
+def test_a_confirmation_of_another_slot_leaves_a_stamp_open() -> None:
+    """A confirmation may come late and find another stamp under its number."""
+    low = node(lease_ns=100)
+    ask(low, 1, "a")
+    hear(low, Confirm(origin="low", slots=((1, 7),), settled=2))
+    assert [event.slot for event in overdue(low, 100)] == [1]
+
+
+def test_what_is_settled_but_not_confirmed_is_seen_to_before_it_is_forgotten() -> None:
+    disk, low = Disk(), node(lease_ns=100)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Confirm(origin="low", slots=(), settled=2), source="p", now_ns=0)
+    low.handle_timer(now_ns=100)
+    disk.drain(low)
+    assert any(key.startswith("lease/") for key in disk)
+    low.receive(Taken(topic="a", event="low/a/1", slot=1), source="ens", now_ns=100)
+    disk.drain(low)
+    assert not any(key.startswith("lease/") for key in disk)
+
+
+def test_a_void_that_took_the_slot_is_told_to_the_publisher_now_and_later() -> None:
+    low = node(lease_ns=100)
+    ask(low, 1, "a")
+    (void,) = overdue(low, 100)
+    accepted = Accepted(topic="a", event=void.id, slot=1)
+    told = [Voided(origin="low", numbers=(1,))]
+    assert hear(low, accepted, source="ens") == told
+    assert low.open_count == 0
+    assert ask(low, 1, "a") == told
+    assert overdue(low, 10_000_000_000) == []
+
+
+def test_a_void_that_came_too_late_leaves_the_original() -> None:
+    low = node(lease_ns=100)
+    first = ask(low, 1, "a")
+    (void,) = overdue(low, 100)
+    assert hear(low, Taken(topic="a", event=void.id, slot=1), source="ens") == []
+    assert low.open_count == 0
+    assert ask(low, 1, "a") == first
+
+
+def test_an_unanswered_void_is_sent_again() -> None:
+    low = node(lease_ns=100, retry_ns=10)
+    ask(low, 1, "a")
+    first = overdue(low, 100)
+    assert overdue(low, 109) == []
+    assert overdue(low, 110) == first
+
+
+# -- Restarts ---------------------------------------------------------------------------------------
+
+
+def test_everything_is_persisted_before_it_is_sent() -> None:
+    low = node()
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    keys = {effect.key for effect in low.take_effects() if isinstance(effect, Persist)}
+    assert keys == {"counter/a", "publisher/p", "lease/1/1/3/low/p"}
+
+
+def test_a_restarted_node_answers_as_before() -> None:
+    disk, low = Disk(), node()
+    for frame, source in (
+        (StampRequest(number=1, topics=("a", "b"), settled=1), "p"),
+        (ChangeRequest(number=1, old=(), new=("a", "b")), "s"),
+        (ChangeRequest(number=1, old=(), new=("a", "d")), "t"),
+        (StampRequest(number=3, topics=("a",), settled=1), "p"),
+    ):
+        low.receive(frame, source=source, now_ns=0)
+    disk.drain(low)
+    again = node(records=disk)
+    assert ask(again, 1, "a", "b") == [stamped({"a": 1}, {"b": 1})]
+    assert change(again, 1, new="ab") == [Changed(number=1, cut={"a": 1, "b": 1})]
+    assert ask(again, 3, "a") == [Repeat(publisher="p", number=3)]
+    (fill,) = ask(again, 4, "a")
+    assert isinstance(fill, Fill)
+    assert fill.stamp == Stamp({"a": 3, "b": 1})
+    assert again.open_count == 2
+
+
+def test_a_restarted_node_starts_leases_anew() -> None:
+    disk, low = Disk(), node(lease_ns=100)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    disk.drain(low)
+    again = SequencerNode(
+        name="low",
+        placement=PLACEMENT,
+        config=SequencerConfig(lease_ns=100),
+        records=disk,
+        now_ns=1000,
+    )
+    assert again.next_timer_ns() == 1100
+
+
+def test_leases_of_names_with_slashes_have_records_of_their_own() -> None:
+    keys = {
+        Lease(publisher, origin, 1, "t", Stamp({"t": 1}), 0).key
+        for publisher, origin in (("b/c", "a"), ("c", "a/b"))
+    }
+    assert len(keys) == 2
+
+
+def test_a_settled_request_leaves_no_record_but_the_counters() -> None:
+    disk, low = Disk(), node()
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(Confirm(origin="low", slots=((1, 1),), settled=2), source="p", now_ns=0)
+    disk.drain(low)
+    assert set(disk) == {"counter/a", "publisher/p"}
+
+
+def test_what_is_asked_for_elsewhere_is_forgotten_once_settled() -> None:
+    disk, low = Disk(), node()
+    low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    disk.drain(low)
+    assert "elsewhere/1/p" in disk
+    low.receive(StampRequest(number=2, topics=("a",), settled=2), source="p", now_ns=0)
+    disk.drain(low)
+    assert "elsewhere/1/p" not in disk
+
+
+def test_a_node_that_need_not_last_persists_nothing() -> None:
+    net = Net({"low": ["a"], "high": ["b"]}, config=SequencerConfig(durable=False))
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.publish("p", "a", "e")
+    net.settle()
+    assert net.delivered("s") == ["e"]
+    assert net.disks["low"] == net.disks["high"] == net.disks["p"] == net.disks["s"] == {}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_fixed_subscriptions_are_known_from_the_start(groups: int) -> None:
+    fixed = {"s": ("a", "b"), "t": ("a", "b"), "u": ("a", "d")}
+    low = node(groups=groups, fixed=fixed)
+    partners = set(low._groups.partners("a"))
+    assert partners == ({"b", "d"} if groups == 1 else {"b"})
