@@ -170,8 +170,9 @@ def test_closing_twice_at_a_time_leaves_the_hub_once() -> None:
             await asyncio.sleep(0)
             async with asyncio.timeout(10):
                 await asyncio.gather(bus.close(), bus.close())
-                await publishing
-                await keeper.publish("a", b"2")
+                first = await publishing
+                second = await keeper.publish("a", b"2")
+            assert (first.slot, second.slot) == (1, 2)
 
     asyncio.run(main())
 

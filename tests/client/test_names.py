@@ -57,7 +57,8 @@ def test_the_names_of_the_hub_itself_are_refused(name: str) -> None:
 def test_a_name_of_a_bigger_chain_is_free_on_a_smaller_one() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", name="node-2") as bus:
-            await bus.publish("a", b"")
+            event = await bus.publish("a", b"")
+            assert event.publisher == "node-2"
 
     asyncio.run(main())
 
