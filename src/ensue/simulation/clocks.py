@@ -84,13 +84,6 @@ class Clock:
         self._base_node_ns = line_ns + by_ns
         self._floor_ns = reading_ns if monotone else None
 
-    def set_drift(self, true_ns: int, drift_ppm: float) -> None:
-        """Change the speed of the clock at a true time."""
-        require_between("Clock.set_drift drift_ppm", drift_ppm, -DRIFT_PPM_MAX, DRIFT_PPM_MAX)
-        self._base_node_ns = self._line(true_ns)
-        self._base_true_ns = true_ns
-        self._drift_ppb = round(drift_ppm * 1_000)
-
     def _line(self, true_ns: int) -> int:
         elapsed_ns = true_ns - self._base_true_ns
         return self._base_node_ns + elapsed_ns + elapsed_ns * self._drift_ppb // _BILLION
