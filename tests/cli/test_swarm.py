@@ -17,6 +17,7 @@ from ensue.cli import describe, seeds
 from ensue.simulation import run
 from ensue.simulation.run import Outcome
 from ensue.simulation.scenario import Change, Scenario, SubscriberSpec
+from ensue.simulation.seeds import DRAWS
 
 
 def haunted(outcome: Outcome) -> Outcome:
@@ -187,7 +188,7 @@ def test_replay_tells_the_scenario_and_gives_the_run_of_the_swarm(
     assert ended.stdout.startswith("swarm-total: order total, ")
     assert "subscriber subscriber-0 of " in ended.stdout
     assert f"check: ensue check {tmp_path / 't'} --order total" in ended.stdout
-    rows = run.play(seeds.DRAWS["total"](3), 3).rows
+    rows = run.play(DRAWS["total"](3), 3).rows
     assert trace.digest(trace.read(tmp_path / "t")) == trace.digest(rows)
 
 
@@ -218,7 +219,7 @@ def test_replay_of_a_stuck_run_shows_the_last_rows_of_whoever_waits(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_scenario_can_be_told(seed: int) -> None:
-    scenario = seeds.DRAWS["total"](seed)
+    scenario = DRAWS["total"](seed)
     told = "\n".join(describe.scenario_lines(scenario))
     for group in (scenario.chain, scenario.ens, scenario.publishers, scenario.subscribers):
         for each in group:
@@ -238,7 +239,7 @@ def test_leaving_and_joining_at_once_is_told_in_the_order_it_happens() -> None:
 
 @pytest.mark.parametrize(("kept", "told"), [(True, "across topics"), (False, "within a topic")])
 def test_how_far_a_publishers_order_goes_is_told(kept: bool, told: str) -> None:
-    scenario = seeds.DRAWS["total"](1)
+    scenario = DRAWS["total"](1)
     sequencer = msgspec.structs.replace(scenario.sequencer, publisher_order=kept)
     scenario = msgspec.structs.replace(scenario, sequencer=sequencer)
     assert f"publishers' order kept {told}" in "\n".join(describe.scenario_lines(scenario))

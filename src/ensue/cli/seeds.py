@@ -3,15 +3,13 @@
 Results come in the order of the seeds, whoever finishes first, so that what is reported as the
 first failure is the lowest failing seed, on every machine and with any number of processes.
 
-An exception inside a run is a failure of its seed. So is the death of a process, which is then
-told of the lowest seed that has no result.
+The death of a process is a failure too, which is told of the lowest seed that has no result.
 """
 
 import multiprocessing
 import signal
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,34 +17,18 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ensue.errors import BadInput
-from ensue.simulation import run, swarm
-from ensue.simulation.scenario import Scenario
+from ensue.simulation.seeds import SeedResult, play_seed
 
-__all__ = ["DRAWS", "SeedResult", "parse_seeds", "play_all", "play_seed", "progress", "raised"]
-
-DRAWS: dict[str, Callable[[int], Scenario]] = {"total": swarm.draw}
-"""What `ensue swarm` and `ensue replay` know, by name."""
+__all__ = ["parse_seeds", "play_all", "progress"]
 
 AHEAD = 4
 """Seeds handed out for each process before the first of them is back."""
 PLAIN_SECONDS = 10.0
 """How often progress is told where there is no terminal."""
-
-
-class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one seed; small, because it travels between processes."""
-
-    seed: int
-    failure: tuple[str, ...] = ()
-    """What went wrong, in sentences; empty if nothing did."""
-    steps: int = 0
-    published: int = 0
-    delivered: int = 0
 
 
 def parse_seeds(text: str) -> range:
@@ -60,28 +42,6 @@ def parse_seeds(text: str) -> range:
             "or one alone"
         )
     return range(int(first), int(last))
-
-
-def play_seed(protocol: str, seed: int) -> SeedResult:
-    """Play the scenario of one seed."""
-    try:
-        outcome = run.play(DRAWS[protocol](seed), seed)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's failure
-        return SeedResult(seed=seed, failure=(raised(error),))
-    return SeedResult(
-        seed=seed,
-        failure=() if outcome.valid else tuple(outcome.sentences()),
-        steps=outcome.steps,
-        published=outcome.published,
-        delivered=outcome.delivered,
-    )
-
-
-def raised(error: BaseException) -> str:
-    """Tell an exception in one line, with the place that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"raised {type(error).__name__}: {error}{where}"
 
 
 def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Iterator[SeedResult]:

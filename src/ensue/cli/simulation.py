@@ -15,11 +15,11 @@ from ensue import trace as traces
 from ensue.checkers import Verdict
 from ensue.checkers.statistics import statistics
 from ensue.cli import describe, output, seeds
-from ensue.cli.seeds import SeedResult
 from ensue.errors import BadInput, EnsueError
 from ensue.simulation import run, scenario_file
 from ensue.simulation.run import Outcome
 from ensue.simulation.scenario import Scenario
+from ensue.simulation.seeds import DRAWS, SeedResult, raised
 
 __all__ = ["Protocol", "replay", "sim", "swarm"]
 
@@ -154,7 +154,7 @@ def replay(
     Example: [bold]ensue replay total --seed 1234 --trace runs/1234[/bold]
     """
     _check_free(trace)
-    scenario = seeds.DRAWS[protocol.value](seed)
+    scenario = DRAWS[protocol.value](seed)
     if not json:
         output.print_lines(describe.scenario_lines(scenario))
     try:
@@ -271,7 +271,7 @@ def _write_again(protocol: Protocol, seed: int, directory: Path) -> tuple[Path |
     Return where it is, and the line that checks it.
     """
     try:
-        scenario = seeds.DRAWS[protocol.value](seed)
+        scenario = DRAWS[protocol.value](seed)
         outcome = run.play(scenario, seed)
     except Exception:  # noqa: BLE001 - told already as the failure of this seed
         return None, ""
@@ -306,7 +306,7 @@ def _print_outcome(outcome: Outcome) -> None:
 
 def _print_raised(error: Exception, scenario: str, seed: int, *, json: bool) -> int:
     """Tell that the run ended in an exception, which is a failure of the code, not of the input."""
-    line = seeds.raised(error)
+    line = raised(error)
     if json:
         output.print_json(
             {"scenario": scenario, "seed": seed, "verdict": "invalid", "sentences": [line]}

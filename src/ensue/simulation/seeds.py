@@ -1,0 +1,51 @@
+"""Play the scenario that a seed stands for, and keep what little is worth carrying home.
+
+Whoever plays many seeds, in processes or on a cluster, plays them with `play_seed`: the same seed
+gives the same result wherever it is played. An exception inside a run is a failure of its seed.
+"""
+
+import traceback
+from collections.abc import Callable
+
+import msgspec
+
+from ensue.simulation import run, swarm
+from ensue.simulation.scenario import Scenario
+
+__all__ = ["DRAWS", "SeedResult", "play_seed", "raised"]
+
+DRAWS: dict[str, Callable[[int], Scenario]] = {"total": swarm.draw}
+"""What can be searched for faults, by name: seed to scenario."""
+
+
+class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one seed; small, because it travels between processes."""
+
+    seed: int
+    failure: tuple[str, ...] = ()
+    """What went wrong, in sentences; empty if nothing did."""
+    steps: int = 0
+    published: int = 0
+    delivered: int = 0
+
+
+def play_seed(protocol: str, seed: int) -> SeedResult:
+    """Play the scenario of one seed."""
+    try:
+        outcome = run.play(DRAWS[protocol](seed), seed)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's failure
+        return SeedResult(seed=seed, failure=(raised(error),))
+    return SeedResult(
+        seed=seed,
+        failure=() if outcome.valid else tuple(outcome.sentences()),
+        steps=outcome.steps,
+        published=outcome.published,
+        delivered=outcome.delivered,
+    )
+
+
+def raised(error: BaseException) -> str:
+    """Tell an exception in one line, with the place that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {error}{where}"
