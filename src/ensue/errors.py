@@ -13,7 +13,10 @@ __all__ = [
     "EventVoided",
     "LimitReached",
     "LocalProtocolError",
+    "LogDamaged",
+    "LogInUse",
     "MissingExtra",
+    "OffsetsGone",
     "RemoteProtocolError",
     "SubscriptionRefused",
     "TransportError",
@@ -101,6 +104,34 @@ class SubscriptionRefused(EnsueError):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class LogDamaged(EnsueError):
+    """A file of an event log is not what was written there; `path` names it."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class LogInUse(EnsueError):
+    """Somebody else writes to the event log: it takes one writer at a time."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class OffsetsGone(EnsueError, LookupError):
+    """Events of a topic from `start` up to, not including, `end` are not, or no longer, in the log."""
+
+    def __init__(self, message: str, *, topic: str, start: int, end: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.start = start
+        self.end = end
 
 
 class MissingExtra(EnsueError, ImportError):

@@ -1,0 +1,29 @@
+"""The durable event log: every event of every topic, in a directory that any process can read.
+
+`open_log(url)` reads one; `LogWriter` and `LogSink` write one.
+"""
+
+from importlib.util import find_spec
+
+from ensue.errors import MissingExtra
+
+if find_spec("pyarrow") is None:
+    raise MissingExtra(extra="trace", needed_for="The event log")
+
+from ensue.store.layout import log_folder
+from ensue.store.reader import Bounds, DirectoryReader, LogReader, open_log
+from ensue.store.recording import LogSink
+from ensue.store.schema import COLUMNS, log_schema
+from ensue.store.writer import LogWriter
+
+__all__ = [
+    "COLUMNS",
+    "Bounds",
+    "DirectoryReader",
+    "LogReader",
+    "LogSink",
+    "LogWriter",
+    "log_folder",
+    "log_schema",
+    "open_log",
+]
