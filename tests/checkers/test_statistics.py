@@ -92,6 +92,19 @@ def test_without_true_time_the_clocks_of_the_nodes_count() -> None:
     assert statistics(rows).latency_max_ms == 8
 
 
+def test_of_an_event_published_again_after_a_crash_the_first_time_counts() -> None:
+    rows = [
+        row("p", 1, "published", 0, **named("a")),
+        row("p", 2, "crashed", 10),
+        row("p", 3, "restarted", 40),
+        row("p", 4, "published", 50, **named("a")),
+        row("s", 1, "delivered", 60, subscription="s", **named("a")),
+    ]
+    for told in (rows, rows[::-1]):
+        assert statistics(told).events == 1
+        assert statistics(told).latency_max_ms == 60
+
+
 def test_opposite_orders_are_counted() -> None:
     script = Script().subscribe("s1", "x").subscribe("s2", "x")
     script.publish("p1", "a").publish("p2", "b").publish("p3", "c")

@@ -63,7 +63,7 @@ Key = tuple[str, str]
 
 def statistics(rows: Sequence[Row]) -> RunStatistics:
     """Return the figures of a trace. Of several runs they are taken together."""
-    published = {_key(row): row for row in rows if row.action == "published"}
+    published = _published(rows)
     delivered = [row for row in rows if row.action == "delivered"]
     disagreement = inversions(rows, context=0)
     latencies = sorted(_latencies_ms(published, delivered))
@@ -103,6 +103,17 @@ def percentile(ascending: Sequence[float], percent: float) -> float | None:
 
 def _key(row: Row) -> Key:
     return row.run, row.event or ""
+
+
+def _published(rows: Iterable[Row]) -> dict[Key, Row]:
+    """Return the publication of each event: the first, if a restarted publisher said it again."""
+    first: dict[Key, Row] = {}
+    for row in rows:
+        if row.action == "published":
+            known = first.setdefault(_key(row), row)
+            if row.step < known.step:
+                first[_key(row)] = row
+    return first
 
 
 def _count(rows: Iterable[Row]) -> dict[str, int]:
