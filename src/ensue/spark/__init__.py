@@ -10,7 +10,8 @@ from ensue.errors import MissingExtra
 if find_spec("pyspark") is None:
     raise MissingExtra(extra="spark", needed_for="ensue.spark")
 
+from ensue.spark.measuring import metrics, write_metrics
 from ensue.spark.sessions import session
 from ensue.spark.traces import read_trace
 
-__all__ = ["read_trace", "session"]
+__all__ = ["metrics", "read_trace", "session", "write_metrics"]
