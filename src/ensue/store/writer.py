@@ -89,9 +89,9 @@ class LogWriter:
         """Return what there is of each topic."""
         return {name: Bounds(topic.first, topic.next) for name, topic in self._state.topics.items()}
 
-    def last_batch(self, writer: str) -> int | None:
-        """Return the last batch that was appended under a writer's name."""
-        return self._state.tokens.get(writer)
+    def has(self, token: Token) -> bool:
+        """Tell whether a writer's batch, or a later one of it, is in the log."""
+        return token.batch <= self._state.tokens.get(token.writer, -1)
 
     def last_number(self, publisher: str, topic: str) -> int:
         """Return the highest `publisher_seq` that a publisher ever had on a topic; 0: none."""
@@ -109,7 +109,7 @@ class LogWriter:
         the next of the topic.
         """
         self._check_open()
-        if token is not None and token.batch <= self._state.tokens.get(token.writer, -1):
+        if token is not None and self.has(token):
             return False
         table = self._table(rows)
         if not table.num_rows and token is None:
