@@ -1,0 +1,206 @@
+"""Rows on their way through a hold-back queue, as sorted Arrow record batches and NumPy positions.
+
+Nothing in here decides anything: `holdback` does. Everything is a copy of whole columns or of
+slices, never a loop over rows, because that is what keeps a stream at Arrow's speed.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ensue.errors import BadInput
+
+__all__ = [
+    "GivenUp",
+    "Mask",
+    "Part",
+    "Positions",
+    "from_bytes",
+    "highest_offsets",
+    "leading",
+    "micros",
+    "not_empty",
+    "to_bytes",
+    "voids",
+    "windows",
+    "without_repetitions",
+]
+
+Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+OUT_ROWS = 16_384
+"""Rows of a record batch that leaves."""
+RANGES_MAX = 10_000
+"""Ranges of given-up positions that are remembered."""
+LAST = int(np.iinfo(np.int64).max)
+
+
+def to_bytes(
+    batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4", "zstd"] = "lz4"
+) -> bytes:
+    """Write record batches of one schema; compressed, as moving bytes costs more than that."""
+    out = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(out, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return out.getvalue().to_pybytes()
+
+
+def from_bytes(blob: bytes) -> list[pa.RecordBatch]:
+    """Read what `to_bytes` wrote."""
+    with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+        return list(reader)
+
+
+class GivenUp:
+    """Ranges of positions nobody waits for any more, in rising order, and not one of them seen."""
+
+    def __init__(self, ranges: list[tuple[int, int]], forgotten: int) -> None:
+        self.ranges = ranges
+        self.forgotten = forgotten
+        """Up to here ranges were forgotten; 0 if none was."""
+
+    def add(self, first: int, last: int) -> None:
+        """Note a range beyond all those noted before."""
+        self.ranges.append((first, last))
+        self._bound()
+
+    def among(self, positions: Positions) -> Mask:
+        """Return which of these positions may have been given up."""
+        forgotten = positions <= self.forgotten
+        if not self.ranges:
+            return forgotten
+        firsts, lasts = np.array(self.ranges, dtype=np.int64).T
+        at = np.searchsorted(firsts, positions, side="right") - 1
+        return np.asarray(forgotten | ((at >= 0) & (positions <= lasts[np.maximum(at, 0)])))
+
+    def remove(self, position: int) -> None:
+        """Note that a given-up position turned up."""
+        at = bisect_right(self.ranges, (position, LAST)) - 1
+        if at < 0 or self.ranges[at][1] < position:
+            return  # forgotten
+        first, last = self.ranges[at]
+        pieces = [(first, position - 1), (position + 1, last)]
+        self.ranges[at : at + 1] = [(low, high) for low, high in pieces if low <= high]
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self.ranges) > RANGES_MAX:
+            self.forgotten = self.ranges.pop(0)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows in rising order of position, no position twice."""
+
+    rows: pa.RecordBatch
+    positions: Positions
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> "Part":
+        """Sort rows by position and drop repeated ones."""
+        positions = np.asarray(rows.column("position"))
+        steps = np.diff(positions)
+        if not np.all(steps >= 0):
+            order = np.argsort(positions, kind="stable")
+            rows, positions = rows.take(order), positions[order]
+            steps = np.diff(positions)
+        part = cls(rows, positions)
+        return part if np.all(steps > 0) else without_repetitions([part])[0]
+
+    def between(self, low: int, high: int = LAST) -> "Part":
+        """Return the rows whose position is at least `low` and below `high`."""
+        first, last = (int(at) for at in np.searchsorted(self.positions, (low, high)))
+        return Part(self.rows.slice(first, last - first), self.positions[first:last])
+
+    def where(self, kept: Mask) -> "Part":
+        """Return some of the rows."""
+        return Part(self.rows.filter(pa.array(kept)), self.positions[kept])
+
+
+def not_empty(parts: Sequence[Part]) -> list[Part]:
+    """Leave parts without rows out."""
+    return [part for part in parts if len(part.positions)]
+
+
+def windows(parts: Sequence[Part], positions: Positions) -> Iterator[Part]:
+    """Put parts that have no position in common in order: `positions` are all of theirs, sorted.
+
+    A window copies no more than its own rows, so that memory and Arrow's 32-bit offsets are safe
+    however much is merged.
+    """
+    lows = np.array([part.positions[0] for part in parts])
+    highs = np.array([part.positions[-1] for part in parts])
+    for start in range(0, len(positions), OUT_ROWS):
+        window = positions[start : start + OUT_ROWS]
+        low, high = int(window[0]), int(window[-1]) + 1
+        touched = np.flatnonzero((lows < high) & (highs >= low)).tolist()
+        merged = _merged(not_empty([parts[at].between(low, high) for at in touched]))
+        assert len(merged.positions) == len(window)
+        yield merged
+
+
+def _merged(parts: Sequence[Part]) -> Part:
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.Table.from_batches([part.rows for part in parts]).combine_chunks()
+    positions = np.concatenate([part.positions for part in parts])
+    order = np.argsort(positions, kind="stable")
+    (rows,) = table.to_batches()
+    return Part(rows.take(order), positions[order])
+
+
+def leading(positions: Positions, first: int) -> int:
+    """Return how many of these rising positions are `first`, `first + 1`, … without a gap."""
+    # Rising and distinct: position minus index never falls, so the run ends by bisection.
+    if not len(positions) or positions[0] != first:
+        return 0
+    return int(np.searchsorted(positions - np.arange(len(positions)), first, side="right"))
+
+
+def without_repetitions(parts: Sequence[Part]) -> list[Part]:
+    """Keep the first of each position; two different events at one position are refused."""
+    positions = np.concatenate([part.positions for part in parts])
+    order = np.argsort(positions, kind="stable")
+    again = np.flatnonzero(positions[order][1:] == positions[order][:-1])
+    events = pa.chunked_array([part.rows.column("event") for part in parts])
+    firsts = events.take(order[again]).to_pylist()
+    seconds = events.take(order[again + 1]).to_pylist()
+    for at, first, second in zip(again, firsts, seconds, strict=True):
+        if first != second:
+            raise BadInput(
+                f"two events at position {positions[order[at]]:,}: {first!r} and {second!r}. The "
+                "topics are not mutually ordered: order only topics that somebody subscribes "
+                "together"
+            )
+    kept = np.ones(len(positions), dtype=np.bool_)
+    kept[order[again + 1]] = False
+    ends = np.cumsum([len(part.positions) for part in parts])[:-1]
+    return [part.where(some) for part, some in zip(parts, np.split(kept, ends), strict=True)]
+
+
+def micros(rows: pa.RecordBatch) -> Any:
+    """Return when rows were published, in microseconds, null where nobody knows."""
+    return rows.column("published_at").cast(pa.int64())
+
+
+def voids(rows: pa.RecordBatch) -> Mask:
+    """Return which rows only keep a place; none where there is no column `value`."""
+    if "value" not in rows.schema.names or rows.column("value").null_count == 0:
+        return np.zeros(rows.num_rows, dtype=np.bool_)
+    return np.asarray(pc.is_null(rows.column("value")))
+
+
+def highest_offsets(rows: pa.RecordBatch) -> Iterator[tuple[str, int]]:
+    """Return the highest offset of each topic."""
+    found = pa.Table.from_batches([rows.select(["topic", "offset"])])
+    highest = found.group_by("topic", use_threads=False).aggregate([("offset", "max")])
+    yield from zip(highest["topic"].to_pylist(), highest["offset_max"].to_pylist(), strict=True)
