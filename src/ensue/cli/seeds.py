@@ -1,4 +1,4 @@
-"""Play the scenarios of many seeds, spread over processes.
+"""Play the scenarios of many seeds, spread over processes or over Spark.
 
 Results come in the order of the seeds, whoever finishes first, so that what is reported as the
 first failure is the lowest failing seed, on every machine and with any number of processes.
@@ -11,19 +11,20 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, EnsueError
 from ensue.simulation.seeds import SeedResult, play_seed
 
-__all__ = ["parse_seeds", "play_all", "progress"]
+__all__ = ["parse_seeds", "play_all", "play_on_spark", "progress"]
 
 AHEAD = 4
 """Seeds handed out for each process before the first of them is back."""
@@ -44,7 +45,7 @@ def parse_seeds(text: str) -> range:
     return range(int(first), int(last))
 
 
-def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Iterator[SeedResult]:
+def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedResult]:
     """Play many seeds and give their results in the order of the seeds."""
     if jobs == 1:
         yield from (play_seed(protocol, seed) for seed in seeds)
@@ -70,6 +71,29 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Iterator[SeedRes
         # What is still being played is of no interest any more, and could take for ever.
         for child in multiprocessing.active_children():
             child.terminate()
+
+
+def play_on_spark(
+    master: str,
+    protocol: str,
+    seeds: Sequence[int],
+    watch: Callable[[SeedResult], bool],
+    out: Path | None,
+) -> None:
+    """Play many seeds on Spark and show their results in the order of the seeds."""
+    from ensue.spark import session  # noqa: PLC0415 - an extra that others do without
+    from ensue.spark.swarms import play_seeds  # noqa: PLC0415 - as above
+
+    try:
+        spark = session(master, app="ensue swarm")
+    except EnsueError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting there
+        told = str(error).splitlines() or [type(error).__name__]
+        raise BadInput(f"--spark: no session on {master}: {told[-1].strip()}") from None
+    # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    play_seeds(spark, protocol, seeds, watch=watch, out=out)
 
 
 def _ignore_interrupts() -> None:

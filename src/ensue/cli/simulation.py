@@ -4,6 +4,7 @@ import os
 import shlex
 import time
 import traceback
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,6 +101,21 @@ def swarm(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Don't stop at the first seed that fails.")
     ] = False,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MASTER",
+            help="Spread the seeds over Spark instead: local[*], or the URL of a cluster.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --spark: keep the outcome of every seed here, as Parquet. "
+            "Started again, the search goes on where it was.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Play a random scenario for each seed, with every fault there is, until one goes wrong.
@@ -111,16 +127,24 @@ def swarm(
     """
     with output.option("--seeds"):
         chosen = seeds.parse_seeds(seed_range)
+    _check_spark(spark, jobs, out)
     _check_free(trace)
     done = _Done()
     started = time.monotonic()
     try:
         with seeds.progress(f"swarm {protocol.value}", len(chosen)) as tell:
-            for result in seeds.play_all(protocol.value, chosen, jobs or os.cpu_count() or 1):
+
+            def watch(result: SeedResult) -> bool:
                 done.add(result)
                 tell(done.seeds, f"{len(done.failures)} failed")
-                if result.failure and not keep_going:
-                    break
+                return bool(result.failure) and not keep_going
+
+            if spark is not None:
+                seeds.play_on_spark(spark, protocol.value, chosen, watch, out)
+            else:
+                processes = jobs or os.cpu_count() or 1
+                with closing(seeds.play_all(protocol.value, chosen, processes)) as results:
+                    any(map(watch, results))
     except KeyboardInterrupt:
         done.interrupted = True
     done.seconds = time.monotonic() - started
@@ -277,6 +301,14 @@ def _write_again(protocol: Protocol, seed: int, directory: Path) -> tuple[Path |
         return None, ""
     written = traces.write(outcome.rows, directory)
     return written, _check_line(directory, scenario, outcome)
+
+
+def _check_spark(spark: str | None, jobs: int | None, out: Path | None) -> None:
+    """Refuse options that say two things."""
+    if spark is not None and jobs is not None:
+        raise BadInput("--jobs: Spark decides how many at once; leave it out, or leave --spark out")
+    if spark is None and out is not None:
+        raise BadInput("--out: only a search on Spark keeps its outcomes; add --spark 'local[*]'")
 
 
 def _check_free(directory: Path | None) -> None:

@@ -10,8 +10,9 @@ from ensue.errors import MissingExtra
 if find_spec("pyspark") is None:
     raise MissingExtra(extra="spark", needed_for="ensue.spark")
 
+from ensue.spark.campaigns import campaign
 from ensue.spark.measuring import metrics, write_metrics
 from ensue.spark.sessions import session
 from ensue.spark.traces import read_trace
 
-__all__ = ["metrics", "read_trace", "session", "write_metrics"]
+__all__ = ["campaign", "metrics", "read_trace", "session", "write_metrics"]

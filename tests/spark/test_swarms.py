@@ -1,0 +1,146 @@
+"""`ensue swarm --spark`: the seeds of a swarm, spread over Spark tasks."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.cli.helpers import Shell
+
+from ensue.cli import seeds
+from ensue.errors import BadInput
+from ensue.simulation.seeds import SeedResult, play_seed
+from ensue.spark import swarms
+
+SEEDS = range(40)
+
+
+@pytest.fixture
+def shell(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Shell:
+    """A command that starts a session finds the one of the tests."""
+    return Shell(capsys, monkeypatch)
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, *failing: int) -> None:
+    """Make some seeds fail on the executors: a function made here travels there whole."""
+
+    def planted(protocol: str, seed: int) -> SeedResult:
+        why = (f"planted in {seed}",) if seed in failing else ()
+        return SeedResult(seed=seed, failure=why, steps=10, published=2, delivered=3)
+
+    monkeypatch.setattr(swarms, "play_seed", planted)
+
+
+def test_spark_and_processes_find_the_same(spark: SparkSession) -> None:
+    seen: list[SeedResult] = []
+    frame = swarms.play_seeds(spark, "total", SEEDS, watch=seen.append, cases_per_task=10)
+    wanted = list(seeds.play_all("total", SEEDS, 1))
+    assert seen == wanted
+    found = sorted(
+        (row.seed, tuple(row.failure), row.steps, row.published, row.delivered)
+        for row in frame.collect()
+        if row.valid and row.error is None
+    )
+    assert found == [
+        (one.seed, one.failure, one.steps, one.published, one.delivered) for one in wanted
+    ]
+
+
+def test_a_planted_failure_stops_at_the_lowest_seed_with_the_line_that_replays_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, 23, 7, 8)
+    ended = shell("swarm", "total", "--seeds", "2:1000000", "--spark", "local[2]")
+    assert ended.code == 1
+    assert "seed 7 failed:\n  planted in 7\nreplay: ensue replay total --seed 7\n" in ended.stdout
+    assert "seed 8" not in ended.stdout
+    assert "6 of 999,998" in ended.stdout
+
+
+def test_keep_going_tells_every_failure_and_out_keeps_every_outcome(
+    shell: Shell, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plant(monkeypatch, 3, 5)
+    words = ["swarm", "total", "--seeds", "0:7", "--spark", "local[2]", "--out", tmp_path, "--json"]
+    stopped = shell(*words).json()
+    assert [one["seed"] for one in stopped["failures"]] == [3]
+    told = shell(*words, "--keep-going").json()
+    assert [one["seed"] for one in told["failures"]] == [3, 5]
+    assert (told["seeds"], told["events"], told["deliveries"], told["steps"]) == (7, 14, 21, 70)
+    found = sorted((row.seed, row.valid) for row in spark.read.parquet(str(tmp_path)).collect())
+    assert found == [(seed, seed not in (3, 5)) for seed in range(7)]
+
+
+def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deadly(protocol: str, seed: int) -> SeedResult:
+        if seed == 2:
+            signal.raise_signal(signal.SIGKILL)
+        return play_seed(protocol, seed)
+
+    monkeypatch.setattr(swarms, "play_seed", deadly)
+    ended = shell("swarm", "total", "--seeds", "0:4", "--spark", "local[2]")
+    assert ended.code == 1
+    assert "seed 2 failed:\n  the task died that played it: " in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--spark", "local[2]", "--jobs", "2"), "--jobs: Spark decides how many at once"),
+        (("--out", "somewhere"), "--out: only a search on Spark keeps its outcomes"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    shell: Shell, words: tuple[str, ...], why: str
+) -> None:
+    ended = shell("swarm", "total", "--seeds", "0:4", *words)
+    assert ended.code == 2
+    assert ended.stderr.startswith(f"ensue: {why}")
+
+
+def test_a_protocol_that_nobody_knows_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match="no protocol 'bogus' to search; there are total"):
+        swarms.play_seeds(spark, "bogus", [1])
+
+
+def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:
+    source = "from ensue.cli import main; main()"
+    words = ["swarm", "total", "--seeds", "0:4", "--spark", "nonsense"]
+    done = subprocess.run(
+        [sys.executable, "-c", source, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "ensue: --spark: no session on nonsense: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_it_with_what_was_done(tmp_path: Path) -> None:
+    # As in a terminal, where the signal reaches every process of the group.
+    source = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from ensue.cli import main, seeds; seeds.PLAIN_SECONDS = 0; main()"
+    )
+    words = ["swarm", "total", "--seeds", "0:1000000", "--spark", "local[2]", "--out", tmp_path]
+    with subprocess.Popen(
+        [sys.executable, "-c", source, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        # The first task's outcomes are on disk when those of the second are told.
+        while not any(tmp_path.glob("part-*.parquet")):
+            assert process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "interrupted; until then:" in out
+    assert "Traceback" not in err
