@@ -39,6 +39,7 @@ def build() -> "typer.Typer":
     from ensue.cli.checking import check  # noqa: PLC0415 - they need the extra
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
     from ensue.cli.helping import Command, Group, paragraphs  # noqa: PLC0415 - as above
+    from ensue.cli.reporting import report  # noqa: PLC0415 - as above
     from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
 
     app = typer.Typer(
@@ -71,6 +72,6 @@ def build() -> "typer.Typer":
         pass
 
     # Commands appear in the help in this order. A new one is a line here.
-    for function in (demo, sim, swarm, replay, check):
+    for function in (demo, sim, swarm, replay, check, report):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
     return app

@@ -1,0 +1,118 @@
+"""The command `report`: a trace as a page to look at."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ensue.cli import output
+from ensue.cli.checking import Order
+from ensue.errors import BadInput
+from ensue.simulation.scenario_values import parse_duration
+
+__all__ = ["report"]
+
+_MS_NS = 1_000_000
+
+
+@output.command
+def report(
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="A trace, a recorded run, or a directory of several to compare."
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
+    ] = Path("report.html"),
+    order: Annotated[
+        Order, typer.Option(help="The order that every run is judged by.")
+    ] = Order.TOTAL,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="START:END",
+            help="The span of time, since the run began, that the space-time diagram shows, such as "
+            "1500ms:1700ms; by default that of the first violation.",
+        ),
+    ] = None,
+    around: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EVENT", help="Show the time around this event in the diagram instead."
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The Spark master; by default all cores of this machine."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as one object.")] = False,
+) -> int:
+    """Draw what happened in a trace: one HTML page that needs nothing else.
+
+    Latency, hold-back, stamp sizes, throughput, the verdict on each run, and a space-time diagram of
+    the first violation. Of a directory with several traces, the runs are compared. The exit code says
+    whether the page was written, and nothing of the verdict.
+
+    Example: [bold]ensue report runs/tuesday -o tuesday.html[/bold]
+    """
+    begin_end = _parse_window(window)
+    if window is not None and around is not None:
+        raise BadInput("--window and --around: give one of them")
+    _check_writable(out)
+    if "://" not in directory and not Path(directory).exists():
+        raise BadInput(f"{directory} does not exist; a report is made of a trace, or of several")
+    from ensue.spark import session  # noqa: PLC0415 - an extra
+    from ensue.spark.report import Span  # noqa: PLC0415 - as above
+    from ensue.spark.report import report as make  # noqa: PLC0415 - as above
+
+    def progress(doing: str) -> None:
+        sys.stderr.write(f"{doing} …\n")
+
+    progress("starting Spark")
+    span = None
+    if begin_end is not None:
+        span = Span(begin_ms=begin_end[0] / _MS_NS, end_ms=begin_end[1] / _MS_NS)
+    made = make(
+        session(master, app="ensue report"),
+        directory,
+        order=order.value,
+        span=span,
+        around=around,
+        progress=progress,
+    )
+    made.write(out)
+    if json:
+        output.print_json({"page": str(out), **made.to_dict()})
+    else:
+        for run, judged in made.judgements.items():
+            output.print_lines([f"{run}: {judged.sentences[0]}"])
+        output.print_lines([f"The report lies in {out}."])
+    return output.EXIT_VALID
+
+
+def _parse_window(window: str | None) -> tuple[int, int] | None:
+    if window is None:
+        return None
+    with output.option("--window"):
+        start, colon, end = window.partition(":")
+        if not colon:
+            raise BadInput(f"expected START:END like 1500ms:1700ms, not {window!r}")
+        found = parse_duration(start), parse_duration(end)
+        if found[0] >= found[1]:
+            raise BadInput(f"{window!r} ends before it begins")
+    return found
+
+
+def _check_writable(out: Path) -> None:
+    """Refuse a place that can't be written before any work is done for it."""
+    if out.is_dir():
+        raise BadInput(f"--output: {out} is a directory; name a file in it")
+    if not out.parent.is_dir():
+        raise BadInput(f"--output: {out.parent} does not exist; make it first")
+    probe = out.with_name(f".{out.name}.unfinished")
+    probe.touch()
+    probe.unlink()

@@ -1,0 +1,78 @@
+"""The verdict on each run, for its report.
+
+One function, `judge`, says whether the order that was promised was kept, and names the first
+violation, which the report draws. It uses the checkers, which hold a run's rows in memory: a trace
+of more than `ROWS_MAX` rows is not judged here, and the report says so.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from ensue import checkers
+from ensue.checkers import Report, Verdict, Violation
+from ensue.trace import Row
+
+__all__ = ["ROWS_MAX", "Judgement", "judge"]
+
+ROWS_MAX = 1_000_000
+"""Rows of a trace that are judged, all runs together."""
+
+_PREFERRED = ("total", "causal", "fifo", "complete")
+"""A disagreement is the best picture; an event lost is the poorest."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of one run."""
+
+    verdict: Verdict
+    sentences: tuple[str, ...]
+    counts: dict[str, int] = {}
+    """How many violations there are of each kind, as far as they were looked for."""
+    first: Violation | None = None
+
+
+def judge(
+    trace: DataFrame, runs: Sequence[str], *, order: str, row_count: int
+) -> dict[str, Judgement]:
+    """Judge each of these runs by the order that was promised."""
+    if row_count > ROWS_MAX:
+        reason = f"not judged: the trace has {row_count:,} rows, more than {ROWS_MAX:,}"
+        unknown = Judgement(verdict=Verdict.UNKNOWN, sentences=(reason,))
+        return dict.fromkeys(runs, unknown)
+    found = {}
+    for run in runs:
+        rows = _rows(trace.where(trace["run"] == run))
+        found[run] = _judgement(checkers.check(rows, order))
+    return found
+
+
+def _rows(trace: DataFrame) -> list[Row]:
+    table = trace.select(*Row.__struct_fields__).toArrow()
+    stamps = table.column("stamp").to_pylist()
+    rows = table.drop_columns(["stamp"]).to_pylist()
+    return [
+        Row(**row, stamp=None if stamp is None else dict(stamp))
+        for row, stamp in zip(rows, stamps, strict=True)
+    ]
+
+
+def _judgement(report: Report) -> Judgement:
+    findings = {finding.checker: finding for finding in report.findings}
+    counts: dict[str, int] = {}
+    for finding in report.findings:
+        for anomaly, count in finding.anomaly_counts.items():
+            counts[anomaly] = counts.get(anomaly, 0) + count
+    violations = [
+        violation
+        for checker in _PREFERRED
+        if checker in findings
+        for violation in findings[checker].violations
+    ]
+    return Judgement(
+        verdict=report.verdict,
+        sentences=tuple(report.sentences()),
+        counts=counts,
+        first=violations[0] if violations else None,
+    )

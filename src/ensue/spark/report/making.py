@@ -1,0 +1,152 @@
+"""Makes a report: measure, judge, gather the diagrams, and put the page together.
+
+A run's diagram is of its first violation if it has one, and of its beginning if not; a span of time or
+an event can be chosen instead. At most `DIAGRAMS_MAX` runs get one, those with a violation first.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from ensue.checkers import ORDERS, Verdict
+from ensue.errors import BadInput
+from ensue.spark.measured import measure
+from ensue.spark.measuring import tables
+from ensue.spark.report.figures import Figures, collect
+from ensue.spark.report.judging import Judgement, judge
+from ensue.spark.report.page import Content, Drawing, render
+from ensue.spark.report.runs import read_runs
+from ensue.spark.report.spacetime import Diagram
+from ensue.spark.report.windows import Span, View, gather
+
+__all__ = ["DIAGRAMS_MAX", "Report", "report"]
+
+DIAGRAMS_MAX = 4
+
+_TITLES = {
+    "total": "two nodes disagree on the order of A and B",
+    "fifo": "A and B came against the order of their publisher",
+    "causal": "an effect came before its cause",
+    "lost": "A was owed and never came",
+    "duplicate": "A came twice",
+    "phantom": "A came, and nobody had published it so",
+    "uninvited": "A came without a subscription to its topic",
+    "void": "A came, and was void",
+}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A report that has been made."""
+
+    html: str
+    figures: Figures
+    judgements: dict[str, Judgement]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict on any run."""
+        return Verdict.worst(judged.verdict for judged in self.judgements.values())
+
+    def write(self, path: str | Path) -> None:
+        """Write the page as a file, whole or not at all."""
+        place = Path(path)
+        unfinished = place.with_name(f".{place.name}.unfinished")
+        try:
+            unfinished.write_text(self.html, encoding="utf-8")
+            unfinished.replace(place)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values, ready for JSON."""
+        found: dict[str, Any] = msgspec.to_builtins(
+            {
+                "verdict": self.verdict,
+                "judgements": self.judgements,
+                "run_count": self.figures.run_count,
+                "tables": self.figures.tables,
+            }
+        )
+        return found
+
+
+def report(
+    spark: SparkSession,
+    source: str | Path,
+    *,
+    order: str = "total",
+    span: Span | None = None,
+    around: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Make a report of a trace, or of the traces below a directory, side by side.
+
+    Every run is judged by `order`. The space-time diagrams are of `span`, or of the time `around` an
+    event, rather than of the first violation. `progress` is told what is being done.
+    """
+    if order not in ORDERS:
+        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
+    if span is not None and around is not None:
+        raise BadInput("a diagram is of a span of time or around an event, not both")
+    progress("reading the trace")
+    trace = read_runs(spark, source)
+    measured = measure(trace).persist()
+    try:
+        progress("measuring")
+        figures = collect(tables(measured))
+        if not figures.runs:
+            raise BadInput(f"{source} holds a trace without rows: there is nothing to report")
+        progress(f"judging {figures.row_count:,} rows by {order} order")
+        judgements = judge(trace, figures.runs, order=order, row_count=figures.row_count)
+        progress("drawing")
+        drawings = _drawings(trace, figures, judgements, span=span, around=around)
+    finally:
+        measured.unpersist()
+    title = Path(source).resolve().name if "://" not in str(source) else str(source)
+    content = Content(
+        title=title, order=order, figures=figures, judgements=judgements, drawings=drawings
+    )
+    return Report(html=render(content), figures=figures, judgements=judgements)
+
+
+def _drawings(
+    trace: DataFrame,
+    figures: Figures,
+    judgements: dict[str, Judgement],
+    *,
+    span: Span | None,
+    around: str | None,
+) -> Sequence[Drawing]:
+    runs = sorted(figures.runs, key=lambda run: judgements[run].first is None)[:DIAGRAMS_MAX]
+    found = [
+        _drawing(trace, figures, judgements[run], View(run=run, span=span, event=around))
+        for run in runs
+    ]
+    if around is not None and all(one.diagram is None for one in found):
+        raise BadInput(f"no run has an event {around!r}")
+    return [one for one in found if around is None or one.diagram is not None]
+
+
+def _drawing(trace: DataFrame, figures: Figures, judged: Judgement, view: View) -> Drawing:
+    because = ""
+    if view.span is not None:
+        title = f"{view.run}: a chosen span of time"
+    elif view.event is not None:
+        title = f"{view.run}: around {view.event}"
+    elif judged.first is not None:
+        view = View(run=view.run, violation=judged.first)
+        told = _TITLES.get(judged.first.anomaly, judged.first.anomaly)
+        title = f"{view.run}: the first violation, {told}"
+        because = f"{judged.first.because}."
+    else:
+        title = f"{view.run}: its first events"
+    begin_ns = (figures.one("totals", view.run) or {}).get("begin_ns")
+    diagram: Diagram | None = None
+    if begin_ns is not None:
+        diagram = gather(trace, view, begin_ns=begin_ns)
+    if diagram is None:
+        because = "Nothing was published or delivered in this span of time."
+    return Drawing(run=view.run, title=title, because=because, diagram=diagram)

@@ -1,0 +1,223 @@
+"""The page: one HTML file that needs nothing else, to be looked at, printed, or sent around.
+
+Its policy forbids the browser to load anything, so that even a hostile name in a trace could not
+make it. There is no script. Colours follow the reader's choice of light or dark.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import msgspec
+
+from ensue.checkers import Verdict
+from ensue.spark.report import charts, spacetime, svg
+from ensue.spark.report.figures import RUNS_MAX, Figures
+from ensue.spark.report.judging import Judgement
+from ensue.spark.report.sections import card, cards
+from ensue.spark.report.spacetime import Diagram
+
+__all__ = ["Content", "Drawing", "render"]
+
+SENTENCES_MAX = 6
+"""Sentences of a verdict that are told."""
+
+_STYLE = Path(__file__).with_name("page.css")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_VERDICTS = {
+    Verdict.VALID: "the order was kept",
+    Verdict.INVALID: "the order was broken",
+    Verdict.UNKNOWN: "can't be told",
+}
+
+
+class Drawing(msgspec.Struct, frozen=True, kw_only=True):
+    """A space-time diagram and what it is about."""
+
+    run: str
+    title: str
+    because: str
+    """A sentence under it; may be empty."""
+    diagram: Diagram | None
+    """None if there is nothing to draw: then the sentence says why."""
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a page shows."""
+
+    title: str
+    order: str
+    """What the runs were judged by."""
+    figures: Figures
+    judgements: dict[str, Judgement]
+    drawings: Sequence[Drawing]
+
+
+def render(content: Content) -> str:
+    """Return the page."""
+    head = svg.element(
+        "head",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        svg.element("title", escape(f"{content.title} - Ensue report")),
+        svg.element("style", _STYLE.read_text(encoding="utf-8")),
+    )
+    main = svg.element(
+        "main",
+        _header(content),
+        _verdicts(content),
+        _drawings(content.drawings),
+        cards(content.figures),
+        _table(content),
+        _footer(),
+    )
+    body = svg.element("body", main)
+    return f"<!DOCTYPE html>\n{svg.element('html', head, body, lang='en')}\n"
+
+
+def _header(content: Content) -> str:
+    figures = content.figures
+    totals = [row for row in figures.tables["totals"] if row["duration_ms"] is not None]
+    events = sum(row["events"] for row in totals)
+    deliveries = sum(row["deliveries"] for row in totals)
+    subscribers = sum(row["subscribers"] for row in totals)
+    longest = max((row["duration_ms"] for row in totals), default=0.0)
+    runs = f"{len(figures.runs)} runs, each up to" if len(figures.runs) > 1 else "One run of"
+    told = (
+        f"{runs} {svg.duration_text(longest)}: {events:,} events, {deliveries:,} deliveries, "
+        f"{subscribers:,} subscribers. Judged by {content.order} order."
+    )
+    if figures.run_count > len(figures.runs):
+        told += f" The trace holds {figures.run_count:,} runs; the first {RUNS_MAX} are shown."
+    return svg.element(
+        "header",
+        svg.element("h1", escape(content.title)),
+        svg.element("p", escape(told), class_="sub"),
+    )
+
+
+def _verdicts(content: Content) -> str:
+    parts = []
+    for run in content.figures.runs:
+        judged = content.judgements[run]
+        first, *others = judged.sentences
+        shown = others[: SENTENCES_MAX - 1]
+        if len(others) > len(shown):
+            shown.append(f"and {len(others) - len(shown):,} more sentences from ensue check")
+        items = svg.element("ul", *(svg.element("li", escape(line)) for line in shown))
+        _, _, checked = first.partition(": ")
+        parts.append(
+            svg.element(
+                "div",
+                svg.element(
+                    "h3",
+                    svg.element("b", escape(judged.verdict)),
+                    escape(f" · {run}: {_VERDICTS[judged.verdict]}"),
+                ),
+                svg.element("p", escape(checked or first), class_="sub"),
+                items if shown else "",
+                class_=f"verdict {judged.verdict}",
+            )
+        )
+    return svg.element("div", *parts, class_="verdicts")
+
+
+def _drawings(drawings: Sequence[Drawing]) -> str:
+    parts = []
+    for number, one in enumerate(drawings):
+        content = [svg.element("h3", escape(one.title))]
+        if one.diagram is None:
+            content.append(charts.empty(one.because))
+        else:
+            picture = spacetime.draw(one.diagram, title=one.title, mark=f"window-{number}")
+            content.append(spacetime.key(one.diagram))
+            content.append(svg.element("div", picture, class_="scroll"))
+            told = one.because
+            if one.diagram.left_out:
+                told += f" {one.diagram.left_out} more nodes are not shown."
+            if told:
+                content.append(svg.element("p", escape(told.strip()), class_="because"))
+        parts.append(svg.element("div", *content, class_="run"))
+    return card(
+        "Who saw what when",
+        "A line for each node, time to the right; an arrow runs from the publication of an event to "
+        "its delivery.",
+        *parts,
+    )
+
+
+def _table(content: Content) -> str:
+    figures = content.figures
+    names = svg.element("tr", "<th></th>", *(svg.element("th", escape(r)) for r in figures.runs))
+    columns = [_figures_of(content, run) for run in figures.runs]
+    labels = list(dict.fromkeys(label for column in columns for label in column))
+    body = [
+        svg.element(
+            "tr",
+            svg.element("th", escape(label), scope="row"),
+            *(svg.element("td", escape(column.get(label, "-"))) for column in columns),
+        )
+        for label in labels
+    ]
+    table = svg.element("table", svg.element("thead", names), svg.element("tbody", *body))
+    return card(
+        "All figures",
+        "A dash stands for what a trace does not tell.",
+        svg.element("div", table, class_="scroll"),
+    )
+
+
+def _figures_of(content: Content, run: str) -> dict[str, str]:
+    """Return the figures of a run by name, without those that it has not."""
+    figures = content.figures
+    totals = figures.one("totals", run)
+    assert totals is not None
+    seconds = (totals["duration_ms"] or 0.0) / 1_000
+    told = {
+        "verdict": str(content.judgements[run].verdict),
+        "order asked for": totals["order"],
+        "events": f"{totals['events']:,}",
+        "deliveries": f"{totals['deliveries']:,}",
+        "subscribers": f"{totals['subscribers']:,}",
+        "publishers": f"{totals['publishers']:,}",
+        "time from first to last": svg.duration_text(totals["duration_ms"] or 0.0),
+    }
+    if seconds:
+        told["events per second"] = svg.count_text(round(totals["events"] / seconds, 1))
+        told["deliveries per second"] = svg.count_text(round(totals["deliveries"] / seconds, 1))
+    latency = figures.one("latency", run)
+    if latency is not None:
+        for name in ("mean", "p50", "p90", "p99", "p999", "max"):
+            label = name.replace("p999", "p99.9")
+            told[f"latency, {label}"] = svg.duration_text(latency[f"{name}_ms"])
+    held = figures.one("hold_back", run)
+    if held is not None:
+        told["held back"] = f"{held['held_count']:,} ({held['held_share']:.1%})"
+        if held["held_count"]:
+            told["held back for, mean"] = svg.duration_text(held["mean_ms"])
+            told["held back for, p99"] = svg.duration_text(held["p99_ms"])
+    stamps = figures.one("stamps", run)
+    if stamps is not None:
+        told["stamp entries, mean"] = f"{stamps['mean_entries']:.1f}"
+        told["stamp entries, max"] = f"{stamps['max_entries']:,}"
+        if stamps["mean_bytes"] is not None:
+            told["stamp bytes, mean"] = f"{stamps['mean_bytes']:.1f}"
+    for row in figures.of("verdicts", run):
+        action = "tagged" if row["action"] == "delivered" else row["action"]
+        told[f"{action} as {row['verdict'] or 'nothing'}"] = f"{row['count']:,}"
+    if totals["crashes"]:
+        told["crashes"] = f"{totals['crashes']:,}"
+    return told
+
+
+def _footer() -> str:
+    return svg.element(
+        "footer",
+        "<p>Latency runs from publication to delivery: by simulated time where the trace has it, and "
+        "otherwise by the clocks of the two nodes, whose difference it then includes. A delivery was "
+        "held back if an event that its node received later was delivered before it. The bytes of a "
+        "stamp are what sending the event took more than the bare event.</p>"
+        "<p>Percentiles are by nearest rank: exact up to 5,000 figures, beyond that with a rank within "
+        "1 / 10,000. Verdicts come from deliveries alone; stamps are not believed.</p>",
+    )

@@ -1,0 +1,285 @@
+"""A space-time diagram: a horizontal line a node, time to the right, an arrow for each delivery.
+
+An arrow runs from the publication of an event to its delivery at a node. Events that matter, such as
+the two that two nodes delivered in opposite orders, have a letter and a colour; the deliveries that
+disagree carry the letter in a disc beside the line, above it for what the node delivered first and
+below for what came next, with its position. Everything else is grey, or coloured by topic if nothing
+matters more than the rest.
+"""
+
+from collections.abc import Iterable
+from html import escape
+from math import hypot
+
+import msgspec
+
+from ensue.spark.report import svg
+
+__all__ = ["Delivery", "Diagram", "Happening", "Publication", "draw", "key"]
+
+WIDTH = 1120.0
+NAME_LENGTH = 20
+ROW = 40.0
+TOP = 34.0
+COLOURS = 8
+TOPICS_COLOURED_MAX = 8
+LETTERS = "AB"
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an event began."""
+
+    event: str
+    topic: str
+    node: str
+    at_ms: float
+    """Since the run began."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an event arrived."""
+
+    event: str
+    topic: str
+    node: str
+    at_ms: float
+    position: int | None
+    """1, 2, 3, … in its subscription, if the trace says."""
+    marked: bool = False
+    """Whether it is one of those that break the order."""
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """Something else at a node: it crashed, restarted or discarded an event that matters."""
+
+    node: str
+    at_ms: float
+    name: str
+    event: str | None = None
+
+
+class Diagram(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be drawn; whatever lies outside of the window is cut off."""
+
+    begin_ms: float
+    end_ms: float
+    publications: tuple[Publication, ...]
+    deliveries: tuple[Delivery, ...]
+    happenings: tuple[Happening, ...] = ()
+    events: tuple[str, ...] = ()
+    """Those that matter, one or two; empty if none does more than others."""
+    absent: tuple[str, ...] = ()
+    """Nodes that were owed the first of them and never got it."""
+    left_out: int = 0
+    """Nodes that there was no room for."""
+
+    def colour(self, event: str, topic: str) -> str:
+        """Return the style of an event: a letter's colour, a topic's, or grey."""
+        if event in self.events:
+            return f"e{self.events.index(event)}"
+        if not self.events and len(self.topics()) <= TOPICS_COLOURED_MAX:
+            return f"c{self.topics().index(topic) % COLOURS}"
+        return "dim"
+
+    def topics(self) -> list[str]:
+        """Return the topics that are seen."""
+        return sorted({one.topic for one in self.publications})
+
+
+def key(diagram: Diagram) -> str:
+    """Return what the colours mean."""
+    if diagram.events:
+        topics = {one.event: one.topic for one in diagram.deliveries}
+        topics.update({one.event: one.topic for one in diagram.publications})
+        chips = [
+            svg.element(
+                "li",
+                svg.element("b", LETTERS[number], class_=f"disc d{number}"),
+                escape(f"{event} (topic {topics.get(event, 'unknown')})"),
+            )
+            for number, event in enumerate(diagram.events)
+        ]
+        chips.append(svg.element("li", svg.element("i", class_="bdim"), "other events"))
+    elif len(diagram.topics()) <= TOPICS_COLOURED_MAX:
+        chips = [
+            svg.element("li", svg.element("i", class_=f"b{number}"), escape(topic))
+            for number, topic in enumerate(diagram.topics())
+        ]
+    else:
+        chips = [svg.element("li", svg.element("i", class_="bdim"), "events of all topics")]
+    return svg.element("ul", *chips, class_="legend")
+
+
+def draw(diagram: Diagram, *, title: str, mark: str) -> str:
+    """Return the picture. `mark` is unique on the page: it names what others must not cut off."""
+    nodes = _nodes(diagram)
+    left = 24 + 7.2 * max((len(svg.shortened(node, NAME_LENGTH)) for node in nodes), default=0)
+    right = WIDTH - 20
+    rows = {node: TOP + ROW * (index + 0.5) for index, node in enumerate(nodes)}
+    bottom = TOP + ROW * len(nodes)
+    across = svg.linear(diagram.begin_ms, diagram.end_ms, left, right)
+    clip = svg.element(
+        "clipPath",
+        svg.element("rect", x=left - 8, y=0, width=right - left + 16, height=bottom + 4),
+        id=mark,
+    )
+    lines = [
+        part
+        for node, y in rows.items()
+        for part in (
+            svg.element("line", x1=left, x2=right, y1=y, y2=y, class_="life"),
+            svg.text(
+                svg.shortened(node, NAME_LENGTH), left - 14, y + 4, anchor="end", class_="node"
+            ),
+        )
+    ]
+    # Grey first, so that what matters lies on top.
+    arrows = [
+        *_arrows(diagram, rows, across, important=False),
+        *_arrows(diagram, rows, across, important=True),
+    ]
+    within = svg.element("g", *arrows, clip_path=f"url(#{mark})")
+    return svg.element(
+        "svg",
+        svg.element("title", escape(title)),
+        clip,
+        *_axis(diagram, across, bottom),
+        *lines,
+        within,
+        *_publications(diagram, rows, across),
+        *_discs(diagram, rows, across),
+        *_happenings(diagram, rows, across, right),
+        viewBox=f"0 0 {WIDTH:g} {bottom + 46:g}",
+        role="img",
+        class_="chart wide",
+    )
+
+
+def _nodes(diagram: Diagram) -> list[str]:
+    """Return the nodes from top to bottom: publishers, then whoever disagrees, then the others."""
+    marked = [one.node for one in diagram.deliveries if one.marked]
+    concerned = [*sorted(set(marked)), *diagram.absent]
+    chosen = [one.node for one in diagram.publications if one.event in diagram.events]
+    publishers = sorted({one.node for one in diagram.publications} - {*concerned, *chosen})
+    others = sorted({one.node for one in diagram.deliveries})
+    happened = sorted({one.node for one in diagram.happenings})
+    return list(dict.fromkeys([*publishers, *chosen, *concerned, *others, *happened]))
+
+
+def _axis(diagram: Diagram, across: svg.Scale, bottom: float) -> Iterable[str]:
+    factor, unit = svg.time_unit(diagram.end_ms)
+    low, high = diagram.begin_ms / factor, diagram.end_ms / factor
+    for value in svg.ticks_linear(low, high, 9):
+        x = across(value * factor)
+        yield svg.element("line", x1=x, x2=x, y1=TOP - 6, y2=bottom, class_="grid")
+        told = f"{value:,.6f}".rstrip("0").rstrip(".")
+        yield svg.text(told, x, bottom + 16, anchor="middle", class_="tick")
+    middle = across((diagram.begin_ms + diagram.end_ms) / 2)
+    yield svg.text(
+        f"time since the run began, {unit}", middle, bottom + 36, anchor="middle", class_="axis"
+    )
+
+
+def _arrows(
+    diagram: Diagram, rows: dict[str, float], across: svg.Scale, *, important: bool
+) -> Iterable[str]:
+    starts = {one.event: one for one in diagram.publications}
+    for one in diagram.deliveries:
+        start = starts.get(one.event)
+        if (one.event in diagram.events) is not important or one.node not in rows:
+            continue
+        x, y = across(one.at_ms), rows[one.node]
+        style = diagram.colour(one.event, one.topic)
+        place = f", its {one.position}." if one.position else ""
+        told = svg.element(
+            "title",
+            escape(f"{one.event} at {one.node}{place} after {svg.duration_text(one.at_ms)}"),
+        )
+        if start is not None and start.node in rows:
+            from_x, from_y = across(start.at_ms), rows[start.node]
+            yield svg.element(
+                "line", told, x1=from_x, y1=from_y, x2=x, y2=y, class_=f"arrow {style}"
+            )
+            yield _head(from_x, from_y, x, y, style, 9.0 if important else 5.0)
+        else:
+            yield svg.element("circle", told, cx=x, cy=y, r=3, class_=f"dot {style}")
+
+
+def _head(from_x: float, from_y: float, x: float, y: float, style: str, size: float) -> str:
+    length = hypot(x - from_x, y - from_y) or 1.0
+    along = ((x - from_x) / length, (y - from_y) / length)
+    back = (x - along[0] * size, y - along[1] * size)
+    aside = (-along[1] * size * 0.38, along[0] * size * 0.38)
+    corners = [(x, y), (back[0] + aside[0], back[1] + aside[1])]
+    corners.append((back[0] - aside[0], back[1] - aside[1]))
+    points = " ".join(f"{px:.1f},{py:.1f}" for px, py in corners)
+    return svg.element("polygon", points=points, class_=f"head {style}")
+
+
+def _publications(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -> Iterable[str]:
+    for one in sorted(diagram.publications, key=lambda one: one.event in diagram.events):
+        if one.node not in rows or not diagram.begin_ms <= one.at_ms <= diagram.end_ms:
+            continue
+        x, y = across(one.at_ms), rows[one.node]
+        told = svg.element("title", escape(f"{one.node} published {one.event}"))
+        style = diagram.colour(one.event, one.topic)
+        if one.event in diagram.events:
+            yield _disc(x, y, diagram.events.index(one.event), told)
+        else:
+            yield svg.element("circle", told, cx=x, cy=y, r=3, class_=f"dot {style}")
+
+
+def _disc(x: float, y: float, number: int, told: str = "") -> str:
+    circle = svg.element("circle", told, cx=x, cy=y, r=9, class_=f"disc e{number}")
+    return circle + svg.text(LETTERS[number], x, y + 4, anchor="middle", class_="letter")
+
+
+def _discs(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -> Iterable[str]:
+    """Put the letter beside each delivery that breaks the order, with its position."""
+    seen: dict[str, int] = {}
+    marked = sorted((one for one in diagram.deliveries if one.marked), key=_when)
+    for one in marked:
+        if one.node not in rows:
+            continue
+        place = seen[one.node] = seen.get(one.node, 0) + 1
+        above = place == 1
+        x, line = across(one.at_ms), rows[one.node]
+        y = line - 15 if above else line + 15
+        number = diagram.events.index(one.event)
+        style = f"lead e{number}"
+        yield svg.element("line", x1=x, x2=x, y1=line, y2=y, class_=style)
+        yield svg.element("circle", cx=x, cy=line, r=3.5, class_=f"dot e{number}")
+        yield _disc(x, y, number)
+        told = _position(one, place)
+        if above:
+            yield svg.text(told, x - 13, y + 4, anchor="end", class_="told halo")
+        else:
+            yield svg.text(told, x + 13, y + 4, class_="told halo")
+
+
+def _when(one: Delivery) -> tuple[float, int]:
+    return one.at_ms, one.position or 0
+
+
+def _position(one: Delivery, place: int) -> str:
+    return f"position {one.position}" if one.position else ("first" if place == 1 else "then")
+
+
+def _happenings(
+    diagram: Diagram, rows: dict[str, float], across: svg.Scale, right: float
+) -> Iterable[str]:
+    for one in diagram.happenings:
+        if one.node not in rows or not diagram.begin_ms <= one.at_ms <= diagram.end_ms:
+            continue
+        x, y = across(one.at_ms), rows[one.node]
+        style = "cross"
+        if one.event in diagram.events:
+            style = f"cross e{diagram.events.index(one.event)}"
+        told = svg.element("title", escape(f"{one.node}: {one.name} {one.event or ''}".strip()))
+        cross = f"M{x - 5:.1f},{y - 5:.1f}L{x + 5:.1f},{y + 5:.1f}M{x - 5:.1f},{y + 5:.1f}"
+        yield svg.element("path", told, d=f"{cross}L{x + 5:.1f},{y - 5:.1f}", class_=style)
+        yield svg.text(one.name, x, y - 9, anchor="middle", class_="told halo")
+    for node in diagram.absent:
+        if node in rows:
+            y = rows[node]
+            yield svg.text("A never delivered", right, y - 7, anchor="end", class_="told halo bad")

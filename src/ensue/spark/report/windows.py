@@ -1,0 +1,221 @@
+"""Gathers what a space-time diagram shows: a few rows of a trace, however large it is.
+
+A *view* says what a diagram is about: a violation, a chosen event, a chosen span of time, or the
+beginning of the run. Each takes a handful of queries, each limited to so many rows; what does not
+fit is left out, farthest from the middle of the window first. Of the nodes those that matter come
+first.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from ensue.checkers import Violation
+from ensue.errors import BadInput
+from ensue.spark.report.spacetime import Delivery, Diagram, Happening, Publication
+
+__all__ = ["Span", "View", "gather"]
+
+EVENTS_MAX = 48
+"""Events of a diagram besides those that matter."""
+BEGINNING_EVENTS = 24
+"""Events of the diagram of a run's beginning."""
+ROWS_MAX = 600
+"""Rows that any of the queries brings."""
+NODES_MAX = 18
+PAD = 0.12
+"""So much of a window's length is shown before and after what it is about."""
+
+_MS_NS = 1_000_000
+_HAPPENINGS = ("crashed", "restarted")
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of time, since the run began."""
+
+    begin_ms: float
+    end_ms: float
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a diagram is about: one of these, or the beginning of the run."""
+
+    run: str
+    violation: Violation | None = None
+    event: str | None = None
+    span: Span | None = None
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """The events that matter, if any."""
+        if self.violation is None:
+            return () if self.event is None else (self.event,)
+        told = (self.violation.first_event, self.violation.second_event)
+        return tuple(dict.fromkeys(event for event in told if event is not None))
+
+
+def gather(trace: DataFrame, view: View, *, begin_ns: int) -> Diagram | None:
+    """Return the diagram of a view; None if the run has nothing in it."""
+    at_ms = ((f.coalesce("true_ns", "at_ns") - f.lit(begin_ns)) / _MS_NS).alias("at_ms")
+    columns = ("node", "action", "event", "topic", "subscription", "position", "verdict")
+    rows = trace.where(f.col("run") == view.run).select("step", *columns, at_ms)
+    matter = _collect(_of_events(rows, view.events, "published", "delivered", "discarded"))
+    if view.event is not None and not matter:
+        return None
+    span = view.span or (_around(view, matter) if view.events else None)
+    published = rows.where("action = 'published' and event is not null")
+    if span is None:
+        context = _collect(published.orderBy("at_ms", "node", "step"), BEGINNING_EVENTS)
+    else:
+        middle = (span.begin_ms + span.end_ms) / 2
+        near = published.where(f.col("at_ms").between(span.begin_ms, span.end_ms)).orderBy(
+            f.abs(f.col("at_ms") - middle), "node", "step"
+        )
+        context = _collect(near, EVENTS_MAX)
+    events = {row["event"] for row in context} | set(view.events)
+    delivered = _collect(_of_events(rows, sorted(events), "delivered"))
+    if not context and not matter:
+        return None
+    if span is None:
+        span = _beginning(context, delivered)
+    happened = rows.where(f.col("action").isin(*_HAPPENINGS)).where(
+        f.col("at_ms").between(span.begin_ms, span.end_ms)
+    )
+    return _diagram(view, span, [*context, *matter], delivered, _collect(happened))
+
+
+def _of_events(rows: DataFrame, events: Sequence[str], *actions: str) -> DataFrame:
+    wanted: Column = f.col("event").isin(*events) if events else f.lit(False)
+    return rows.where(wanted).where(f.col("action").isin(*actions)).orderBy("at_ms", "node", "step")
+
+
+def _collect(rows: DataFrame, most: int = ROWS_MAX) -> list[dict[str, Any]]:
+    return [row.asDict() for row in rows.limit(most).collect()]
+
+
+def _around(view: View, matter: Sequence[dict[str, Any]]) -> Span:
+    """Return the time that a violation or an event takes, with a little around it."""
+    concerned = _concerned(view)
+    times = [
+        row["at_ms"]
+        for row in matter
+        if row["action"] == "published"
+        or not concerned
+        or (row["action"] == "delivered" and _subscriber(row) in concerned)
+    ]
+    if not times:
+        raise BadInput(f"no row of run {view.run} is of {' or '.join(view.events)}")
+    begin, end = min(times), max(times)
+    if begin == end:
+        # It never arrived where it should have: show how it fared elsewhere.
+        end = max(row["at_ms"] for row in matter)
+    pad = max(PAD * (end - begin), 0.000_5)
+    return Span(begin_ms=begin - pad, end_ms=end + pad)
+
+
+def _beginning(context: Sequence[dict[str, Any]], delivered: Sequence[dict[str, Any]]) -> Span:
+    """Return the time that nine of ten deliveries took: the slowest may be out of all proportion."""
+    ends = sorted(row["at_ms"] for row in delivered) or [context[-1]["at_ms"]]
+    begin = min(row["at_ms"] for row in context)
+    end = max(ends[len(ends) * 9 // 10 - (len(ends) > 9)], begin)
+    pad = max(PAD / 4 * (end - begin), 0.000_5)
+    return Span(begin_ms=begin - pad, end_ms=end + pad)
+
+
+def _subscriber(row: dict[str, Any]) -> tuple[str, str]:
+    return row["node"], row["subscription"] or ""
+
+
+def _concerned(view: View) -> set[tuple[str, str]]:
+    if view.violation is None:
+        return set()
+    return {(one.node, one.subscription) for one in view.violation.subscribers}
+
+
+def _diagram(
+    view: View,
+    span: Span,
+    told: Iterable[dict[str, Any]],
+    delivered: Sequence[dict[str, Any]],
+    happened: Sequence[dict[str, Any]],
+) -> Diagram:
+    publications: dict[str, Publication] = {}
+    happenings = [Happening(node=r["node"], at_ms=r["at_ms"], name=r["action"]) for r in happened]
+    for row in told:
+        if row["action"] == "published":
+            publication = Publication(
+                event=row["event"], topic=row["topic"] or "", node=row["node"], at_ms=row["at_ms"]
+            )
+            known = publications.setdefault(row["event"], publication)
+            if publication.at_ms < known.at_ms:
+                publications[row["event"]] = publication
+    deliveries = _deliveries(view, span, delivered)
+    absent: tuple[str, ...] = ()
+    if view.violation is not None and view.violation.anomaly == "lost":
+        absent = view.violation.nodes
+    nodes, left_out = _nodes(view, publications.values(), deliveries, absent)
+    return Diagram(
+        begin_ms=span.begin_ms,
+        end_ms=span.end_ms,
+        publications=tuple(one for one in publications.values() if one.node in nodes),
+        deliveries=tuple(one for one in deliveries if one.node in nodes),
+        happenings=tuple(one for one in happenings if one.node in nodes),
+        events=view.events,
+        absent=absent,
+        left_out=left_out,
+    )
+
+
+def _deliveries(view: View, span: Span, delivered: Sequence[dict[str, Any]]) -> list[Delivery]:
+    concerned = _concerned(view)
+    again = view.violation is not None and view.violation.anomaly == "duplicate"
+    seen: set[tuple[str, str, str]] = set()
+    found = []
+    for row in delivered:
+        subscriber = _subscriber(row)
+        first = (*subscriber, row["event"]) not in seen
+        seen.add((*subscriber, row["event"]))
+        marked = subscriber in concerned and row["event"] in view.events and (first or again)
+        # An arrow that only ends behind the window still shows that the event is under way.
+        if marked or row["event"] in view.events or row["at_ms"] >= span.begin_ms:
+            found.append(
+                Delivery(
+                    event=row["event"],
+                    topic=row["topic"] or "",
+                    node=row["node"],
+                    at_ms=row["at_ms"],
+                    position=row["position"],
+                    marked=marked,
+                )
+            )
+    return found
+
+
+def _nodes(
+    view: View,
+    publications: Iterable[Publication],
+    deliveries: Sequence[Delivery],
+    absent: Sequence[str],
+) -> tuple[set[str], int]:
+    """Choose whose lines are drawn: those that matter, then publishers, then subscribers."""
+    begun = list(publications)
+    chosen = dict.fromkeys(
+        [
+            *(node for node, _ in sorted(_concerned(view))),
+            *absent,
+            *(one.node for one in begun if one.event in view.events),
+            *sorted(one.node for one in deliveries if one.event in view.events),
+            # By turns, so that neither crowds out the other.
+            *_by_turns(sorted({p.node for p in begun}), sorted({d.node for d in deliveries})),
+        ]
+    )
+    return set(list(chosen)[:NODES_MAX]), max(0, len(chosen) - NODES_MAX)
+
+
+def _by_turns(ones: Sequence[str], others: Sequence[str]) -> Iterable[str]:
+    for index in range(max(len(ones), len(others))):
+        yield from ones[index : index + 1]
+        yield from others[index : index + 1]
