@@ -11,6 +11,7 @@ from tests.cli.helpers import Shell
 import ensue.cli
 from ensue import trace
 from ensue.simulation import run
+from ensue.store import open_log
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 
@@ -55,6 +56,29 @@ def test_one_seed_writes_one_trace_and_another_seed_another(
         digests.append(trace.digest(trace.read(tmp_path / name)))
     assert digests[0] == digests[1]
     assert digests[0] != digests[2]
+
+
+def test_a_recorded_run_has_a_trace_and_an_event_log(
+    shell: Shell, small: Path, tmp_path: Path
+) -> None:
+    ended = shell("sim", small, "--record", tmp_path / "run")
+    assert ended.code == 0
+    assert f"ensue check {tmp_path / 'run'} " in ended.stdout
+    published = {row.event for row in trace.read(tmp_path / "run") if row.action == "published"}
+    log = open_log(tmp_path / "run")
+    found = [
+        event
+        for topic, bounds in log.bounds().items()
+        for batch in log.read(topic, *bounds, ["event"])
+        for event in batch.column("event").to_pylist()
+    ]
+    assert len(found) == len(published)
+    assert set(found) == published
+    again = shell("sim", small, "--record", tmp_path / "run")
+    assert again.code == 2
+    assert "--record" in again.stderr
+    both = shell("sim", small, "--record", tmp_path / "a", "--trace", tmp_path / "b")
+    assert both.code == 2
 
 
 def test_json_is_one_object_with_figures_and_the_report(shell: Shell, small: Path) -> None:

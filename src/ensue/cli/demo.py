@@ -44,7 +44,7 @@ def demo(
     ] = 12.0,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Where to write the traces; by default a new folder below runs/."),
+        typer.Option(help="Where to record both runs; by default a new folder below runs/."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides who publishes what, and the jitter.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -54,7 +54,7 @@ def demo(
     Eight services publish on eight topics, eight others listen to four topics each, over a
     notification service that takes up to 60 ms for each notification. Without order, services
     see the same events in opposite orders; with total order none do. Both halves run for real, in
-    this process, and both write a trace that you can check again.
+    this process, and both are recorded: a trace that you can check again, and the event log.
 
     Example: [bold]ensue demo --seconds 5[/bold]
     """
@@ -169,7 +169,7 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
         output.print_witnesses(total.report, every=False, more=f"every one: {again} --all")
     output.print_lines(
         [
-            f"The traces lie in {unordered.trace} and {total.trace}.",
+            f"The recorded runs lie in {unordered.trace} and {total.trace}.",
             f"Check them yourself: {again}",
             f"                     {ensue} check {unordered.trace} --order total",
         ]

@@ -2,7 +2,7 @@
 
 Every publisher and every subscriber is a client of its own on one in-process hub. Notifications take
 up to `jitter_ms`, each its own time, so they overtake each other. The same workload runs once with
-no order and once with total order; both write a trace, and everything shown is read from it.
+no order and once with total order; both are recorded, and everything shown is read from the trace.
 """
 
 import asyncio
@@ -52,11 +52,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     workload: Workload,
     order: ensue.Order | None,
-    trace: str,
+    record: str,
     progress: Callable[[float, int, int], None],
 ) -> None:
     """Run the workload once; `progress` is told the share done, and events and deliveries so far."""
-    asyncio.run(_Demo(workload, order, trace, progress).run())
+    asyncio.run(_Demo(workload, order, record, progress).run())
 
 
 def _services(names: tuple[str, ...], count: int) -> list[str]:
@@ -70,12 +70,12 @@ class _Demo:
         self,
         workload: Workload,
         order: ensue.Order | None,
-        trace: str,
+        record: str,
         progress: Callable[[float, int, int], None],
     ) -> None:
         self._workload = workload
         self._order = order
-        self._trace = trace
+        self._record = record
         self._progress = progress
         self._published: dict[str, int] = dict.fromkeys(TOPICS, 0)
         self._delivered = 0
@@ -83,17 +83,17 @@ class _Demo:
         """How many deliveries there have to be; known once everything is published."""
         self._all_here = asyncio.Event()
 
-    def _connect(self, name: str, *, trace: str | None = None) -> ensue.Bus:
+    def _connect(self, name: str, *, record: str | None = None) -> ensue.Bus:
         load = self._workload
         url = f"memory://demo?nodes={load.nodes}&jitter_ms={load.jitter_ms}&seed={load.seed}"
-        return ensue.connect(url, order=self._order, name=name, trace=trace)
+        return ensue.connect(url, order=self._order, name=name, record=record)
 
     async def run(self) -> None:
         load = self._workload
         random = Random(load.seed)  # noqa: S311 - a workload is no secret
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
-            await enter(self._connect("demo", trace=self._trace))
+            await enter(self._connect("demo", record=self._record))
             subscriptions = []
             for name in _services(SUBSCRIBERS, load.subscribers):
                 bus = await enter(self._connect(name))

@@ -50,6 +50,14 @@ def sim(
     *,
     seed: Seed = 1,
     trace: TraceOption = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Record the run here: its trace and the event log. Events have their payload "
+            "only if the scenario's notification service keeps a log.",
+        ),
+    ] = None,
     frames: Annotated[
         bool,
         typer.Option(
@@ -66,20 +74,30 @@ def sim(
     Example: [bold]ensue sim examples/scenarios/two-desks.toml --seed 7 --trace runs/seven[/bold]
     """
     scenario = scenario_file.load(file)
+    if trace is not None and record is not None:
+        raise BadInput("--record: a recorded run has its trace; leave --trace out")
     _check_free(trace)
+    _check_free(record, "--record")
     try:
-        outcome = run.play(scenario, seed, encode=True, peer_frames=frames)
+        outcome = run.play(
+            scenario, seed, encode=True, peer_frames=frames, keep_events=record is not None
+        )
     except EnsueError:
         raise
     except Exception as error:  # noqa: BLE001 - a bug that this scenario found is its result
         return _print_raised(error, scenario.name, seed, json=json)
-    written = None if trace is None else traces.write(outcome.rows, trace)
+    place = trace
+    if record is not None:
+        place = record / "trace"
+        _write_log(outcome, record / "log")
+    written = None if place is None else traces.write(outcome.rows, place)
     if json:
         output.print_json(_as_json(outcome, written))
     else:
         _print_outcome(outcome)
-        if written is not None and trace is not None:
-            output.print_lines([f"trace: {written}", _check_line(trace, scenario, outcome)])
+        if written is not None and place is not None:
+            checked = _check_line(record or place, scenario, outcome)
+            output.print_lines([f"trace: {written}", checked])
     return _exit_code(outcome)
 
 
@@ -311,14 +329,24 @@ def _check_spark(spark: str | None, jobs: int | None, out: Path | None) -> None:
         raise BadInput("--out: only a search on Spark keeps its outcomes; add --spark 'local[*]'")
 
 
-def _check_free(directory: Path | None) -> None:
+def _write_log(outcome: Outcome, directory: Path) -> None:
+    """Write the events of a run, as far as its notification service holds them."""
+    from ensue.store import LogSink  # noqa: PLC0415 - loads much that other commands don't need
+
+    sink = LogSink(directory)
+    for slot, event in outcome.events:
+        sink.accept(event, slot)
+    sink.close()
+
+
+def _check_free(directory: Path | None, option: str = "--trace") -> None:
     """Refuse a directory that can't take a trace before the run, not after it."""
     if directory is None:
         return
     if directory.exists() and not directory.is_dir():
-        raise BadInput(f"--trace: {directory} is a file; name a directory")
+        raise BadInput(f"{option}: {directory} is a file; name a directory")
     if directory.is_dir() and any(directory.iterdir()):
-        raise BadInput(f"--trace: {directory} is not empty; name a new directory")
+        raise BadInput(f"{option}: {directory} is not empty; name a new directory")
 
 
 def _print_outcome(outcome: Outcome) -> None:

@@ -25,7 +25,14 @@ from ensue.client.checks import (
 )
 from ensue.client.futures import fail
 from ensue.client.subscription import Subscription
-from ensue.errors import BadInput, EventRefused, EventVoided, LocalProtocolError, UnsupportedOrder
+from ensue.errors import (
+    BadInput,
+    ConfigurationError,
+    EventRefused,
+    EventVoided,
+    LocalProtocolError,
+    UnsupportedOrder,
+)
 from ensue.event import Event
 from ensue.order import Order, Total
 from ensue.protocols.core import Outcome, Settle
@@ -59,13 +66,15 @@ def connect(
     order: Order | None = Total(),  # noqa: B008 - a frozen value
     name: str | None = None,
     trace: str | None = None,
+    record: str | None = None,
 ) -> "Bus":
     """Return a bus, to be entered with `async with`.
 
     `url` names a transport: `memory://`, or `memory://NAME` for a hub that several buses share.
     `order` is what events are published for, and what subscriptions get unless they say
     otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
-    to write the trace to, with `pip install 'ensue[trace]'`.
+    to write the trace to, with `pip install 'ensue[trace]'`; `record` is one to write the whole run
+    to instead: the trace to `trace` in it, and every event to the event log `log`.
     """
     if not isinstance(url, str):
         raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
@@ -76,19 +85,28 @@ def connect(
     if name is not None:
         check_name(name)
     check_order(order, options.capabilities, "memory://")
-    return Bus(options, order=order, name=name, trace=trace)
+    if trace is not None and record is not None:
+        raise ConfigurationError("a recorded run has its trace: give record or trace, not both")
+    return Bus(options, order=order, name=name, trace=trace, record=record)
 
 
 class Bus:
     """A connection. Made by `connect`."""
 
     def __init__(
-        self, options: MemoryOptions, *, order: Order | None, name: str | None, trace: str | None
+        self,
+        options: MemoryOptions,
+        *,
+        order: Order | None,
+        name: str | None,
+        trace: str | None,
+        record: str | None,
     ) -> None:
         self.order = order
         self._options = options
         self._wanted_name = name
         self._trace = trace
+        self._record = record
         self._hub: Hub | None = None
         self._name = ""
         self._driver: Driver[Publisher | UnorderedPublisher] | None = None
@@ -107,7 +125,9 @@ class Bus:
         if self._hub is not None:
             raise LocalProtocolError("a bus is entered once")
         run = self._wanted_name or "ensue"
-        hub = join_hub(self._options, order=self.order, trace=self._trace, run=run)
+        hub = join_hub(
+            self._options, order=self.order, trace=self._trace, record=self._record, run=run
+        )
         try:
             self._driver = self._drive(hub)
         except BaseException:

@@ -23,7 +23,7 @@ There, a publisher paused for longer than its lease between looking at its clock
 be seen by some subscribers and not by others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -211,6 +211,12 @@ class TopicLog:
     def ends(self) -> dict[str, int]:
         """Return the last slot taken of each topic."""
         return {topic: log.next - 1 for topic, log in self._topics.items()}
+
+    def contents(self) -> Iterator[tuple[int, Event]]:
+        """Yield each event that is kept, with its slot; without a log its payload is not."""
+        for log in self._topics.values():
+            for slot in sorted(log.events):
+                yield slot, log.events[slot]
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the answers."""

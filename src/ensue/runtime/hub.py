@@ -7,12 +7,13 @@ stamp would take a slot that the sequencer is about to give away.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
-from ensue.errors import ConfigurationError, LocalProtocolError
+from ensue.errors import BadInput, ConfigurationError, LocalProtocolError
 from ensue.order import Order, Total
 from ensue.protocols import ens
 from ensue.protocols.core import Frame, Node
@@ -26,6 +27,9 @@ from ensue.runtime.sink import ParquetSink
 from ensue.transports import MemoryOptions, MemoryTransport
 from ensue.transports.memory import ENS
 from ensue.wire import Codec
+
+if TYPE_CHECKING:
+    from ensue.store import LogSink
 
 __all__ = ["Hub", "Slow"]
 
@@ -50,16 +54,24 @@ class Slow:
 
 
 class Hub:
-    """One transport, its chain, its trace, and the subscriptions that can't keep up."""
+    """One transport, its chain, what it is recorded to, and the subscriptions that can't keep up."""
 
     def __init__(
-        self, options: MemoryOptions, *, order: Order | None, trace: str | None, run: str
+        self,
+        options: MemoryOptions,
+        *,
+        order: Order | None,
+        trace: str | None,
+        record: str | None,
+        run: str,
     ) -> None:
         self.options = options
         self.order = order
-        self.transport = MemoryTransport(options)
+        self.sink, self.log = _witnesses(trace, record)
+        self.transport = MemoryTransport(
+            options, on_accepted=None if self.log is None else self.log.accept
+        )
         self.clock = self.transport.clock
-        self.sink = None if trace is None else ParquetSink(trace)
         order_name = "none" if order is None else order.name
         self.recorder = None if self.sink is None else Recorder(run, order_name, sink=self.sink)
         self.placement = Placement([f"node-{index}" for index in range(1, options.nodes + 1)])
@@ -122,13 +134,15 @@ class Hub:
         self._retired = [each for each in (*self._retired, driver) if not each.closed]
 
     def close(self) -> None:
-        """Take the chain down and finish the trace."""
+        """Take the chain down, and finish the trace and the event log."""
         for retired in self._retired:
             retired.close()
         for driver in self._chain:
             driver.close()
         if self.sink is not None:
             self.sink.close()
+        if self.log is not None:
+            self.log.close()
 
     def _drive(self, name: str) -> Driver[SequencerNode]:
         node = SequencerNode(
@@ -141,6 +155,27 @@ class Hub:
             recorder=self.recorder,
             size_of=self.size_of,
         )
+
+
+def _witnesses(
+    trace: str | None, record: str | None
+) -> "tuple[ParquetSink | None, LogSink | None]":
+    """Open where the trace goes, and the events if all of the run is to be recorded."""
+    if record is None:
+        return (None if trace is None else ParquetSink(trace)), None
+    if not isinstance(record, str | Path):
+        raise BadInput(f"a run is recorded to a path, not {type(record).__name__}")
+    if Path(record).is_dir() and any(Path(record).iterdir()):
+        raise BadInput(f"{record} is not empty; a run is recorded to a directory of its own")
+    from ensue.store import LogSink  # noqa: PLC0415 - an extra
+
+    # The trace first: if the log can't be opened, closing the empty trace leaves nothing behind.
+    sink = ParquetSink(Path(record) / "trace")
+    try:
+        return sink, LogSink(Path(record) / "log")
+    except BaseException:
+        sink.close()
+        raise
 
 
 Registry = WeakValueDictionary[str, "Hub"]
@@ -161,21 +196,29 @@ def _differences(hub: Hub, options: MemoryOptions, order: Order | None) -> Itera
         yield f"the hub's order is {hub.order}"
 
 
-def join_hub(options: MemoryOptions, *, order: Order | None, trace: str | None, run: str) -> Hub:
+def join_hub(
+    options: MemoryOptions,
+    *,
+    order: Order | None,
+    trace: str | None,
+    record: str | None = None,
+    run: str,
+) -> Hub:
     """Return the hub that a URL names, made on first use."""
     hubs = shared_hubs()
     hub = hubs.get(options.hub) if options.hub else None
     if hub is None:
-        hub = Hub(options, order=order, trace=trace, run=run)
+        hub = Hub(options, order=order, trace=trace, record=record, run=run)
         if options.hub:
             hub.registry = hubs
             hubs[options.hub] = hub
     else:
         for difference in _differences(hub, options, order):
             raise ConfigurationError(f"memory://{options.hub} is in use, and {difference}")
-        if trace is not None:
+        if trace is not None or record is not None:
             raise ConfigurationError(
-                f"memory://{options.hub} is in use: only the first to connect may ask for a trace"
+                f"memory://{options.hub} is in use: only the first to connect may ask for a trace "
+                "or a record"
             )
     hub.users += 1
     return hub

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ensue.checkers import Report, Verdict, check
+from ensue.event import Event
 from ensue.protocols.core import Node
 from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
@@ -46,6 +47,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     healed_ns: int
     """How long after healing the run took to come to rest."""
     rows: list[Row]
+    events: list[tuple[int, Event]]
+    """What the notification service holds at the end, each with its slot in its topic, if asked for.
+    A service without a log keeps no payloads."""
 
     @property
     def valid(self) -> bool:
@@ -66,11 +70,12 @@ def play(
     *,
     encode: bool | None = None,
     peer_frames: bool = False,
+    keep_events: bool = False,
     roles: Roles | None = None,
 ) -> Outcome:
     """Run a scenario with a seed to its end and judge it.
 
-    `encode` overrides what the scenario says.
+    `encode` overrides what the scenario says. `keep_events` asks for the events as well.
     """
     if encode is None:
         encode = scenario.encode
@@ -102,7 +107,16 @@ def play(
         simulated_ns=world.now_ns,
         healed_ns=world.now_ns - scenario.duration_ns,
         rows=rows,
+        events=list(_accepted(deployment)) if keep_events else [],
     )
+
+
+def _accepted(deployment: Deployment) -> Iterator[tuple[int, Event]]:
+    """Yield what the nodes of the notification service hold."""
+    for name in deployment.world.names():
+        node = deployment.world.node(name)
+        if isinstance(node, TopicLog):
+            yield from node.contents()
 
 
 def _promises_causality(scenario: Scenario) -> bool:

@@ -181,6 +181,10 @@ class Layout:
             unfinished.unlink()
         sync_folder(self.commits)
 
+    def checkpoint_due(self, number: int) -> bool:
+        """Tell whether a checkpoint follows a commit."""
+        return (number + 1) % CHECKPOINT_EVERY == 0
+
     def write_checkpoint(self, state: State) -> None:
         """Write the whole state, and drop the commits that the checkpoint before this one holds."""
         path = self.checkpoints / f"{state.number:020}.json"

@@ -39,7 +39,7 @@ _log = logging.getLogger("ensue")
 class _Waiting:
     """What a topic waits for."""
 
-    __slots__ = ("entries", "events", "next")
+    __slots__ = ("entries", "events", "gaps", "next")
 
     def __init__(self) -> None:
         self.next = 1
@@ -47,6 +47,8 @@ class _Waiting:
         self.events: dict[int, Event] = {}
         self.entries: dict[str, int] = {}
         """The whole stamp of the last event."""
+        self.gaps: list[range] = []
+        """Slots that were given up."""
 
 
 class LogSink:
@@ -92,6 +94,8 @@ class LogSink:
             topic.events.setdefault(slot, event)
             if len(topic.events) > WAITING_MAX:
                 self._give_up(topic)
+        elif any(slot in gap for gap in topic.gaps):
+            self.dropped += 1
         if len(self._rows) >= ROWS_MAX or time.monotonic() - self._flushed_at >= self._flush_s:
             self._flush()
 
@@ -109,6 +113,8 @@ class LogSink:
 
     def _give_up(self, topic: _Waiting) -> None:
         for slot in sorted(topic.events):
+            if slot > topic.next:
+                topic.gaps.append(range(topic.next, slot))
             self._add(topic, topic.events[slot], slot)
         topic.events = {}
 

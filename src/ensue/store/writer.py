@@ -23,7 +23,6 @@ from pyarrow import ipc
 
 from ensue.errors import BadInput, LocalProtocolError
 from ensue.store.layout import (
-    CHECKPOINT_EVERY,
     Commit,
     Layout,
     Lock,
@@ -117,13 +116,13 @@ class LogWriter:
         segments: list[Segment] = []
         published: dict[str, dict[str, int]] = {}
         # From here on files may be left that no commit names; the next writer looks for them.
-        self._clean = False
+        clean, self._clean = self._clean, False
         for topic, part in _by_topic(table):
             segments.extend(self._write_topic(topic, part))
             for publisher, number in _highest(part):
                 published.setdefault(publisher, {})[topic] = number
         self._commit(segments=segments, token=token, published=published)
-        self._clean = True
+        self._clean = clean
         return True
 
     def trim(self, topic: str, before: int) -> int:
@@ -136,10 +135,10 @@ class LogWriter:
         if not dropped:
             return known.first
         left = known.segments[len(dropped) :]
-        self._clean = False
+        clean, self._clean = self._clean, False
         self._commit(trims={topic: left[0].first if left else known.next})
         self._discard(dropped)
-        self._clean = True
+        self._clean = clean
         return known.first
 
     def _check_open(self) -> None:
@@ -224,7 +223,7 @@ class LogWriter:
             self._closed = True
             raise
         self._state.apply(commit)
-        if (commit.number + 1) % CHECKPOINT_EVERY == 0:
+        if self._layout.checkpoint_due(commit.number):
             try:
                 self._layout.write_checkpoint(self._state)
             except OSError as error:

@@ -19,6 +19,7 @@ Limit: a hub hands over `BURST_MAX` frames before it lets other tasks run.
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,8 +27,9 @@ import msgspec
 
 from ensue.clock import Clock, SystemClock
 from ensue.errors import BadInput
+from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Send
-from ensue.protocols.ens import EnsConfig, Notify, TopicLog, request_for
+from ensue.protocols.ens import Accepted, EnsConfig, Notify, Put, TopicLog, request_for
 from ensue.transports.base import Capabilities, Receiver
 
 __all__ = ["ENS", "MemoryOptions", "MemoryTransport"]
@@ -117,8 +119,16 @@ class MemoryTransport:
 
     name = "memory://"
 
-    def __init__(self, options: MemoryOptions, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        options: MemoryOptions,
+        *,
+        clock: Clock | None = None,
+        on_accepted: Callable[[Event, int], None] | None = None,
+    ) -> None:
         self.options = options
+        self._on_accepted = on_accepted
+        """Told each event with its slot when the ENS has it; again if it is put again."""
         self.clock = clock or SystemClock()
         self.capabilities = options.capabilities
         self._random = Random(options.seed)  # noqa: S311 - jitter is no secret
@@ -186,6 +196,9 @@ class MemoryTransport:
                 self._notify(effect.peer, answer)
             else:
                 self._queue.append((ENS, effect.peer, answer))
+                if self._on_accepted is not None and isinstance(answer, Accepted):
+                    assert isinstance(frame, Put)
+                    self._on_accepted(frame.event, answer.slot)
 
     def _notify(self, peer: str, frame: Notify) -> None:
         if self.options.loss and self._random.random() < self.options.loss:

@@ -1,0 +1,168 @@
+"""A run writes its events into a log: in slot order, with whole stamps, and never at its own cost."""
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+
+import pytest
+from tests.store.helpers import everything, numbers
+
+import ensue
+from ensue import trace
+from ensue.errors import BadInput, ConfigurationError
+from ensue.event import Event, Stamp
+from ensue.simulation import run, scenario_file
+from ensue.store import LogSink, LogWriter, recording
+
+ROOT = Path(__file__).parents[2]
+
+
+def event(topic: str, slot: int, *, void: bool = False, **entries: int) -> Event:
+    """Make an event whose stamp says only what changed, unless it says `whole`."""
+    whole = bool(entries.pop("whole", 0))
+    stamp = Stamp({topic: slot, **entries}, whole)
+    return Event(
+        topic=topic, payload=b"x", publisher="p", publisher_seq=slot, stamp=stamp, void=void
+    )
+
+
+def test_events_in_any_order_are_written_in_slot_order_with_whole_stamps(tmp_path: Path) -> None:
+    events = [
+        event("a", 1, whole=1),
+        event("a", 2, b=3),
+        event("a", 3),
+        event("a", 4, c=1, void=True),
+        event("a", 5, b=4),
+        event("a", 6, whole=1, b=5),
+    ]
+    random.Random(1).shuffle(events)
+    sink = LogSink(tmp_path / "log")
+    for each in [*events, *events]:
+        sink.accept(each, each.slot or 0)
+    sink.close()
+    found = everything(tmp_path / "log")["a"]
+    assert [each["offset"] for each in found] == [0, 1, 2, 3, 4, 5]
+    assert [dict(each["stamp"]) for each in found] == [
+        {"a": 1},
+        {"a": 2, "b": 3},
+        {"a": 3, "b": 3},
+        {"a": 4, "b": 3, "c": 1},
+        {"a": 5, "b": 4, "c": 1},
+        {"a": 6, "b": 5},
+    ]
+    assert [each["value"] for each in found] == [b"x", b"x", b"x", None, b"x", b"x"]
+    assert sink.dropped == 0
+
+
+def test_what_waits_behind_a_gap_at_the_end_keeps_its_offset(tmp_path: Path) -> None:
+    sink = LogSink(tmp_path / "log")
+    for slot in (1, 5, 3):
+        sink.accept(event("a", slot), slot)
+    sink.close()
+    assert [each["offset"] for each in everything(tmp_path / "log")["a"]] == [0, 2, 4]
+
+
+def test_waiting_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "WAITING_MAX", 3)
+    sink = LogSink(tmp_path / "log")
+    for slot in (2, 3, 4, 5, 1, 6):
+        sink.accept(event("a", slot), slot)
+    sink.close()
+    assert numbers(tmp_path / "log") == {"a": [2, 3, 4, 5, 6]}
+    assert sink.dropped == 1
+
+
+def test_rows_are_committed_by_number_and_by_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "ROWS_MAX", 2)
+    sink = LogSink(tmp_path / "log", flush_s=1000)
+    for slot in range(1, 4):
+        sink.accept(event("a", slot), slot)
+    assert numbers(tmp_path / "log") == {"a": [1, 2]}
+    sink.close()
+    sink = LogSink(tmp_path / "other", flush_s=0)
+    sink.accept(event("a", 1), 1)
+    assert numbers(tmp_path / "other") == {"a": [1]}
+    sink.close()
+
+
+def test_a_disk_that_fails_costs_rows_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    sink = LogSink(tmp_path / "log", flush_s=0)
+    sink.accept(event("a", 1), 1)
+    monkeypatch.setattr(LogWriter, "append", full)
+    with caplog.at_level(logging.WARNING, "ensue"):
+        for slot in (2, 3, 4):
+            sink.accept(event("a", slot), slot)
+        sink.close()
+    assert sink.dropped == 3
+    assert "No space left on device" in caplog.text
+    assert "lacks 3 events" in caplog.text
+    monkeypatch.undo()
+    assert numbers(tmp_path / "log") == {"a": [1]}
+
+
+async def shop(url: str, record: Path, order: ensue.Order | None) -> list[ensue.Event]:
+    connected = ensue.connect(url, order=order, record=str(record))
+    async with connected as bus, bus.subscribe("a", "b"), bus.subscribe("b", "c"):
+        jobs = [
+            bus.publish("abc"[number % 3], bytes([number]), key=b"k", headers={"n": "1"})
+            for number in range(60)
+        ]
+        return list(await asyncio.gather(*jobs))
+
+
+def test_a_recorded_run_has_its_trace_and_its_events(tmp_path: Path) -> None:
+    published = asyncio.run(shop("memory://?nodes=3&jitter_ms=3", tmp_path / "r", ensue.Total()))
+    found = everything(tmp_path / "r")
+    for topic in "abc":
+        by_slot = {each.slot: each for each in published if each.topic == topic}
+        assert [each["offset"] for each in found[topic]] == list(range(20))
+        for each in found[topic]:
+            mine = by_slot[each["offset"] + 1]
+            assert (each["event"], each["value"]) == (mine.id, mine.payload)
+            assert (each["key"], dict(each["headers"])) == (b"k", {"n": "1"})
+            assert dict(each["stamp"])[topic] == each["offset"] + 1
+    # One order over the topics of a subscription: 1, 2, 3, … without a gap.
+    sums = [sum(dict(e["stamp"]).get(u, 0) for u in "ab") for t in "ab" for e in found[t]]
+    assert sorted(sums) == list(range(1, 41))
+    assert {row.action for row in trace.read(tmp_path / "r")} >= {"published", "delivered"}
+
+
+def test_without_an_order_events_come_as_they_are_accepted(tmp_path: Path) -> None:
+    asyncio.run(shop("memory://", tmp_path / "r", None))
+    for found in everything(tmp_path / "r").values():
+        assert [each["offset"] for each in found] == list(range(20))
+        assert [each["stamp"] for each in found] == [None] * 20
+
+
+def test_a_run_is_recorded_to_a_directory_of_its_own(tmp_path: Path) -> None:
+    async def enter(**options: str) -> None:
+        async with ensue.connect("memory://", **options):  # type: ignore[arg-type]
+            pass
+
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").write_text("")
+    with pytest.raises(BadInput, match="not empty"):
+        asyncio.run(enter(record=str(tmp_path / "used")))
+    with pytest.raises(ConfigurationError, match="not both"):
+        asyncio.run(enter(record=str(tmp_path / "x"), trace=str(tmp_path / "y")))
+
+
+def test_a_simulated_run_can_be_recorded(tmp_path: Path) -> None:
+    scenario = scenario_file.load(ROOT / "examples" / "scenarios" / "two-desks.toml")
+    outcome = run.play(scenario, 7, keep_events=True)
+    assert run.play(scenario, 7).events == []
+    sink = LogSink(tmp_path / "log")
+    for slot, each in outcome.events:
+        sink.accept(each, slot)
+    sink.close()
+    published = {each.event for each in outcome.rows if each.action == "published"}
+    found = [each for rows in everything(tmp_path / "log").values() for each in rows]
+    assert {each["event"] for each in found} == published
