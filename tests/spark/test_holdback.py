@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached
+from ensue.errors import ConfigurationError, LimitReached
 from ensue.spark import holdback, parts
+from ensue.spark.conditions import SparkFault
 from ensue.spark.holdback import Limits, TotalHoldBack
 
-SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string()),
-        pa.field("event", pa.string()),
-        pa.field("value", pa.binary()),
-        pa.field("stamp", pa.map_(pa.string(), pa.int64())),
-        pa.field("published_at", pa.timestamp("us", tz="UTC")),
-        pa.field("offset", pa.int64()),
-        pa.field("position", pa.int64()),
-    ]
-)
+FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("event", pa.string()),
+    pa.field("value", pa.binary()),
+    pa.field("stamp", pa.map_(pa.string(), pa.int64())),
+    pa.field("published_at", pa.timestamp("us", tz="UTC")),
+    pa.field("offset", pa.int64()),
+    pa.field("position", pa.int64()),
+]
+SCHEMA = pa.schema(FIELDS)
 Row = dict[str, Any]
 Left = tuple[int, str, str]
 """Position, event and verdict."""
@@ -222,15 +222,15 @@ def test_within_a_micro_batch_more_than_held_max_may_wait() -> None:
 def test_two_events_at_one_position_raise_naming_both() -> None:
     rows = [row(2), row(2, event="q/u/1")]
     for micro_batch in ([rows], [rows[:1], rows[1:]]):
-        with pytest.raises(BadInput, match=r"position 2: 'p/t/2' and 'q/u/1'"):
+        with pytest.raises(SparkFault, match=r"position 2: 'p/t/2' and 'q/u/1'"):
             run([micro_batch], Limits(held_max=9))
-    with pytest.raises(BadInput, match=r"position 2: 'p/t/2' and 'q/u/1'"):
+    with pytest.raises(SparkFault, match=r"position 2: 'p/t/2' and 'q/u/1'"):
         run([[rows[:1]], [rows[1:]]], Limits(held_max=9))
 
 
 def test_an_event_whose_position_was_taken_by_one_that_left_is_no_repetition() -> None:
     other = {**row(1, event="q/u/0"), "topic": "u", "offset": 0}
-    with pytest.raises(BadInput, match=r"position 1: 'q/u/0' came after another"):
+    with pytest.raises(SparkFault, match=r"position 1: 'q/u/0' came after another"):
         run([[[row(1)]], [[other]]], Limits(held_max=9))
 
 

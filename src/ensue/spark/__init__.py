@@ -12,7 +12,9 @@ if find_spec("pyspark") is None:
 
 from ensue.spark.campaigns import campaign
 from ensue.spark.measuring import metrics, write_metrics
+from ensue.spark.missing import gaps
+from ensue.spark.ordering import order
 from ensue.spark.sessions import session
 from ensue.spark.traces import read_trace
 
-__all__ = ["campaign", "metrics", "read_trace", "session", "write_metrics"]
+__all__ = ["campaign", "gaps", "metrics", "order", "read_trace", "session", "write_metrics"]

@@ -41,7 +41,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached
+from ensue.errors import ConfigurationError, LimitReached
+from ensue.spark.conditions import SparkFault
 from ensue.spark.parts import (
     GivenUp,
     Mask,
@@ -214,7 +215,7 @@ class TotalHoldBack:
         if limits.time_to_live_us is None:
             if count > limits.held_max:
                 raise LimitReached(
-                    f"{count:,} events wait for position {self._state.next:,}, which has not come; "
+                    f"[HELD_MAX_REACHED] {count:,} events wait for position {self._state.next:,}, which has not come; "
                     f"held_max is {limits.held_max:,}. Raise it, or set a time_to_live after which "
                     "a gap is given up and reported",
                     limit="held_max",
@@ -270,10 +271,11 @@ class TotalHoldBack:
             *(column.to_pylist() for column in repeated.columns), strict=True
         ):
             if offset >= self._state.offsets.get(topic, 0):
-                raise BadInput(
+                raise SparkFault(
+                    "POSITION_CONFLICT",
                     f"two events at position {position:,}: {event!r} came after another one of that "
                     "position had left. The topics are not mutually ordered: order only topics "
-                    "that somebody subscribes together"
+                    "that somebody subscribes together",
                 )
         late = part.where(known)
         for position in late.positions:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ensue.errors import BadInput
+from ensue.spark.conditions import SparkFault
 
 __all__ = [
     "GivenUp",
@@ -176,10 +176,11 @@ def without_repetitions(parts: Sequence[Part]) -> list[Part]:
     seconds = events.take(order[again + 1]).to_pylist()
     for at, first, second in zip(again, firsts, seconds, strict=True):
         if first != second:
-            raise BadInput(
+            raise SparkFault(
+                "POSITION_CONFLICT",
                 f"two events at position {positions[order[at]]:,}: {first!r} and {second!r}. The "
                 "topics are not mutually ordered: order only topics that somebody subscribes "
-                "together"
+                "together",
             )
     kept = np.ones(len(positions), dtype=np.bool_)
     kept[order[again + 1]] = False

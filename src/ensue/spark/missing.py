@@ -1,0 +1,79 @@
+"""`gaps`: which positions of an ordered log are missing, or taken more than once.
+
+Positions are cut into buckets of equal width. Within a bucket each position is compared with the
+one before it; between buckets only their ends are, one row each. So no task sees more than a bucket
+of rows but for the one that compares the ends, of which there is one for every 65,536 positions.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from ensue.errors import BadInput
+
+__all__ = ["gaps"]
+
+BUCKET_BITS = 16
+"""A bucket has two to the power of this positions."""
+EVENTS_MAX = 10
+"""Events named of those at one position."""
+
+
+def gaps(ordered: DataFrame) -> DataFrame:
+    """Return what is wrong with the positions of a batch: (kind, first, last, count, events).
+
+    One row for each range of positions that are `missing` before the highest one, `count` of them;
+    and one for each position taken by `count` rows: `repeated` if by one event, `conflict` if by
+    different ones, which means that the topics are not mutually ordered. `events` names up to ten
+    of those. Exact; an empty result means positions 1, 2, 3, … each once.
+
+    Voids are missing from what `order` returns unless it was told to keep them: to tell them from
+    losses ask for `gaps(order(log, topics, voids=True))`.
+    """
+    absent = [name for name in ("position", "event") if name not in ordered.columns]
+    if absent:
+        raise BadInput(
+            f"the data frame lacks columns {absent}: give what ensue.spark.order returned"
+        )
+    bucket = f.shiftright(f.col("position") - 1, BUCKET_BITS).alias("bucket")
+    rows = ordered.select("position", "event", bucket)
+    within = Window.partitionBy("bucket").orderBy("position", "event")
+    before = rows.select(
+        "position",
+        "event",
+        f.lag("position").over(within).alias("before"),
+        f.lag("event").over(within).alias("event_before"),
+    )
+    inside = (
+        before.where(f.col("position") - f.col("before") != 1)
+        .groupBy("before", "position")
+        .agg(
+            f.count("*").alias("steps"),
+            f.array_union(f.collect_set("event"), f.collect_set("event_before")).alias("events"),
+        )
+    )
+    along = Window.orderBy("bucket")
+    ends = rows.groupBy("bucket").agg(
+        f.min("position").alias("position"), f.max("position").alias("highest")
+    )
+    between = ends.select(
+        f.coalesce(f.lag("highest").over(along), f.lit(0)).alias("before"),
+        "position",
+        f.lit(0).cast("bigint").alias("steps"),
+        f.array().cast("array<string>").alias("events"),
+    ).where(f.col("position") - f.col("before") > 1)
+    return _told(inside.unionByName(between))
+
+
+def _told(steps: DataFrame) -> DataFrame:
+    """Turn steps from one position to the next that are not 1 into ranges and repetitions."""
+    position, before = f.col("position"), f.col("before")
+    missing = position > before
+    kind = f.when(missing, "missing").when(f.size("events") > 1, "conflict").otherwise("repeated")
+    named = f.slice(f.array_sort("events"), 1, EVENTS_MAX)
+    return steps.select(
+        kind.alias("kind"),
+        f.when(missing, before + 1).otherwise(position).alias("first"),
+        f.when(missing, position - 1).otherwise(position).alias("last"),
+        f.when(missing, position - before - 1).otherwise(f.col("steps") + 1).alias("count"),
+        f.when(missing, f.array().cast("array<string>")).otherwise(named).alias("events"),
+    )

@@ -1,0 +1,141 @@
+"""`order`: put a log of many topics in its order, as columns, for batches and streams alike.
+
+Order is a column: sort by `position` wherever sequence matters. A batch comes sorted and a stream
+leaves in order within each micro-batch, but whatever is done to the frame next may shuffle its rows.
+
+The function takes and returns a data frame, does no work of its own on a stream and at most one
+look at the column `topic` on a batch, and needs neither a join nor a user-defined function for the
+position. The rules of order are in `rules`, the queue of a stream in `holdback` and `streams`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from ensue.errors import BadInput
+from ensue.spark.holdback import VOID, Limits
+from ensue.spark.rules import Cut, OrderingRule, rule_named
+from ensue.spark.streams import hold_back
+
+__all__ = ["order"]
+
+TOPICS_MAX = 10_000
+"""More topics than this in one order are refused: their names are part of the query."""
+
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+}
+_PERIOD = re.compile(rf"\s*(\d+)\s+({'|'.join(_UNITS)})s?\s*")
+
+
+def order(
+    frame: DataFrame,
+    topics: Iterable[str] | Mapping[str, int] | None = None,
+    *,
+    by: str = "total",
+    time_to_live: timedelta | str | None = None,
+    held_max: int = 1_000_000,
+    voids: bool = False,
+) -> DataFrame:
+    """Put the events of some topics in order: `frame.transform(order, topics=[...])`.
+
+    `frame` has the columns of an event log (topic, event, stamp, published_at, offset) and any
+    others, which pass unchanged. Added are `position`, 1, 2, 3, …, and `verdict`, empty for an
+    event in its place.
+
+    `topics` are the topics to order, or a mapping of topic to the first offset that is part of the
+    order. None takes all topics that a batch holds; a stream must be told.
+
+    Voids, placeholders with a null `value`, take their position and are left out; with `voids` they
+    stay, with the verdict `void`.
+
+    In a stream an event leaves once all before it have left. With a `time_to_live` ("10 minutes" or
+    a timedelta, by `published_at` against the newest one seen) an event that has waited longer, or
+    more than `held_max` events waiting, make it give up on the positions missing before: the event
+    after them has the verdict `after_gap`, and one that turns up later leaves at once as
+    `out_of_order`. Without one it waits for ever, and more than `held_max` events waiting fail the
+    query. Repeated events leave once. A batch keeps them, and has no limits; see `gaps`.
+    """
+    rule = rule_named(by)
+    _check_columns(frame, rule)
+    limits = Limits(held_max=held_max, time_to_live_us=_micros(time_to_live), voids=voids)
+    if held_max < 1:
+        raise BadInput(f"held_max is {held_max}: at least one event must be allowed to wait")
+    cut = _cut(frame, topics)
+    added = rule.columns(cut)
+    taken = sorted({"verdict", *added} & set(frame.columns))
+    if taken:
+        raise BadInput(f"the data frame has columns {taken} already: rename or drop them first")
+    chosen = _chosen(frame, cut).withColumns(dict(added))
+    if frame.isStreaming:
+        schema = t.StructType([*chosen.schema.fields, t.StructField("verdict", t.StringType())])
+        return hold_back(chosen, schema, rule.hold_back(cut, limits))
+    verdict = f.lit("")
+    if "value" in frame.columns:
+        if voids:
+            verdict = f.when(f.col("value").isNull(), VOID).otherwise("")
+        else:
+            chosen = chosen.where(f.col("value").isNotNull())
+    return chosen.withColumn("verdict", verdict).orderBy(*rule.sorts_by)
+
+
+def _check_columns(frame: DataFrame, rule: OrderingRule) -> None:
+    found = {field.name: field.dataType.simpleString() for field in frame.schema}
+    for name, kind in {"topic": "string", "offset": "bigint", **rule.reads}.items():
+        if found.get(name) != kind:
+            what = f"is {found[name]}" if name in found else "is missing"
+            raise BadInput(f"the data frame is no event log: column {name!r} {what}, not {kind}")
+
+
+def _micros(time_to_live: timedelta | str | None) -> int | None:
+    if time_to_live is None:
+        return None
+    if isinstance(time_to_live, str):
+        period = _PERIOD.fullmatch(time_to_live)
+        if period is None:
+            raise BadInput(
+                f"time_to_live is {time_to_live!r}: write a number and one of "
+                f"{', '.join(unit + 's' for unit in _UNITS)}, like '10 minutes'"
+            )
+        return int(period[1]) * _UNITS[period[2]]
+    if time_to_live < timedelta(0):
+        raise BadInput(f"time_to_live is {time_to_live}: it can't be negative")
+    return time_to_live // timedelta(microseconds=1)
+
+
+def _cut(frame: DataFrame, topics: Iterable[str] | Mapping[str, int] | None) -> Cut:
+    if topics is None:
+        if frame.isStreaming:
+            raise BadInput(
+                "a stream does not know its topics before they come: name them, topics=[...], the "
+                "same ones for as long as its checkpoint lives"
+            )
+        some = frame.select("topic").distinct().limit(TOPICS_MAX + 1).collect()
+        topics = sorted(row["topic"] for row in some)
+    if isinstance(topics, str):
+        raise BadInput(f"topics is the text {topics!r}: give a list of topics, [{topics!r}]")
+    cut = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 0)
+    wrong = [topic for topic, first in cut.items() if not isinstance(first, int) or first < 0]
+    if wrong:
+        raise BadInput(f"the first offsets of topics {wrong} are not integers from 0 on")
+    if len(cut) > TOPICS_MAX:
+        raise BadInput(f"more than {TOPICS_MAX:,} topics in one order: order fewer at a time")
+    return cut
+
+
+def _chosen(frame: DataFrame, cut: Cut) -> DataFrame:
+    """Return the events that are part of the order."""
+    chosen = frame.where(f.col("topic").isin(list(cut)))
+    for topic, first in cut.items():
+        if first:
+            chosen = chosen.where((f.col("topic") != topic) | (f.col("offset") >= first))
+    return chosen

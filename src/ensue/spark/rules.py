@@ -1,0 +1,134 @@
+"""Rules of order: what a guarantee must supply so that `order` can put a log in that order.
+
+A rule computes its key columns natively, one row at a time, so that no row has to be looked at
+together with another one before the final sort. In a batch the rows are sorted by them; in a stream
+they enter a hold-back queue that the rule makes. A guarantee is added by one object in `RULES`.
+
+**Total order** by the position rule: the entries of a stamp over the ordered topics add up to the
+event's position 1, 2, 3, … With a cut (a first offset per topic), events before it are no part of
+the order, and each entry counts from the cut on. Stamps are whole in a log; an entry that is absent
+is zero.
+
+HAZARD: the sum is a position only for topics that are mutually ordered: every two of them, and of
+topics between them, were subscribed together by somebody while their events were stamped. For other
+topics two events share a position. A stream raises when it meets them; for a batch `gaps` tells.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
+from typing import Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+
+from ensue.errors import UnsupportedOrder
+from ensue.spark.holdback import Limits, MakeHoldBack, TotalHoldBack
+
+__all__ = ["RULES", "Cut", "OrderingRule", "TotalRule", "rule_named"]
+
+Cut = Mapping[str, int]
+"""The topics to order, and the offset at which each one starts."""
+
+LOOKUPS_MAX = 32
+"""With more topics than this a stamp is walked through once instead of asked for each topic."""
+
+
+class OrderingRule(Protocol):
+    """How one guarantee orders events. Merged order will sort by clock, topic and offset."""
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """The columns it needs beside topic and offset, with their types."""
+        ...
+
+    @property
+    def sorts_by(self) -> Sequence[str]:
+        """The columns, of those that it adds or of the log, that an ordered batch is sorted by."""
+        ...
+
+    def columns(self, cut: Cut) -> Mapping[str, Column]:
+        """Return the columns that it adds."""
+        ...
+
+    def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
+        """Return what makes the queue of a stream. It sees all columns, the added ones too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TotalRule:
+    """Total order: sort by the sum of the stamp's entries."""
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """See `OrderingRule`."""
+        return {"event": "string", "stamp": "map<string,bigint>", "published_at": "timestamp"}
+
+    @property
+    def sorts_by(self) -> Sequence[str]:
+        """See `OrderingRule`."""
+        return ("position",)
+
+    def columns(self, cut: Cut) -> Mapping[str, Column]:
+        """See `OrderingRule`."""
+        total = _sum_by_topic(cut) if len(cut) <= LOOKUPS_MAX else _sum_by_entry(cut)
+        unordered = f.raise_error(
+            f.concat(
+                f.lit("[MISSING_STAMP] event "),
+                f.coalesce(f.col("event"), f.lit("without a name")),
+                f.lit(
+                    " has no stamp for its topic: it was published without total order; leave it "
+                    "out, e.g. with where('stamp IS NOT NULL')"
+                ),
+            )
+        )
+        # The own entry is at least one, so a smaller sum means that there is none.
+        return {"position": f.when(total >= 1, total).otherwise(unordered).cast("bigint")}
+
+    def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
+        """See `OrderingRule`. Positions start at one whatever the cut is."""
+        del cut
+        return partial(TotalHoldBack, limits)
+
+
+def _sum_by_topic(cut: Cut) -> Column:
+    return reduce(
+        add,
+        (
+            f.greatest(f.coalesce(f.col("stamp")[topic], f.lit(0)) - base, f.lit(0).cast("bigint"))
+            if base
+            else f.coalesce(f.col("stamp")[topic], f.lit(0))
+            for topic, base in cut.items()
+        ),
+    )
+
+
+def _sum_by_entry(cut: Cut) -> Column:
+    bases = {topic: base for topic, base in cut.items() if base}
+    known = f.create_map(*(f.lit(part) for pair in bases.items() for part in pair))
+
+    def counted(so_far: Column, entry: Column) -> Column:
+        value = entry["value"]
+        if bases:
+            value = f.greatest(
+                value - f.coalesce(known[entry["key"]], f.lit(0)), f.lit(0).cast("bigint")
+            )
+        return f.when(entry["key"].isin(list(cut)), so_far + value).otherwise(so_far)
+
+    return f.aggregate(f.map_entries("stamp"), f.lit(0).cast("bigint"), counted)
+
+
+RULES: Mapping[str, OrderingRule] = {"total": TotalRule()}
+
+
+def rule_named(name: str) -> OrderingRule:
+    """Return the rule of this name."""
+    if name not in RULES:
+        raise UnsupportedOrder(
+            f"no rule puts a log in order by {name!r}; there are: {', '.join(sorted(RULES))}",
+            order=name,
+            transport="spark",
+        )
+    return RULES[name]

@@ -1,0 +1,98 @@
+"""A hold-back queue inside a streaming query: rows packed, queued by one stateful task, unpacked.
+
+Only opaque chunks enter the stateful operator: PySpark hands its rows over through pandas, which is
+slow and not exact for maps, nulls and binaries. So whole Arrow record batches are packed into one
+binary each (in parallel, where the rows are read), the operator unpacks, orders and packs them as
+Arrow, and a last step unpacks them to rows. Every value comes out exactly as it went in.
+
+All events of one order pass one task: that is what a total order means. The rest is parallel.
+
+State is one value, rewritten with each micro-batch: what is held back, compressed, and the
+frontier. It is kept by Spark with the offsets of the source, so a query that is killed and started
+again from its checkpoint repeats and loses nothing, as far as its sink is idempotent or
+transactional. There are no timers: with timers `availableNow` would never end.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from ensue.errors import ConfigurationError
+from ensue.spark.holdback import HoldBack, MakeHoldBack
+from ensue.spark.parts import from_bytes, to_bytes
+
+__all__ = ["HoldBackProcessor", "hold_back"]
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def hold_back(frame: DataFrame, schema: StructType, make: MakeHoldBack) -> DataFrame:
+    """Pass a stream through a hold-back queue; `schema` is that of what leaves it."""
+    provider = frame.sparkSession.conf.get(_PROVIDER, "")
+    if "RocksDB" not in (provider or ""):
+        raise ConfigurationError(
+            "an ordered stream keeps its state in RocksDB: set "
+            f"{_PROVIDER} to {_ROCKSDB} before the query starts (ensue.spark.session does)"
+        )
+    packed = frame.mapInArrow(_pack, "queue int, chunk binary")
+    ordered = packed.groupBy("queue").transformWithStateInPandas(
+        HoldBackProcessor(make), "chunk binary", outputMode="Append", timeMode="None"
+    )
+    return ordered.mapInArrow(_unpack, schema)
+
+
+class HoldBackProcessor(StatefulProcessor):
+    """Feeds packed record batches to a hold-back queue and keeps its state from batch to batch."""
+
+    def __init__(self, make: MakeHoldBack) -> None:
+        self._make = make
+        self._state: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See `StatefulProcessor`."""
+        self._state = handle.getValueState("held", "blob binary")
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """See `StatefulProcessor`."""
+        del key, timerValues
+        kept = self._state.get()
+        queue = self._make(None if kept is None else bytes(kept[0]))
+        for batch in _through(queue, rows):
+            yield pd.DataFrame({"chunk": [to_bytes([batch])]})
+        self._state.update((queue.dump(),))
+
+    def close(self) -> None:
+        """See `StatefulProcessor`."""
+
+
+def _through(queue: HoldBack, rows: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    for frame in rows:
+        for chunk in frame["chunk"]:
+            for batch in from_bytes(chunk):
+                yield from queue.add(batch)
+    yield from queue.finish()
+
+
+def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            queue = pa.array([0], pa.int32())
+            chunk = pa.array([to_bytes([batch])], pa.binary())
+            yield pa.RecordBatch.from_arrays([queue, chunk], names=["queue", "chunk"])
+
+
+def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for chunk in batch.column(0):
+            yield from from_bytes(chunk.as_py())
