@@ -30,6 +30,9 @@ __all__ = [
     "Violation",
     "check",
     "inversions",
+    "judge",
+    "rules_of",
+    "sum_up",
 ]
 
 ORDERS = {
@@ -57,13 +60,9 @@ def check(
     `clock_error_ns` say what counts as owed, see `complete`. At most `violations_max` violations
     of each rule are explained.
     """
-    if order not in ORDERS:
-        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
-    rules = list(ORDERS[order])
-    if causal and "causal" not in rules:
-        rules.insert(-1, "causal")
+    rules = rules_of(order, causal=causal)
     terms = complete.Terms(
         settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
     )
@@ -73,11 +72,11 @@ def check(
         if not any(history.delivered.values()):
             # Nothing can be said of the order; but if something was owed, it was lost.
             reasons.append(f"run {history.run} has no deliveries")
-        _judge(history, collectors, terms, violations_max)
+        judge(history, collectors, terms, violations_max)
     if not rows:
         reasons.append("the trace is empty")
     if "complete" in collectors:
-        _sum_up(collectors["complete"])
+        sum_up(collectors["complete"])
     findings = tuple(collector.finding() for collector in collectors.values())
     verdicts = [finding.verdict for finding in findings]
     return Report(
@@ -92,9 +91,20 @@ def check(
     )
 
 
-def _judge(
+def rules_of(order: str, *, causal: bool = False) -> list[str]:
+    """List the rules that an order promises, and `causal` if that is asked for besides."""
+    if order not in ORDERS:
+        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
+    rules = list(ORDERS[order])
+    if causal and "causal" not in rules:
+        rules.insert(-1, "causal")
+    return rules
+
+
+def judge(
     history: History, collectors: dict[str, Collector], terms: complete.Terms, violations_max: int
 ) -> None:
+    """Judge one run by the rules that there are collectors for."""
     for rule, collector in collectors.items():
         if rule == "fifo":
             fifo.judge(history, collector)
@@ -106,7 +116,7 @@ def _judge(
             complete.judge(history, collector, terms)
 
 
-def _sum_up(collector: Collector) -> None:
+def sum_up(collector: Collector) -> None:
     """Tell the counts of all runs as notes."""
     facts = collector.facts
     if facts.get("lost"):

@@ -169,7 +169,7 @@ class _Debts:
         for (subscriber, topic), intervals in history.intervals.items():
             owed: dict[str, str] = {}
             for interval in intervals:
-                self._owe(interval, topic, by_topic.get((subscriber, topic), []), owed)
+                self._owe(subscriber, interval, topic, by_topic.get((subscriber, topic), []), owed)
             owed_count += len(owed)
             lost = [event for event in owed if event not in came[subscriber]]
             lost_count += len(lost)
@@ -183,7 +183,12 @@ class _Debts:
         collector.tally({"in doubt": self.doubtful_count})
 
     def _owe(
-        self, interval: Interval, topic: str, deliveries: list[Delivery], owed: dict[str, str]
+        self,
+        subscriber: Subscriber,
+        interval: Interval,
+        topic: str,
+        deliveries: list[Delivery],
+        owed: dict[str, str],
     ) -> None:
         """Add what is owed within an interval, with the reason why."""
         after_ns = interval.opened_ns + self._slack_ns
@@ -200,30 +205,44 @@ class _Debts:
             for one in lane.between(after_ns, until_ns):
                 owed.setdefault(one.event, "stayed subscribed for long enough")
         if self._terms.gaps:
-            self._owe_gaps(interval, topic, deliveries, owed)
+            furthest = self._furthest(interval, deliveries)
+            excerpt = self._history.excerpt
+            if excerpt is not None:
+                furthest |= excerpt.furthest.get((subscriber, topic, interval.opened_step), {})
+            self._owe_gaps(interval, topic, furthest, owed)
 
-    def _owe_gaps(
-        self, interval: Interval, topic: str, deliveries: list[Delivery], owed: dict[str, str]
-    ) -> None:
-        """Add what a publisher had published before the last of it that came."""
+    def _furthest(
+        self, interval: Interval, deliveries: list[Delivery]
+    ) -> dict[str, tuple[int, str]]:
+        """Return, by publisher, the greatest number that came within an interval, and its event."""
         start = bisect_right(deliveries, interval.opened_step, key=lambda one: one.step)
         end = len(deliveries)
         if interval.closed_step is not None:
             end = bisect_left(deliveries, interval.closed_step, key=lambda one: one.step)
-        furthest: dict[str, Delivery] = {}
+        furthest: dict[str, tuple[int, str]] = {}
         for delivery in deliveries[start:end]:
             if not _is_published(self._history, delivery):
                 continue
-            known = furthest.setdefault(delivery.publisher, delivery)
-            if delivery.publisher_seq > known.publisher_seq:
-                furthest[delivery.publisher] = delivery
+            known = furthest.get(delivery.publisher)
+            if known is None or delivery.publisher_seq > known[0]:
+                furthest[delivery.publisher] = (delivery.publisher_seq, delivery.event)
+        return furthest
+
+    def _owe_gaps(
+        self,
+        interval: Interval,
+        topic: str,
+        furthest: dict[str, tuple[int, str]],
+        owed: dict[str, str],
+    ) -> None:
+        """Add what a publisher had published before the last of it that came."""
         after_ns = interval.opened_ns + self._slack_ns
-        for publisher, last in furthest.items():
+        for publisher, (number, event) in furthest.items():
             lane = self._lanes.get((publisher, topic))
             if lane is None:
                 continue
-            for one in lane.below(last.publisher_seq, after_ns):
-                owed.setdefault(one.event, f"did deliver {last.event}, a later one of {publisher}")
+            for one in lane.below(number, after_ns):
+                owed.setdefault(one.event, f"did deliver {event}, a later one of {publisher}")
 
     def _explain(self, subscriber: Subscriber, event: str, reason: str) -> str:
         name = self._history.name(subscriber)

@@ -2,7 +2,7 @@
 
 Event ids are unique within a run only, and nodes of two runs never met: nothing is ever compared
 across runs. Within a run the only order that is believed is `step`, node by node. Row position,
-`position` and `stamp` are never looked at.
+`position` and `stamp` are never looked at, but that an excerpt tells positions in words by the column.
 
 A publisher that restarts may say `published` again for events it is still in charge of, since a crash
 may have come between taking charge and saying so. The first such row counts.
@@ -16,7 +16,7 @@ it; any other run is judged by `at_ns`, give or take the clock error.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -24,7 +24,7 @@ import msgspec
 from ensue.checkers.verdict import Subscriber
 from ensue.trace import ACTIONS, Row
 
-__all__ = ["Delivery", "History", "Interval", "Publication", "histories", "ordinal"]
+__all__ = ["Delivery", "Excerpt", "History", "Interval", "Publication", "histories", "ordinal"]
 
 _TIMED = frozenset({"published", "subscribed", "unsubscribed", "crashed"})
 _NAMED = frozenset({"published", "delivered"})
@@ -68,6 +68,17 @@ class Interval:
     """None: the subscriber could still receive at the end of the trace."""
 
 
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What an excerpt of a run does not say itself: all it holds of some events, and nothing of others."""
+
+    simulated: bool
+    """Whether times are true times."""
+    furthest: Mapping[tuple[Subscriber, str, int], Mapping[str, tuple[int, str]]]
+    """By subscriber, topic and the step at which an ended subscription began, by publisher: the
+    greatest number that was delivered, and its event."""
+
+
 @dataclass(slots=True)
 class History:
     """One run."""
@@ -91,6 +102,8 @@ class History:
     """Events that the node that published them discarded as void."""
     down: set[str] = field(default_factory=set)
     """Nodes that crashed and never restarted."""
+    excerpt: Excerpt | None = None
+    """None: these are all rows of the run."""
     _names: dict[Subscriber, str] = field(default_factory=dict)
 
     def name(self, subscriber: Subscriber) -> str:
@@ -113,8 +126,14 @@ class History:
         return first
 
 
-def histories(rows: Iterable[Row]) -> tuple[list[History], list[str]]:
-    """Split a trace into runs; also say which runs can't be judged, and why."""
+def histories(
+    rows: Iterable[Row], *, excerpt: Excerpt | None = None
+) -> tuple[list[History], list[str]]:
+    """Split a trace into runs; also say which runs can't be judged, and why.
+
+    With an `excerpt` the rows are some of one run's: of deliveries, the position is taken from
+    the row, since it can't be counted here.
+    """
     by_run: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         by_run.setdefault(row.run, {}).setdefault(row.node, []).append(row)
@@ -126,7 +145,7 @@ def histories(rows: Iterable[Row]) -> tuple[list[History], list[str]]:
             node_rows.sort(key=lambda row: row.step)
         problem = _contradiction(nodes.values())
         if problem is None:
-            good.append(_history(run, nodes))
+            good.append(_history(run, nodes, excerpt))
         else:
             reasons.append(f"run {run} is malformed: {problem}")
     return good, reasons
@@ -194,11 +213,13 @@ def _missing(row: Row) -> str | None:
     return None
 
 
-def _history(run: str, nodes: dict[str, list[Row]]) -> History:
+def _history(run: str, nodes: dict[str, list[Row]], excerpt: Excerpt | None) -> History:
     simulated = all(
         row.true_ns is not None for rows in nodes.values() for row in rows if row.action in _TIMED
     )
-    history = History(run=run, simulated=simulated)
+    if excerpt is not None:
+        simulated = excerpt.simulated
+    history = History(run=run, simulated=simulated, excerpt=excerpt)
     for node, rows in nodes.items():
         _Reader(history, node).read(rows)
     for (node, event), verdict in history.discarded.items():
@@ -250,8 +271,11 @@ class _Reader:
     def _delivered(self, row: Row) -> None:
         event, topic, publisher, publisher_seq = _identity(row)
         earlier = self._history.delivered.setdefault(self._subscriber(row), [])
+        position = len(earlier) + 1
+        if self._history.excerpt is not None and row.position is not None:
+            position = row.position
         delivery = Delivery(
-            event, topic, publisher, publisher_seq, row.step, len(earlier) + 1, row.verdict != ""
+            event, topic, publisher, publisher_seq, row.step, position, row.verdict != ""
         )
         earlier.append(delivery)
         self._history.deliveries_at.setdefault(row.node, []).append(delivery)

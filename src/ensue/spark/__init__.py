@@ -10,6 +10,7 @@ from ensue.errors import MissingExtra
 if find_spec("pyspark") is None:
     raise MissingExtra(extra="spark", needed_for="ensue.spark")
 
+from ensue.spark.auditing import Audit, audit
 from ensue.spark.campaigns import campaign
 from ensue.spark.measuring import metrics, write_metrics
 from ensue.spark.missing import gaps
@@ -17,4 +18,14 @@ from ensue.spark.ordering import order
 from ensue.spark.sessions import session
 from ensue.spark.traces import read_trace
 
-__all__ = ["campaign", "gaps", "metrics", "order", "read_trace", "session", "write_metrics"]
+__all__ = [
+    "Audit",
+    "audit",
+    "campaign",
+    "gaps",
+    "metrics",
+    "order",
+    "read_trace",
+    "session",
+    "write_metrics",
+]

@@ -1,0 +1,24 @@
+"""Judge whole traces on Spark: say whether the order that was promised was kept.
+
+The rules are those of `ensue.checkers`, which judges a trace in memory; here a trace may be larger than
+any memory. Stamps are never looked at. The work goes in three steps:
+
+1. `gather`: who subscribed what and when, who publishes on what topic, and a cut of each run into
+   tiles by the time of publication.
+2. `scan`, `look`, `tile`: one pass over all deliveries, which packs them by tile; each tile is proven
+   right by arrays, or names the events that are in doubt. Nothing is sorted if the files are sorted
+   by run, node and step, as every run writes them; otherwise they are, once.
+3. `words`: the doubtful events are judged from their rows by the checkers themselves.
+
+So a valid trace costs one pass, in time linear in its deliveries; memory is that of one tile for each
+task, whatever the size of the trace, of a topic or of a subscriber.
+
+HAZARD: causal order without total order is proven by arrays only where deliveries agree; otherwise whole tiles
+are judged by the checkers, which is slower by an order of magnitude and needs memory for their rows.
+"""
+
+from ensue.spark.auditing.driver import audit
+from ensue.spark.auditing.gather import Sizes
+from ensue.spark.auditing.result import Audit, Totals
+
+__all__ = ["Audit", "Sizes", "Totals", "audit"]

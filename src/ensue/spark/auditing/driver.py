@@ -1,0 +1,383 @@
+"""`ensue.spark.audit`: gather, look, judge. See the package for how it works."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from ensue.checkers import rules_of, sum_up
+from ensue.checkers.complete import Terms
+from ensue.checkers.verdict import Collector
+from ensue.errors import BadInput
+from ensue.spark.auditing import gather as g
+from ensue.spark.auditing import scan, words
+from ensue.spark.auditing.ended import excerpt, with_furthest
+from ensue.spark.auditing.facts import SEQ_BITS, SEQ_MAX, Facts
+from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
+from ensue.spark.auditing.result import Audit, Totals
+from ensue.spark.traces import check_trace
+
+__all__ = ["audit"]
+
+ATTEMPTS_MAX = 8
+"""Each either sorts the trace or makes units four times as large, so these are enough for any."""
+OUTLIERS_SHARE = 0.01
+OUTLIERS_MIN = 1_000
+"""More outliers than this share of the deliveries, and than this number: units are too small."""
+PARTITIONS_MAX = 256
+
+_DOUBTS: dict[str, pa.DataType] = {
+    "run": pa.string(),
+    "tile": pa.int64(),
+    "event": pa.string(),
+    "name": pa.int64(),
+}
+
+
+def audit(
+    trace: DataFrame,
+    order: str = "total",
+    *,
+    causal: bool = False,
+    lossy: bool = False,
+    settle_ns: int | None = None,
+    clock_error_ns: int = 0,
+    violations_max: int = 1_000,
+    sizes: g.Sizes | None = None,
+) -> Audit:
+    """Judge a trace, a data frame as `read_trace` gives it, by the order that was promised.
+
+    The arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each
+    rule are told of each tile. `sizes` says how a trace is cut up.
+    """
+    rules = rules_of(order, causal=causal)
+    if violations_max < 1:
+        raise BadInput(f"violations_max is {violations_max}; expected at least 1")
+    check_trace(trace)
+    terms = Terms(
+        settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
+    )
+    return _Auditor(trace, order, rules, terms, violations_max, sizes or g.Sizes()).audit()
+
+
+class _Auditor:
+    def __init__(
+        self,
+        trace: DataFrame,
+        order: str,
+        rules: list[str],
+        terms: Terms,
+        violations_max: int,
+        sizes: g.Sizes,
+    ) -> None:
+        self._trace = trace
+        self._order = order
+        self._rules = rules
+        self._terms = terms
+        self._violations_max = violations_max
+        self._sizes = sizes
+        self._spark = trace.sparkSession
+        self._sorted = False
+        self._gathered: g.Gathered
+
+    def audit(self) -> Audit:
+        found = self._look_until_clear()
+        names = [run.name for run in self._gathered.facts.runs]
+        doubts, malformed = self._doubts(found, names)
+        whole, excerpts, reasons = self._split(found, doubts, malformed, names)
+        judged = pa.concat_tables(
+            [self._judge_whole(whole), self._judge_excerpts(excerpts, doubts)]
+        )
+        told = [row for row in judged.to_pylist() if row["what"] == "reason"]
+        reasons += [row["because"] for row in told]
+        unreadable = malformed | {row["run"] for row in told}
+        totals, silent = self._totals(found, names, unreadable)
+        reasons = sorted(reasons) + [f"run {run} has no deliveries" for run in silent]
+        if not totals.runs:
+            reasons.append("the trace is empty")
+        return Audit(
+            self._spark,
+            order=self._order,
+            rules=self._rules,
+            totals=totals,
+            judged=judged,
+            reasons=reasons,
+            notes=self._notes(found, names, unreadable),
+        )
+
+    def _look_until_clear(self) -> Found:
+        """Look at all deliveries, again with larger units or sorted rows where that is needed."""
+        coarser: dict[str, int] = {}
+        for _ in range(ATTEMPTS_MAX):
+            self._gathered = with_furthest(
+                self._trace, g.gather(self._trace, self._sizes, coarser), self._terms
+            )
+            facts = self._gathered.facts
+            found = self._look(facts, scan.Reach())
+            if found.overlapping and not self._sorted:
+                self._sorted = True
+                continue
+            torn = {run for run in found.torn if facts.runs[run].unit_count > 1}
+            for run, (codes, _, _) in found.outliers.items():
+                bearable = max(OUTLIERS_MIN, OUTLIERS_SHARE * found.totals[run]["deliveries"])
+                if len(codes) > bearable:
+                    torn.add(run)
+            if not torn:
+                break
+            for run in torn:
+                name = facts.runs[run].name
+                coarser[name] = coarser.get(name, 1) * 4
+        if found.outliers:
+            found = self._look(facts, _reach(found.outliers.values()))
+        return found
+
+    def _look(self, facts: Facts, reach: scan.Reach) -> Found:
+        deliveries, publications = self._sketches()
+        packed = deliveries.mapInArrow(
+            partial(scan.pack_deliveries, facts=facts, reach=reach), scan.PACKED
+        ).unionByName(
+            publications.mapInArrow(
+                partial(scan.pack_publications, facts=facts, reach=reach), scan.PACKED
+            )
+        )
+        tiles = sum(1 + run.unit_count // facts.tile_units for run in facts.runs)
+        partitions = min(PARTITIONS_MAX, max(2, tiles))
+        rules = frozenset(self._rules)
+        look = partial(look_at, facts=facts, terms=self._terms, rules=rules)
+        by_tile = packed.repartition(partitions, "key").groupBy("key")
+        return read_found(by_tile.applyInArrow(_of_table(look), FOUND).toArrow())
+
+    def _sketches(self) -> tuple[DataFrame, DataFrame]:
+        """Return deliveries and publications as numbers alone."""
+        action = f.col("action")
+        label = f.col("topic").isNull() | f.col("publisher").isNull()
+        odd = f.col("event").isNull() | label | f.col("publisher_seq").isNull()
+        names = []
+        if self._gathered.named:
+            names = [g.name_hash().alias("name")]
+        else:
+            odd |= ~g.canonical()
+        seq = f.col("publisher_seq").alias("seq")
+        flags = f.when(f.col("verdict") != "", scan.TAGGED).otherwise(0)
+        flags += f.when(odd, scan.ODD).otherwise(0)
+        deliveries = self._trace.where(action == "delivered").select(
+            g.subscriber_hash().alias("owner"),
+            g.lane_hash().alias("lane"),
+            seq,
+            "step",
+            flags.cast("byte").alias("flags"),
+            *names,
+        )
+        if self._sorted:
+            deliveries = deliveries.repartition("owner").sortWithinPartitions("owner", "step")
+        is_void = (action == "discarded") & (f.col("verdict") == "void")
+        time = f.when(f.col("simulated"), f.col("true_ns")).otherwise(f.col("at_ns"))
+        publications = (
+            self._trace.where((action == "published") | is_void)
+            .join(f.broadcast(self._run_table()), "run")
+            .select(
+                g.node_hash().alias("owner"),
+                g.lane_hash().alias("lane"),
+                seq,
+                "step",
+                f.when(odd, scan.ODD).otherwise(0).cast("byte").alias("flags"),
+                time.alias("time"),
+                is_void.cast("byte").alias("void"),
+                *names,
+            )
+        )
+        return deliveries, publications
+
+    def _run_table(self) -> DataFrame:
+        runs = self._gathered.facts.runs
+        return self._spark.createDataFrame(
+            pa.table(
+                {
+                    "run": pa.array([run.name for run in runs], pa.string()),
+                    "simulated": pa.array([run.simulated for run in runs], pa.bool_()),
+                }
+            )
+        )
+
+    def _doubts(self, found: Found, names: list[str]) -> tuple[list[dict[str, Any]], set[str]]:
+        """Return doubtful events as (run, tile, event or name), and the runs that are malformed."""
+        malformed = {names[run] for run in self._gathered.malformed | set(found.repeated_steps)}
+        rows: list[dict[str, Any]] = []
+        for (run, tile), codes in found.doubts.items():
+            base = {"run": names[run], "tile": tile}
+            if self._gathered.named:
+                hashes = found.names[run, tile].tolist()
+                rows += [{**base, "name": name} for name in hashes]
+            else:
+                rows += [{**base, "event": event} for event in self._events(codes)]
+        for row in self._strays(found.strays):
+            if row["event"] is None or row["unlabelled"]:
+                malformed.add(row["run"])
+            elif self._gathered.named:
+                rows.append({"run": row["run"], "tile": -1, "name": row["name"]})
+            else:
+                rows.append({"run": row["run"], "tile": -1, "event": row["event"]})
+        return rows, malformed
+
+    def _events(self, codes: "np.ndarray[Any, np.dtype[np.int64]]") -> Iterator[str]:
+        lanes = self._gathered.facts.lanes
+        for code in codes.tolist():
+            lane = code >> SEQ_BITS
+            yield f"{lanes.publishers[lane]}/{lanes.topic_names[lane]}/{code & SEQ_MAX}"
+
+    def _strays(self, strays: list[tuple[int, int]]) -> list[dict[str, Any]]:
+        """Look up the deliveries that have no code."""
+        if not strays:
+            return []
+        owners, steps = zip(*dict.fromkeys(strays), strict=True)
+        wanted = self._spark.createDataFrame(
+            pa.table({"owner": pa.array(owners, pa.int64()), "step": pa.array(steps, pa.int64())})
+        )
+        label = ("topic", "publisher", "publisher_seq")
+        unlabelled = f.greatest(*(f.col(name).isNull() for name in label)).alias("unlabelled")
+        delivered = self._trace.where(f.col("action") == "delivered")
+        table = (
+            delivered.withColumn("owner", g.subscriber_hash())
+            .join(f.broadcast(wanted), ["owner", "step"])
+            .select("run", "event", g.name_hash().alias("name"), unlabelled)
+            .distinct()
+            .toArrow()
+        )
+        found: list[dict[str, Any]] = table.to_pylist()
+        return found
+
+    def _split(
+        self, found: Found, doubts: list[dict[str, Any]], malformed: set[str], names: list[str]
+    ) -> tuple[set[str], set[str], list[str]]:
+        """Return the runs to judge whole, those to judge by excerpts, and what can't be judged."""
+        index = {name: number for number, name in enumerate(names)}
+        whole: set[str] = set()
+        excerpts: set[str] = set()
+        reasons: list[str] = []
+        for name in sorted({row["run"] for row in doubts} | malformed):
+            number = index.get(name)
+            size = 0
+            if number is not None:
+                size = self._gathered.rows[number]
+                size += found.totals.get(number, {}).get("deliveries", 0)
+            if size <= self._sizes.whole_rows:
+                whole.add(name)
+            elif name in malformed:
+                reasons.append(f"run {name} is malformed: {self._problem(found, number)}")
+            else:
+                excerpts.add(name)
+        return whole, excerpts, reasons
+
+    def _problem(self, found: Found, run: int | None) -> str:
+        """Say what keeps the rows of a run from being believed."""
+        if run in found.repeated_steps:
+            owner, step = found.repeated_steps[run]
+            subscriber = self._gathered.subscribers.get(owner)
+            node = "a node" if subscriber is None else f"node {subscriber.node}"
+            return f"{node} has two rows with step {step}"
+        return "rows lack what their action needs, or have an unknown one"
+
+    def _judge_whole(self, runs: set[str]) -> pa.Table:
+        judge = partial(
+            words.judge_whole,
+            order=self._order,
+            terms=self._terms,
+            causal="causal" in self._rules,
+            violations_max=self._violations_max,
+        )
+        if not runs:
+            return words.JUDGED_ARROW.empty_table()
+        wanted = self._spark.createDataFrame(pa.table({"run": sorted(runs)}))
+        rows = self._trace.join(f.broadcast(wanted), "run").select(*words.ROW_COLUMNS)
+        return rows.groupBy("run").applyInArrow(_of_table(judge), words.JUDGED).toArrow()
+
+    def _judge_excerpts(self, runs: set[str], doubts: list[dict[str, Any]]) -> pa.Table:
+        if not runs:
+            return words.JUDGED_ARROW.empty_table()
+        gathered = self._gathered
+        judge = partial(
+            words.judge_excerpt,
+            changes={run: gathered.changes.get(run, []) for run in runs},
+            excerpts={
+                run.name: excerpt(gathered, run) for run in gathered.facts.runs if run.name in runs
+            },
+            rules=self._rules,
+            terms=self._terms,
+            violations_max=self._violations_max,
+        )
+        by = "name" if gathered.named else "event"
+        wanted = self._spark.createDataFrame(
+            pa.Table.from_pylist(doubts, schema=pa.schema(_DOUBTS)).select(["run", "tile", by])
+        )
+        named = self._trace.withColumn("name", g.name_hash())
+        rows = (
+            named.where(f.col("action").isin("published", "delivered", "discarded"))
+            .join(f.broadcast(wanted), ["run", by])
+            .where(f.col("run").isin(*runs))
+            .select("tile", *words.ROW_COLUMNS)
+        )
+        judged = rows.groupBy("run", "tile").applyInArrow(_of_table(judge), words.JUDGED)
+        return judged.toArrow()
+
+    def _totals(
+        self, found: Found, names: list[str], unreadable: set[str]
+    ) -> tuple[Totals, list[str]]:
+        """Add up what was looked at, and name the runs in which nothing was delivered."""
+        runs = self._gathered.facts.runs
+        events = deliveries = subscribers = 0
+        silent = []
+        for index, name in enumerate(names):
+            if name in unreadable:
+                continue
+            known = found.totals.get(index, {})
+            events += known.get("events", 0)
+            deliveries += known.get("deliveries", 0)
+            subscribers += known.get("uninvited", 0) + len(runs[index].spans)
+            if not known.get("deliveries", 0):
+                silent.append(name)
+        deliveries += len(found.strays)
+        count = len(set(names) | unreadable)
+        totals = Totals(runs=count, events=events, deliveries=deliveries, subscribers=subscribers)
+        return totals, silent
+
+    def _notes(self, found: Found, names: list[str], unreadable: set[str]) -> dict[str, list[str]]:
+        collector = Collector("complete", violations_max=1)
+        for index, known in found.totals.items():
+            if index < len(names) and names[index] not in unreadable:
+                if self._terms.lossy:
+                    collector.tally({"owed": known["owed"], "lost": known["lost"]})
+                collector.tally({"in doubt": known["in_doubt"]})
+        sum_up(collector)
+        notes = {"complete": list(collector.finding().notes)}
+        for run in sorted(found.sampled):
+            for rule in self._rules:
+                notes.setdefault(rule, []).append(
+                    f"run {names[run]} has more doubtful events than were looked at; there may be "
+                    "more violations"
+                )
+        return notes
+
+
+def _of_table(function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
+    """Return a function of one parameter: Spark counts those of what it is given."""
+
+    def apply(table: pa.Table) -> pa.Table:
+        return function(table)
+
+    return apply
+
+
+def _reach(outliers: Iterable[tuple[Any, Any, Any]]) -> scan.Reach:
+    """Join what is known of each outlier: an event may be one at several subscribers."""
+    codes, first, last = (np.concatenate(each) for each in zip(*outliers, strict=True))
+    order = np.argsort(codes, kind="stable")
+    distinct, starts = np.unique(codes[order], return_index=True)
+    return scan.Reach(
+        codes=distinct,
+        first_tiles=np.minimum.reduceat(first[order], starts),
+        last_tiles=np.maximum.reduceat(last[order], starts),
+    )

@@ -1,0 +1,91 @@
+"""How far ended subscriptions got: the one thing about completeness that no tile can see by itself.
+
+An event is owed to a subscription that ended if a later one of its publisher and topic came; that
+later one may be in another tile.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from ensue.checkers.complete import Terms
+from ensue.checkers.history import Excerpt
+from ensue.spark.auditing.facts import RunFacts
+from ensue.spark.auditing.gather import Gathered, lane_hash, subscriber_hash
+
+__all__ = ["excerpt", "with_furthest"]
+
+_SPANS: dict[str, pa.DataType] = {
+    "owner": pa.int64(),
+    "topic": pa.string(),
+    "opened": pa.int64(),
+    "closed": pa.int64(),
+}
+
+
+def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathered:
+    """Find out how far ended subscriptions got with each publisher, where that is a promise."""
+    spans = [
+        {
+            "owner": owner,
+            "topic": gathered.topics[span.topic],
+            "opened": span.opened_step,
+            "closed": span.closed_step,
+        }
+        for run in gathered.facts.runs
+        for owner, ones in run.spans.items()
+        for span in ones
+        if span.closed_ns is not None
+    ]
+    if not spans or not terms.gaps:
+        return gathered
+    ended = trace.sparkSession.createDataFrame(
+        pa.Table.from_pylist(spans, schema=pa.schema(_SPANS))
+    )
+    step = f.col("step")
+    table = (
+        trace.where(f.col("action") == "delivered")
+        .withColumn("owner", subscriber_hash())
+        .join(f.broadcast(ended), ["owner", "topic"])
+        .where((step > f.col("opened")) & (step < f.col("closed")))
+        .groupBy("owner", "opened", lane_hash().alias("lane"))
+        .agg(f.max("publisher_seq").alias("furthest"))
+        .toArrow()
+    )
+    lanes = gathered.facts.lanes
+    indexes = lanes.index(table.column("lane").to_numpy().astype(np.int64)).tolist()
+    furthest: dict[tuple[int, int, int], dict[int, int]] = {}
+    for row, lane in zip(table.to_pylist(), indexes, strict=True):
+        if lane >= 0:
+            key = (row["owner"], row["opened"], int(lanes.topics[lane]))
+            furthest.setdefault(key, {})[lane] = row["furthest"]
+    runs = tuple(_got_so_far(run, furthest) for run in gathered.facts.runs)
+    return replace(gathered, facts=replace(gathered.facts, runs=runs))
+
+
+def _got_so_far(run: RunFacts, furthest: dict[tuple[int, int, int], dict[int, int]]) -> RunFacts:
+    spans = {
+        owner: tuple(
+            replace(span, furthest=furthest.get((owner, span.opened_step, span.topic), {}))
+            for span in ones
+        )
+        for owner, ones in run.spans.items()
+    }
+    return replace(run, spans=spans)
+
+
+def excerpt(gathered: Gathered, run: RunFacts) -> Excerpt:
+    """Return what an excerpt of a run does not say itself."""
+    lanes = gathered.facts.lanes
+    furthest = {}
+    for owner, spans in run.spans.items():
+        for span in spans:
+            topic = gathered.topics[span.topic]
+            furthest[gathered.subscribers[owner], topic, span.opened_step] = {
+                lanes.publishers[lane]: (number, f"{lanes.publishers[lane]}/{topic}/{number}")
+                for lane, number in span.furthest.items()
+            }
+    return Excerpt(simulated=run.simulated, furthest=furthest)

@@ -1,0 +1,112 @@
+"""What every task of an audit knows: who subscribed what and when, and which numbers stand for what.
+
+It is gathered once, by the driver, and travels with the tasks: it grows with subscriptions and with
+publishers times topics, never with events or deliveries.
+
+Events as numbers. A *lane* is what one publisher publishes on one topic in one run; the lane's index
+and `publisher_seq` together are one int64, `code`. Equal codes are equal events, and codes sort by
+lane and then by number.
+
+Units and tiles. The events of a run are cut into *units* by the time they were published, so that
+each has about the same number. `units_of` finds the unit of an event from its code alone. A *tile*
+is a number of neighbouring units and the first unit of the next tile: any two events in the same
+or in neighbouring units are together in some tile.
+
+HAZARD: numbers beyond 2⁴⁰ and more than 2²³ lanes don't fit a code; such a trace is refused by name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ensue.spark.auditing.layers import Numbers
+
+__all__ = ["NEVER", "SEQ_BITS", "SEQ_MAX", "Facts", "Lanes", "RunFacts", "Span", "codes"]
+
+SEQ_BITS = 40
+SEQ_MAX = (1 << SEQ_BITS) - 1
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How long a subscription to a topic lasted."""
+
+    topic: int
+    opened_step: int
+    opened_ns: int
+    closed_step: int = NEVER
+    closed_ns: int | None = None
+    """None: the subscriber could still receive at the end of the trace."""
+    furthest: dict[int, int] = field(default_factory=dict)
+    """By lane: the greatest number that was delivered, for a subscription that ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of one run."""
+
+    name: str
+    simulated: bool
+    spans: dict[int, tuple[Span, ...]] = field(default_factory=dict)
+    """By the hash of the subscriber."""
+    nodes: dict[int, int] = field(default_factory=dict)
+    """By the hash of the subscriber: that of its node."""
+    down: frozenset[int] = frozenset()
+    """Hashes of the nodes that crashed for good."""
+    restarted: frozenset[int] = frozenset()
+    """Hashes of the nodes that ever restarted: they may say `published` again."""
+    unit_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """All lanes, sorted by their hash, and where their units end."""
+
+    hashes: Numbers
+    runs: Numbers
+    """By lane: the index of its run."""
+    topics: Numbers
+    """By lane: the index of its topic, which is another one in each run."""
+    publishers: Sequence[str]
+    topic_names: Sequence[str]
+    """By lane."""
+    ends: Numbers
+    """Sorted codes: the last event of a lane in a unit."""
+    end_units: Numbers
+    """The units that end there."""
+
+    def index(self, hashes: Numbers) -> Numbers:
+        """Return the lanes with these hashes; -1 where there is none."""
+        if not len(self.hashes):
+            return np.full(len(hashes), -1, dtype=np.int64)
+        found = np.searchsorted(self.hashes, hashes)
+        found[found == len(self.hashes)] = 0
+        return np.where(self.hashes[found] == hashes, found, -1).astype(np.int64)
+
+    def units_of(self, wanted: Numbers) -> Numbers:
+        """Return the unit of each event; beyond the end of its lane, that of the lane's last."""
+        if not len(self.ends):
+            return np.zeros(len(wanted), dtype=np.int64)
+        found = np.searchsorted(self.ends, wanted)
+        beyond = found == len(self.ends)
+        found[beyond] -= 1
+        other_lane = (self.ends[found] >> SEQ_BITS) != (wanted >> SEQ_BITS)
+        found[other_lane & (found > 0)] -= 1
+        return self.end_units[found]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a task knows before it looks at events and deliveries."""
+
+    runs: tuple[RunFacts, ...]
+    lanes: Lanes
+    tile_units: int
+    """Units of a tile, the one shared with the next tile not counted."""
+
+
+def codes(lanes: Numbers, numbers: Numbers) -> Numbers:
+    """Return the events with these lanes and publisher numbers as codes."""
+    return (lanes << SEQ_BITS) | numbers

@@ -1,0 +1,361 @@
+"""Gathers what every task of an audit has to know, from a trace.
+
+All of it is small against the deliveries: one row a run, one a subscription, and one for each
+publisher, topic and stretch of time. Deliveries are not touched here, except to find how far ended
+subscriptions got.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from ensue.checkers.history import Excerpt, History, Interval, histories
+from ensue.checkers.verdict import Subscriber
+from ensue.errors import BadInput
+from ensue.spark.auditing.facts import NEVER, SEQ_BITS, SEQ_MAX, Facts, Lanes, RunFacts, Span
+from ensue.spark.auditing.layers import Numbers
+from ensue.trace import ACTIONS, Row
+
+__all__ = [
+    "Gathered",
+    "Sizes",
+    "canonical",
+    "gather",
+    "lane_hash",
+    "name_hash",
+    "node_hash",
+    "subscriber_hash",
+]
+
+TILE_UNITS = 16
+LANES_MAX = 1 << (63 - SEQ_BITS)
+BUCKETS_A_UNIT = 4
+"""How finely time is looked at to cut it into units of equal size."""
+
+_CHANGES = ("subscribed", "unsubscribed", "crashed", "restarted")
+_TIMED = ("published", "subscribed", "unsubscribed", "crashed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How a trace is cut up."""
+
+    tile_rows: int = 2_000_000
+    """Deliveries of a tile, about: what one task holds in memory at once."""
+    whole_rows: int = 100_000
+    """Runs of up to so many rows are judged as a whole if there is any doubt."""
+
+    def unit_count(self, deliveries: int) -> int:
+        """Return how many units a run with so many deliveries is cut into."""
+        if deliveries <= self.tile_rows:
+            return 1
+        return max(1, -(-deliveries * TILE_UNITS // self.tile_rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What is known of a trace before its deliveries are looked at."""
+
+    facts: Facts
+    named: bool
+    """Whether ids are anything else than publisher, topic and number."""
+    rows: tuple[int, ...]
+    """By run: how many rows there are of anything but deliveries."""
+    malformed: frozenset[int]
+    """Runs with rows that can't be believed."""
+    changes: Mapping[str, list[Row]]
+    """By run: who subscribed, left, crashed and restarted."""
+    subscribers: Mapping[int, Subscriber]
+    """By hash."""
+    topics: Mapping[int, str]
+    """By index."""
+
+
+def subscriber_hash() -> Column:
+    """Return the hash of whoever sees one sequence of deliveries."""
+    return f.xxhash64("run", "node", f.coalesce("subscription", f.lit("")))
+
+
+def node_hash() -> Column:
+    """Return the hash of the node of a row."""
+    return f.xxhash64("run", "node")
+
+
+def lane_hash() -> Column:
+    """Return the hash of what one publisher publishes on one topic."""
+    return f.xxhash64("run", "publisher", "topic")
+
+
+def name_hash() -> Column:
+    """Return the hash of an event's id."""
+    return f.xxhash64("run", "event")
+
+
+def canonical() -> Column:
+    """Tell whether an event's id is its publisher, topic and number."""
+    return f.col("event").eqNullSafe(f.concat_ws("/", "publisher", "topic", "publisher_seq"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overview:
+    """What one row a run says."""
+
+    run: str
+    rows: int
+    published: int
+    simulated: bool
+    named: bool
+    bad: bool
+    first_ns: int
+    last_ns: int
+
+
+def gather(trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int]) -> Gathered:
+    """Gather what is known of a trace; `coarser` divides the number of units of a run."""
+    overviews = _overviews(trace)
+    unit_counts = _unit_counts(trace, overviews, sizes, coarser)
+    changes, owners = _changes(trace)
+    lanes, topics = _lanes(trace, overviews, unit_counts)
+    runs: list[RunFacts] = []
+    malformed: set[int] = set()
+    for index, (one, units) in enumerate(zip(overviews, unit_counts, strict=True)):
+        rows = changes.get(one.run, [])
+        found, reasons = histories(rows, excerpt=Excerpt(simulated=one.simulated, furthest={}))
+        if one.bad or reasons:
+            malformed.add(index)
+        run = RunFacts(name=one.run, simulated=one.simulated, unit_count=units)
+        runs.append(_told(run, found, rows, owners, partial(_topic_index, topics, index)))
+    facts = Facts(runs=tuple(runs), lanes=lanes, tile_units=TILE_UNITS)
+    return Gathered(
+        facts=facts,
+        named=any(one.named for one in overviews),
+        rows=tuple(one.rows for one in overviews),
+        malformed=frozenset(malformed),
+        changes=changes,
+        subscribers={hashes[0]: subscriber for subscriber, hashes in owners.items()},
+        topics={index: name for (_, name), index in topics.items()},
+    )
+
+
+def _overviews(trace: DataFrame) -> list[_Overview]:
+    action, true_ns = f.col("action"), f.col("true_ns")
+    is_published = action == "published"
+    label = [f.col(name).isNull() for name in ("event", "topic", "publisher", "publisher_seq")]
+    bad = (
+        (is_published & (label[0] | label[1] | label[2] | label[3]))
+        | (action.isin("subscribed", "unsubscribed") & label[1])
+        | ~action.isin(*ACTIONS)
+    )
+    timed = action.isin(*_TIMED)
+    times = {
+        "first_at": f.min(f.when(is_published, f.col("at_ns"))),
+        "last_at": f.max(f.when(is_published, f.col("at_ns"))),
+        "first_true": f.min(f.when(is_published, true_ns)),
+        "last_true": f.max(f.when(is_published, true_ns)),
+    }
+    table = (
+        trace.where(action != "delivered")
+        .groupBy("run")
+        .agg(
+            f.count("*").alias("rows"),
+            f.count_if(is_published).alias("published"),
+            f.count_if(timed & true_ns.isNull()).alias("untrue"),
+            f.count_if(is_published & ~canonical()).alias("named"),
+            f.count_if(bad).alias("bad"),
+            *(value.alias(name) for name, value in times.items()),
+        )
+        .orderBy("run")
+        .toArrow()
+    )
+    overviews = []
+    for row in table.to_pylist():
+        base = "at" if row["untrue"] else "true"
+        overviews.append(
+            _Overview(
+                run=row["run"],
+                rows=row["rows"],
+                published=row["published"],
+                simulated=not row["untrue"],
+                named=row["named"] > 0,
+                bad=row["bad"] > 0,
+                first_ns=row[f"first_{base}"] or 0,
+                last_ns=row[f"last_{base}"] or 0,
+            )
+        )
+    return overviews
+
+
+def _unit_counts(
+    trace: DataFrame, overviews: Sequence[_Overview], sizes: Sizes, coarser: Mapping[str, int]
+) -> list[int]:
+    """Cut each run into units, as if deliveries were as many for each event of all runs."""
+    published = sum(one.published for one in overviews)
+    if not published:
+        return [1] * len(overviews)
+    delivered = trace.count() - sum(one.rows for one in overviews)
+    return [
+        max(1, sizes.unit_count(delivered * one.published // published) // coarser.get(one.run, 1))
+        for one in overviews
+    ]
+
+
+def _changes(
+    trace: DataFrame,
+) -> tuple[dict[str, list[Row]], dict[Subscriber, tuple[int, int]]]:
+    """Collect who subscribed, left, crashed and restarted, and the hashes of subscribers and nodes."""
+    columns = ("run", "node", "step", "at_ns", "true_ns", "action", "topic", "subscription")
+    table = (
+        trace.where(f.col("action").isin(*_CHANGES))
+        .select(*columns, subscriber_hash().alias("owner"), node_hash().alias("at_node"))
+        .toArrow()
+    )
+    changes: dict[str, list[Row]] = {}
+    owners: dict[Subscriber, tuple[int, int]] = {}
+    for one in table.to_pylist():
+        owner, at_node = one.pop("owner"), one.pop("at_node")
+        row = Row(**one)
+        changes.setdefault(row.run, []).append(row)
+        subscriber = Subscriber(row.run, row.node, row.subscription or "")
+        owners.setdefault(subscriber, (owner, at_node))
+    return changes, owners
+
+
+def _told(
+    facts: RunFacts,
+    found: Sequence[History],
+    rows: Sequence[Row],
+    owners: Mapping[Subscriber, tuple[int, int]],
+    topic_index: Callable[[str], int],
+) -> RunFacts:
+    """Add to what is known of a run who subscribed what, and who crashed and restarted."""
+    spans: dict[int, list[Span]] = {}
+    nodes: dict[int, int] = {}
+    down: set[str] = set()
+    for history in found:
+        down |= history.down
+        for (subscriber, topic), intervals in history.intervals.items():
+            owner, nodes[owner] = owners[subscriber]
+            spans.setdefault(owner, []).extend(
+                _span(topic_index(topic), interval) for interval in intervals
+            )
+    restarted = {row.node for row in rows if row.action == "restarted"}
+    hashes = {
+        subscriber.node: node
+        for subscriber, (_, node) in owners.items()
+        if subscriber.run == facts.name
+    }
+    return replace(
+        facts,
+        spans={owner: tuple(ones) for owner, ones in spans.items()},
+        nodes=nodes,
+        down=frozenset(hashes[node] for node in down),
+        restarted=frozenset(hashes[node] for node in restarted),
+    )
+
+
+def _span(topic: int, interval: Interval) -> Span:
+    return Span(
+        topic=topic,
+        opened_step=interval.opened_step,
+        opened_ns=interval.opened_ns,
+        closed_step=NEVER if interval.closed_step is None else interval.closed_step,
+        closed_ns=interval.closed_ns,
+    )
+
+
+Topics = dict[tuple[int, str], int]
+"""By run and name: the index of a topic."""
+
+
+def _topic_index(topics: Topics, run: int, name: str) -> int:
+    return topics.setdefault((run, name), len(topics))
+
+
+def _lanes(
+    trace: DataFrame, overviews: Sequence[_Overview], unit_counts: Sequence[int]
+) -> tuple[Lanes, Topics]:
+    """Collect all lanes, and where their units end."""
+    runs = pa.table(
+        {
+            "run": pa.array([one.run for one in overviews], pa.string()),
+            "index": pa.array(range(len(overviews)), pa.int64()),
+            "simulated": pa.array([one.simulated for one in overviews], pa.bool_()),
+            "first_ns": pa.array([one.first_ns for one in overviews], pa.int64()),
+            "span_ns": pa.array([one.last_ns - one.first_ns + 1 for one in overviews], pa.int64()),
+            "buckets": pa.array(
+                [n * BUCKETS_A_UNIT if n > 1 else 1 for n in unit_counts], pa.int64()
+            ),
+        }
+    )
+    spark = trace.sparkSession
+    time = f.when(f.col("simulated"), f.col("true_ns")).otherwise(f.col("at_ns"))
+    share = (time - f.col("first_ns")) / f.col("span_ns")
+    table = (
+        trace.where((f.col("action") == "published") & f.col("publisher_seq").isNotNull())
+        .join(f.broadcast(spark.createDataFrame(runs)), "run")
+        .withColumn("bucket", f.floor(share * f.col("buckets")))
+        .groupBy("index", "run", "publisher", "topic", "bucket")
+        .agg(f.max("publisher_seq").alias("end"), f.count("*").alias("count"))
+        .withColumn("lane", lane_hash())
+        .toArrow()
+    )
+    hashes, first, lane_of = np.unique(
+        _column(table, "lane"), return_index=True, return_inverse=True
+    )
+    if len(hashes) > LANES_MAX:
+        raise BadInput(
+            f"the trace has {len(hashes)} pairs of publisher and topic; an audit takes {LANES_MAX}"
+        )
+    labels = table.select(["publisher", "topic"]).take(first).to_pylist()
+    lane_runs = _column(table, "index")[first]
+    topics: Topics = {}
+    lane_topics = [
+        _topic_index(topics, int(run), label["topic"] or "")
+        for run, label in zip(lane_runs, labels, strict=True)
+    ]
+    ends, end_units = _ends(table, lane_of, unit_counts)
+    lanes = Lanes(
+        hashes=hashes,
+        runs=lane_runs,
+        topics=np.array(lane_topics, dtype=np.int64),
+        publishers=[label["publisher"] or "" for label in labels],
+        topic_names=[label["topic"] or "" for label in labels],
+        ends=ends,
+        end_units=end_units,
+    )
+    return lanes, topics
+
+
+def _column(table: pa.Table, name: str) -> Numbers:
+    return table.column(name).to_numpy().astype(np.int64)
+
+
+def _ends(table: pa.Table, lane_of: Numbers, unit_counts: Sequence[int]) -> tuple[Numbers, Numbers]:
+    """Join neighbouring stretches of time to units of equal size; tell where lanes end in them."""
+    runs, buckets, counts = (_column(table, name) for name in ("index", "bucket", "count"))
+    cut_up = np.array(unit_counts, dtype=np.int64)[runs] > 1 if len(runs) else runs > 0
+    if not cut_up.any():
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    units = np.zeros(len(runs), dtype=np.int64)
+    for run in np.unique(runs[cut_up]).tolist():
+        mine = runs == run
+        sizes = np.bincount(buckets[mine], weights=counts[mine])
+        before = np.cumsum(sizes) - sizes
+        unit_of = np.floor(before * unit_counts[run] / max(1.0, sizes.sum())).astype(np.int64)
+        units[mine] = unit_of[buckets[mine]]
+    numbers = np.clip(_column(table, "end"), 0, SEQ_MAX)
+    codes = (lane_of << SEQ_BITS) | numbers
+    order = np.lexsort((codes, units, lane_of))
+    codes, units, lanes = codes[order], units[order], lane_of[order]
+    # Within a lane the ends must rise with the units; a number that was published early or late
+    # has its unit wrong, which costs a second look and nothing else. Lanes come one after another in
+    # the codes, so that the running maximum never carries over.
+    codes = np.maximum.accumulate(codes)
+    last = np.ones(len(codes), dtype=np.bool_)
+    last[:-1] = (lanes[1:] != lanes[:-1]) | (units[1:] != units[:-1])
+    return codes[last], units[last]

@@ -1,0 +1,240 @@
+"""Looks at each tile, and at whether what the fragments of a subscriber say fits together.
+
+One group of packed rows is either a tile, in which doubts are looked for, or everything that was
+said of one run. Of a run it is checked that the fragments of each subscriber follow each other:
+their steps must not overlap (else the input has to be sorted first), and no fragment may lie more
+than one unit behind an earlier one (else the units are too small for how far deliveries stray).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ensue.checkers.complete import Terms
+from ensue.spark.auditing import scan
+from ensue.spark.auditing.facts import Facts
+from ensue.spark.auditing.layers import Numbers
+from ensue.spark.auditing.tile import Deliveries, Doubts, Publications, Tile, find_doubts
+
+__all__ = ["FOUND", "Found", "look_at", "read_found"]
+
+FOUND = t.StructType(
+    [
+        t.StructField("run", t.IntegerType()),
+        t.StructField("tile", t.LongType()),
+        t.StructField("what", t.StringType()),
+        t.StructField("totals", t.ArrayType(t.LongType())),
+        t.StructField("codes", t.BinaryType()),
+        t.StructField("more", t.BinaryType()),
+        t.StructField("last", t.BinaryType()),
+    ]
+)
+_ARROW = to_arrow_schema(FOUND)
+_NOTHING = np.empty(0, dtype=np.int64)
+TOTALS = ("events", "deliveries", "uninvited", "owed", "lost", "in_doubt")
+
+
+@dataclass(slots=True)
+class Found:
+    """What all tasks found, gathered by the driver."""
+
+    totals: dict[int, dict[str, int]] = field(default_factory=dict)
+    """By run, the counts named in `TOTALS`."""
+    doubts: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    """By run and tile: codes."""
+    names: dict[tuple[int, int], Numbers] = field(default_factory=dict)
+    """By run and tile: hashes of ids."""
+    sampled: set[int] = field(default_factory=set)
+    """Runs with more doubts than were kept."""
+    repeated_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By run: a subscriber and a step that two of its rows have."""
+    strays: list[tuple[int, int]] = field(default_factory=list)
+    """Subscriber and step of deliveries that have no code."""
+    overlapping: set[int] = field(default_factory=set)
+    """Runs in which the rows of a subscriber are not in sequence."""
+    torn: set[int] = field(default_factory=set)
+    """Runs whose units are too small."""
+    outliers: dict[int, tuple[Numbers, Numbers, Numbers]] = field(default_factory=dict)
+    """By run: codes, and the first and last tile they reach."""
+
+
+def look_at(table: pa.Table, facts: Facts, terms: Terms, rules: frozenset[str]) -> pa.Table:
+    """Look at one group of packed rows."""
+    key = table.column("key")[0].as_py()
+    rows = (
+        _run_rows(table, -1 - key, facts)
+        if key < 0
+        else _tile_rows(table, key, facts, terms, rules)
+    )
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(_ARROW)
+    arrays = [
+        pa.array(values, type=field.type) for values, field in zip(columns, _ARROW, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=_ARROW)
+
+
+Row = tuple[int, int, str, list[int], bytes, bytes, bytes]
+
+
+def _row(
+    run: int,
+    tile: int,
+    what: str,
+    *,
+    totals: list[int] | None = None,
+    codes: Numbers = _NOTHING,
+    more: Numbers = _NOTHING,
+    last: Numbers = _NOTHING,
+) -> Row:
+    return run, tile, what, totals or [], codes.tobytes(), more.tobytes(), last.tobytes()
+
+
+def _tile_rows(
+    table: pa.Table, key: int, facts: Facts, terms: Terms, rules: frozenset[str]
+) -> list[Row]:
+    run, tile = key >> scan.TILE_BITS, key & ((1 << scan.TILE_BITS) - 1)
+    packed = _unpack(table)
+    doubts = find_doubts(packed, facts.runs[run], facts.lanes, terms, rules)
+    totals = [doubts.events, 0, 0, doubts.owed, doubts.lost, doubts.in_doubt]
+    rows = [_row(run, tile, "totals", totals=totals)]
+    if doubts.whole:
+        doubts.codes.update(packed.published.codes.tolist())
+        if packed.published.names is not None:
+            doubts.names.update(packed.published.names.tolist())
+    if doubts.codes or doubts.names:
+        rows.append(_doubt_row(run, tile, doubts))
+    if doubts.sampled:
+        rows.append(_row(run, tile, "sampled"))
+    for subscriber, step in doubts.repeated_steps[:1]:
+        rows.append(_row(run, tile, "steps", totals=[subscriber, step]))
+    return rows
+
+
+def _doubt_row(run: int, tile: int, doubts: Doubts) -> Row:
+    codes, names = (
+        np.array(sorted(found), dtype=np.int64) for found in (doubts.codes, doubts.names)
+    )
+    return _row(run, tile, "doubts", codes=codes, more=names)
+
+
+def _unpack(table: pa.Table) -> Tile:
+    """Put the pieces of a tile together again."""
+    rows = table.to_pylist()
+    published = [row for row in rows if row["kind"] == scan.PUBLISHED]
+    voids = [row for row in rows if row["kind"] == scan.VOID]
+    named = any(row["names"] is not None for row in rows)
+    half = [_numbers(row, "more").reshape(2, -1) for row in published]
+    publications = Publications(
+        codes=_joined(_numbers(row, "codes") for row in published),
+        steps=_joined(_numbers(row, "steps") for row in published),
+        nodes=_joined(both[0] for both in half),
+        times=_joined(both[1] for both in half),
+        home=np.concatenate(
+            [
+                np.zeros(0, dtype=np.bool_),
+                *(np.full(len(row["codes"]) // 8, row["home"]) for row in published),
+            ]
+        ),
+        names=_joined(_numbers(row, "names") for row in published) if named else None,
+    )
+    pieces: dict[int, list[dict[str, bytes]]] = {}
+    for row in rows:
+        if row["kind"] == scan.DELIVERED:
+            pieces.setdefault(row["owner"], []).append(row)
+    return Tile(
+        published=publications,
+        delivered={owner: _deliveries(ones, named) for owner, ones in sorted(pieces.items())},
+        void_codes=_joined(_numbers(row, "codes") for row in voids),
+        void_nodes=_joined(_numbers(row, "more").reshape(2, -1)[0] for row in voids),
+    )
+
+
+def _deliveries(pieces: list[dict[str, bytes]], named: bool) -> Deliveries:
+    steps = _joined(_numbers(row, "steps") for row in pieces)
+    codes = _joined(_numbers(row, "codes") for row in pieces)
+    tagged = np.concatenate([np.frombuffer(row["more"], dtype=np.bool_) for row in pieces])
+    names = _joined(_numbers(row, "names") for row in pieces) if named else None
+    if not np.all(np.diff(steps) > 0):
+        order = np.argsort(steps, kind="stable")
+        steps, codes, tagged = steps[order], codes[order], tagged[order]
+        names = None if names is None else names[order]
+    return Deliveries(steps=steps, codes=codes, tagged=tagged, names=names)
+
+
+def _numbers(row: dict[str, bytes], column: str) -> Numbers:
+    return np.frombuffer(row[column], dtype=np.int64)
+
+
+def _joined(arrays: Iterable[Numbers]) -> Numbers:
+    return np.concatenate([_NOTHING, *arrays])
+
+
+def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
+    """Compare what the fragments of each subscriber say of themselves."""
+    known = facts.runs[run].spans if run < len(facts.runs) else {}
+    rows: list[Row] = []
+    fragments: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    for row in table.to_pylist():
+        if row["kind"] == scan.STRAYS:
+            rows.append(
+                _row(run, -1, "strays", codes=_numbers(row, "codes"), more=_numbers(row, "steps"))
+            )
+        elif row["kind"] == scan.OUTLIERS:
+            codes, first, last = (_numbers(row, name) for name in ("codes", "steps", "more"))
+            rows.append(_row(run, -1, "outliers", codes=codes, more=first, last=last))
+        else:
+            first_step, last_step, low, high, count = _numbers(row, "steps").tolist()
+            fragments.setdefault(row["owner"], []).append((first_step, last_step, low, high, count))
+    deliveries = 0
+    overlapping = torn = False
+    for ones in fragments.values():
+        reached_step, reached_unit = np.iinfo(np.int64).min, 0
+        for first_step, last_step, low, high, count in sorted(ones):
+            overlapping = overlapping or first_step <= reached_step
+            torn = torn or low < reached_unit - 1
+            reached_step, reached_unit = max(reached_step, last_step), max(reached_unit, high)
+            deliveries += count
+    uninvited = sum(owner not in known for owner in fragments)
+    totals = [0, deliveries, uninvited, 0, 0, 0]
+    rows.append(_row(run, -1, "totals", totals=totals))
+    for flag, what in ((overlapping, "overlapping"), (torn, "torn")):
+        if flag:
+            rows.append(_row(run, -1, what))
+    return rows
+
+
+def read_found(table: pa.Table) -> Found:
+    """Gather what all tasks found."""
+    found = Found()
+    outliers: dict[int, list[tuple[Numbers, Numbers, Numbers]]] = {}
+    for row in table.to_pylist():
+        run, what = row["run"], row["what"]
+        codes, more, last = (_numbers(row, name) for name in ("codes", "more", "last"))
+        if what == "totals":
+            known = found.totals.setdefault(run, dict.fromkeys(TOTALS, 0))
+            for name, count in zip(TOTALS, row["totals"], strict=True):
+                known[name] += count
+        elif what == "doubts":
+            found.doubts[run, row["tile"]] = codes
+            found.names[run, row["tile"]] = more
+        elif what == "steps":
+            found.repeated_steps.setdefault(run, (row["totals"][0], row["totals"][1]))
+        elif what == "strays":
+            found.strays += zip(codes.tolist(), more.tolist(), strict=True)
+        elif what == "outliers":
+            outliers.setdefault(run, []).append((codes, more, last))
+        else:
+            flagged = {
+                "sampled": found.sampled,
+                "overlapping": found.overlapping,
+                "torn": found.torn,
+            }
+            flagged[what].add(run)
+    for run, many in outliers.items():
+        codes, first, last = (_joined(each) for each in zip(*many, strict=True))
+        found.outliers[run] = (codes, first, last)
+    return found

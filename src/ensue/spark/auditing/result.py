@@ -1,0 +1,138 @@
+"""What an audit says: a verdict, violations as a data frame, and sentences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from ensue.checkers.verdict import Finding, Report, Subscriber, Verdict, Violation
+
+__all__ = ["Audit", "Totals"]
+
+VIOLATION_COLUMNS = (
+    "run",
+    "anomaly",
+    "node",
+    "first",
+    "second",
+    "because",
+    "checker",
+    "subscription",
+    "other_node",
+    "other_subscription",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """How much was looked at."""
+
+    runs: int
+    events: int
+    deliveries: int
+    subscribers: int
+
+
+class Audit:
+    """What came of an audit. Made by `ensue.spark.audit`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        order: str,
+        rules: Sequence[str],
+        totals: Totals,
+        judged: pa.Table,
+        reasons: Sequence[str],
+        notes: Mapping[str, Sequence[str]],
+    ) -> None:
+        self.order = order
+        self.totals = totals
+        self._spark = spark
+        self._rules = tuple(rules)
+        self._reasons = tuple(reasons)
+        self._notes = notes
+        self._violations = _distinct(judged, "violation")
+        self._judged = judged
+
+    @cached_property
+    def violations(self) -> DataFrame:
+        """One row a violation: run, anomaly, node, first, second, because, and who disagreed."""
+        return self._spark.createDataFrame(self._violations.select(list(VIOLATION_COLUMNS)))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the order that was promised was kept."""
+        return self.report(violations_max=1).verdict
+
+    def report(self, *, violations_max: int = 20) -> Report:
+        """Return the same as `ensue.checkers.check` would, with so many violations of each rule."""
+        rows = self._violations.to_pylist()
+        findings = tuple(self._finding(rule, rows, violations_max) for rule in self._rules)
+        unknown = [Verdict.UNKNOWN for _ in self._reasons]
+        return Report(
+            verdict=Verdict.worst([*(finding.verdict for finding in findings), *unknown]),
+            order=self.order,
+            findings=findings,
+            reasons=self._reasons,
+            run_count=self.totals.runs,
+            event_count=self.totals.events,
+            delivery_count=self.totals.deliveries,
+            subscriber_count=self.totals.subscribers,
+        )
+
+    def sentences(self) -> list[str]:
+        """Tell the verdict, then every witness, reason and note: one line each."""
+        return self.report(violations_max=max(1, self._violations.num_rows)).sentences()
+
+    def _finding(self, rule: str, rows: Sequence[dict[str, Any]], violations_max: int) -> Finding:
+        mine = [row for row in rows if row["checker"] == rule]
+        counts: dict[str, int] = {}
+        for row in mine:
+            counts[row["anomaly"]] = counts.get(row["anomaly"], 0) + 1
+        others = [row for row in self._judged.to_pylist() if row["checker"] == rule]
+        for row in others:
+            if row["what"] == "untold":
+                counts[row["anomaly"]] = counts.get(row["anomaly"], 0) + row["count"]
+        unknown = _texts(others, "unknown")
+        verdict = Verdict.INVALID if counts else Verdict.UNKNOWN if unknown else Verdict.VALID
+        return Finding(
+            checker=rule,
+            verdict=verdict,
+            anomaly_counts=dict(sorted(counts.items())),
+            violations=tuple(_violation(row) for row in mine[:violations_max]),
+            notes=(*_texts(others, "note"), *self._notes.get(rule, ())),
+            reasons=unknown,
+        )
+
+
+def _texts(rows: Sequence[dict[str, Any]], what: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row["because"] for row in rows if row["what"] == what))
+
+
+def _distinct(judged: pa.Table, what: str) -> pa.Table:
+    """Return the violations, each once: neighbouring tiles may both have found one."""
+    seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in judged.to_pylist():
+        if row["what"] == what:
+            key = tuple(row[name] for name in VIOLATION_COLUMNS if name != "because")
+            seen.setdefault(key, row)
+    rows = sorted(seen.values(), key=lambda row: (row["run"], row["tile"], row["place"]))
+    return pa.Table.from_pylist(rows, schema=judged.schema)
+
+
+def _violation(row: Mapping[str, Any]) -> Violation:
+    subscribers = [Subscriber(row["run"], row["node"], row["subscription"])]
+    if row["other_node"] is not None:
+        subscribers.append(Subscriber(row["run"], row["other_node"], row["other_subscription"]))
+    return Violation(
+        anomaly=row["anomaly"],
+        subscribers=tuple(subscribers),
+        first_event=row["first"],
+        second_event=row["second"],
+        because=row["because"],
+    )

@@ -1,0 +1,308 @@
+"""Reads deliveries and publications once, and packs them for the tiles they belong to.
+
+Rows never travel one by one between tasks: a task gathers what one subscriber delivered of one
+tile into a few arrays and hands those on as bytes. Whatever the input's sequence, each *fragment*
+of it is sorted here; files that are sorted by run, node and step already cost nothing more.
+
+Two events whose units are further apart than neighbours share no tile. That they are in one order
+everywhere follows from the units themselves, if at each subscriber no delivery is more than one
+unit behind the furthest delivery before it. A fragment checks that for its own rows. Deliveries
+that break it are *outliers*: they are handed on with the range of tiles that they reach over, so that
+a second look can put them into all of these. What a fragment says of itself (steps and units from, to) is
+compared with the subscriber's other fragments in `look`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ensue.spark.auditing.facts import SEQ_MAX, Facts, codes
+from ensue.spark.auditing.layers import Numbers
+
+__all__ = [
+    "DELIVERED",
+    "FRAGMENT",
+    "ODD",
+    "OUTLIERS",
+    "PACKED",
+    "PUBLISHED",
+    "STRAYS",
+    "TAGGED",
+    "TILE_BITS",
+    "VOID",
+    "Reach",
+    "pack_deliveries",
+    "pack_publications",
+]
+
+Columns = dict[str, Numbers]
+
+DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS = range(6)
+"""What a packed row holds."""
+TAGGED, ODD = 1, 2
+"""Flags of a delivery: its subscriber was told; its name or label can't be told as a code."""
+TILE_BITS = 24
+FRAGMENT_ROWS = 2_000_000
+"""Rows that a task gathers before it packs them."""
+STRAYS_MAX = 1_000
+"""Rows with no code that one fragment hands on."""
+
+PACKED = t.StructType(
+    [
+        t.StructField("key", t.LongType()),
+        t.StructField("kind", t.IntegerType()),
+        t.StructField("home", t.BooleanType()),
+        t.StructField("owner", t.LongType()),
+        t.StructField("codes", t.BinaryType()),
+        t.StructField("steps", t.BinaryType()),
+        t.StructField("more", t.BinaryType()),
+        t.StructField("names", t.BinaryType()),
+    ]
+)
+"""`key` is the run and the tile; below zero, the run alone. Arrays are little-endian int64, flags
+are one byte each."""
+_ARROW = to_arrow_schema(PACKED)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Events that are put into more tiles than their own, sorted by code."""
+
+    codes: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    first_tiles: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    last_tiles: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def of(self, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers, Numbers]:
+        """Return which of these events reach further, and from which tile to which."""
+        if not len(self.codes):
+            nothing = np.zeros(len(wanted), dtype=np.bool_)
+            return nothing, wanted, wanted
+        found = np.searchsorted(self.codes, wanted)
+        found[found == len(self.codes)] = 0
+        return self.codes[found] == wanted, self.first_tiles[found], self.last_tiles[found]
+
+
+class _Packer:
+    """Collects packed rows."""
+
+    def __init__(self, facts: Facts, reach: Reach) -> None:
+        self.facts = facts
+        self.reach = reach
+        self._rows: list[tuple[object, ...]] = []
+
+    def add(
+        self,
+        key: int,
+        kind: int,
+        *,
+        home: bool = True,
+        owner: int = 0,
+        codes: Numbers | None = None,
+        steps: Numbers | None = None,
+        more: npt.NDArray[np.generic] | None = None,
+        names: Numbers | None = None,
+    ) -> None:
+        arrays = (None if one is None else one.tobytes() for one in (codes, steps, more, names))
+        self._rows.append((key, kind, home, owner, *arrays))
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        rows, self._rows = self._rows, []
+        if rows:
+            columns = [
+                pa.array(values, type=field.type)
+                for values, field in zip(zip(*rows, strict=True), _ARROW, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+
+    def tiles(self, event_codes: Numbers, units: Numbers) -> Iterator[tuple[int, bool, Numbers]]:
+        """List each tile with the rows that go there, its own ones first, then shared ones."""
+        size = self.facts.tile_units
+        own = units // size
+        shared = (units % size == 0) & (units > 0)
+        for tile in np.unique(own).tolist():
+            yield tile, True, np.flatnonzero(own == tile)
+        for tile in np.unique(own[shared]).tolist():
+            yield tile - 1, False, np.flatnonzero(shared & (own == tile))
+        further, first, last = self.reach.of(event_codes)
+        if further.any():
+            for tile in range(int(first[further].min()), int(last[further].max()) + 1):
+                at_home = (own == tile) | (shared & (own == tile + 1))
+                rows = np.flatnonzero(further & (first <= tile) & (tile <= last) & ~at_home)
+                if len(rows):
+                    yield tile, False, rows
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[Columns]:
+    """Join batches into fragments of arrays, one a column."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= FRAGMENT_ROWS:
+            yield _arrays(held)
+            held, count = [], 0
+    if count:
+        yield _arrays(held)
+
+
+def _arrays(batches: list[pa.RecordBatch]) -> Columns:
+    table = pa.Table.from_batches(batches)
+    return {
+        name: table.column(name).combine_chunks().fill_null(0).to_numpy(zero_copy_only=False)
+        for name in table.column_names
+    }
+
+
+def _coded(rows: Columns, facts: Facts) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
+    """Return the lanes and codes of rows, and which rows have one."""
+    lanes = facts.lanes.index(rows["lane"])
+    numbers = rows["seq"]
+    good = (lanes >= 0) & (numbers >= 0) & (numbers <= SEQ_MAX) & ((rows["flags"] & ODD) == 0)
+    return lanes, codes(np.where(good, lanes, 0), np.where(good, numbers, 0)), good
+
+
+def pack_deliveries(
+    batches: Iterable[pa.RecordBatch], facts: Facts, reach: Reach
+) -> Iterator[pa.RecordBatch]:
+    """Pack rows (owner, lane, seq, step, flags[, name]) of deliveries."""
+    packer = _Packer(facts, reach)
+    for fragment in _gathered(batches):
+        rows = fragment
+        rows["lane"], rows["code"], good = _coded(rows, facts)
+        if not good.all():
+            strays = np.flatnonzero(~good)[:STRAYS_MAX]
+            packer.add(-1, STRAYS, codes=rows["owner"][strays], steps=rows["step"][strays])
+            rows = _chosen(rows, good)
+        rows = _by_subscriber(rows)
+        cuts = np.flatnonzero(np.diff(rows["owner"])) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(rows["owner"])]):
+            if stop > start:
+                _pack_subscriber(packer, _chosen(rows, slice(start, stop)))
+        yield from packer.take()
+
+
+def _chosen(rows: Columns, which: slice | npt.NDArray[np.generic]) -> Columns:
+    return {name: values[which] for name, values in rows.items()}
+
+
+def _by_subscriber(rows: Columns) -> Columns:
+    """Sort rows by subscriber and step, unless they are."""
+    owners, steps = rows["owner"], rows["step"]
+    cuts = np.flatnonzero(np.diff(owners)) + 1
+    rising = np.diff(steps) > 0
+    rising[cuts - 1] = True
+    apart = len(np.unique(owners[cuts])) == len(cuts) and owners[:1] not in owners[cuts]
+    if rising.all() and apart:
+        return rows
+    return _chosen(rows, np.lexsort((steps, owners)))
+
+
+def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
+    """Pack what one subscriber delivered in one fragment, in step order."""
+    facts = packer.facts
+    run = int(facts.lanes.runs[rows["lane"][0]])
+    owner, steps, event_codes = int(rows["owner"][0]), rows["step"], rows["code"]
+    tagged = (rows["flags"] & TAGGED) != 0
+    names = rows.get("name")
+    units = np.zeros(len(steps), dtype=np.int64)
+    if facts.runs[run].unit_count > 1:
+        units = facts.lanes.units_of(event_codes)
+    kept, furthest = _in_place(units)
+    low, high = int(units[kept].min()), int(units[kept].max())
+    says = np.array([steps[0], steps[-1], low, high, len(steps)], dtype=np.int64)
+    packer.add(-1 - run, FRAGMENT, owner=owner, steps=says)
+    outliers = np.flatnonzero(~kept)
+    if len(outliers):
+        tiles = np.stack([units[outliers], furthest[outliers]]) // facts.tile_units
+        packer.add(
+            -1 - run,
+            OUTLIERS,
+            codes=event_codes[outliers],
+            steps=np.maximum(tiles.min(axis=0) - 1, 0),
+            more=tiles.max(axis=0) + 1,
+        )
+    for tile, home, chosen in packer.tiles(event_codes, units):
+        packer.add(
+            (run << TILE_BITS) | tile,
+            DELIVERED,
+            home=home,
+            owner=owner,
+            codes=event_codes[chosen],
+            steps=steps[chosen],
+            more=tagged[chosen],
+            names=None if names is None else names[chosen],
+        )
+
+
+def _in_place(units: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
+    """Mark deliveries that fit between their neighbours, and tell the unit of those around each.
+
+    Of the marked ones none is more than a unit behind the furthest marked one before it. In a
+    sequence that is sorted but for a few, the i-th smallest unit is the one to expect at place i.
+    """
+    furthest = np.maximum.accumulate(units)
+    if (furthest - units).max() <= 1:
+        return np.ones(len(units), dtype=np.bool_), furthest
+    expected = np.sort(units)
+    kept = np.abs(units - expected) <= 1
+    if not kept.any():
+        kept[:] = units == np.median(units)
+        kept[0] |= not kept.any()
+    for _ in range(len(units)):
+        reached = np.maximum.accumulate(np.where(kept, units, -1))
+        behind = kept & (reached - units > 1)
+        if not behind.any():
+            break
+        kept &= ~behind
+    return kept, np.where(kept, units, np.maximum(reached, 0))
+
+
+def pack_publications(
+    batches: Iterable[pa.RecordBatch], facts: Facts, reach: Reach
+) -> Iterator[pa.RecordBatch]:
+    """Pack rows (owner, lane, seq, step, flags, time, void[, name]) of publications and voids."""
+    packer = _Packer(facts, reach)
+    for fragment in _gathered(batches):
+        fragment["lane"], fragment["code"], good = _coded(fragment, facts)
+        rows = _chosen(fragment, good)
+        runs, event_codes = facts.lanes.runs[rows["lane"]], rows["code"]
+        many = np.array([run.unit_count > 1 for run in facts.runs], dtype=np.bool_)
+        units = np.zeros(len(runs), dtype=np.int64)
+        cut_up = many[runs] if len(runs) else np.zeros(0, dtype=np.bool_)
+        units[cut_up] = facts.lanes.units_of(event_codes[cut_up])
+        order = np.argsort(runs, kind="stable")
+        cuts = np.flatnonzero(np.diff(runs[order])) + 1
+        for chosen in np.split(order, cuts):
+            if len(chosen):
+                run = int(runs[chosen[0]])
+                _pack_run(packer, run, _chosen(rows, chosen), units[chosen])
+        yield from packer.take()
+
+
+def _pack_run(packer: _Packer, run: int, rows: Columns, units: Numbers) -> None:
+    is_void, event_codes = rows["void"] != 0, rows["code"]
+    names = rows.get("name")
+    for tile, home, chosen in packer.tiles(event_codes, units):
+        key = (run << TILE_BITS) | tile
+        for kind, mine in (
+            (PUBLISHED, chosen[~is_void[chosen]]),
+            (VOID, chosen[is_void[chosen]]),
+        ):
+            if len(mine):
+                nodes_and_times = np.concatenate([rows["owner"][mine], rows["time"][mine]])
+                packer.add(
+                    key,
+                    kind,
+                    home=home,
+                    codes=event_codes[mine],
+                    steps=rows["step"][mine],
+                    more=nodes_and_times,
+                    names=None if names is None else names[mine],
+                )

@@ -1,0 +1,365 @@
+"""Looks for doubtful events in one tile: a stretch of a run that fits into memory.
+
+A tile holds every publication and every delivery of its events. Everything that can be proven right
+here is proven by arrays; whatever can't is named as a doubt, to be judged by `ensue.checkers` from
+the rows themselves. So a doubt may turn out to be harmless, and no violation goes without one:
+
+- If one order fits the deliveries of all subscribers and every publisher's own sequence, then fifo
+  and total hold; with the publishers' deliveries taken in as well, so does causal. Otherwise the
+  events on cycles and those that break a publisher's sequence are in doubt.
+- Deliveries of events that nobody published, of void ones, repeated or uninvited ones are in doubt.
+- An event is in doubt if a subscriber that it was owed to did not deliver it.
+
+The rules are those of `ensue.checkers`, and so are the words: see there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ensue.checkers import cycles
+from ensue.checkers.complete import Terms
+from ensue.spark.auditing.facts import NEVER, SEQ_BITS, Lanes, RunFacts, Span
+from ensue.spark.auditing.layers import Numbers, one_order_fits
+
+__all__ = ["Deliveries", "Doubts", "Publications", "Tile", "find_doubts"]
+
+Flags = npt.NDArray[np.bool_]
+
+DOUBTS_MAX = 50_000
+"""Events of one tile that are looked at more closely; beyond that a sample is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """What one subscriber delivered, in step order."""
+
+    steps: Numbers
+    codes: Numbers
+    tagged: Flags
+    names: Numbers | None = None
+    """Hashes of the events' ids, in traces where an id is not what its label says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """Rows that say `published`, in any order."""
+
+    codes: Numbers
+    times: Numbers
+    steps: Numbers
+    nodes: Numbers
+    home: Flags
+    """Whether the event is this tile's own, not shared with the tile before it."""
+    names: Numbers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One stretch of one run."""
+
+    published: Publications
+    delivered: dict[int, Deliveries]
+    """By the hash of the subscriber."""
+    void_codes: Numbers
+    void_nodes: Numbers
+
+
+@dataclass(slots=True)
+class Doubts:
+    """What was found in a tile."""
+
+    codes: set[int] = field(default_factory=set)
+    names: set[int] = field(default_factory=set)
+    """The same as hashes of ids, in traces where an id is not what its label says."""
+    repeated_steps: list[tuple[int, int]] = field(default_factory=list)
+    """Subscriber and step, where two rows of one node have one step."""
+    whole: bool = False
+    """Whether everything in the tile has to be looked at."""
+    sampled: bool = False
+    """Whether there were more doubts than are kept."""
+    events: int = 0
+    owed: int = 0
+    lost: int = 0
+    in_doubt: int = 0
+
+    def add(self, found: Numbers) -> None:
+        """Take in doubtful events, as long as there is room."""
+        room = DOUBTS_MAX - len(self.codes)
+        self.sampled = self.sampled or len(found) > room
+        self.codes.update(found[: max(0, room)].tolist())
+
+
+def find_doubts(
+    tile: Tile, run: RunFacts, lanes: Lanes, terms: Terms, rules: frozenset[str]
+) -> Doubts:
+    """Return what in a tile can't be proven right by arrays alone."""
+    return _Search(tile, run, lanes, terms, rules).search()
+
+
+class _Search:
+    def __init__(
+        self, tile: Tile, run: RunFacts, lanes: Lanes, terms: Terms, rules: frozenset[str]
+    ) -> None:
+        self._tile = tile
+        self._run = run
+        self._terms = terms
+        self._rules = rules
+        self._slack_ns = 0 if run.simulated else terms.clock_error_ns
+        self._doubts = Doubts()
+        self._sort_events(tile.published)
+        event_lanes = self._codes >> SEQ_BITS
+        self._topics, self._topic_of = np.unique(lanes.topics[event_lanes], return_inverse=True)
+        by_topic = np.argsort(self._topic_of, kind="stable")
+        ends = np.cumsum(np.bincount(self._topic_of, minlength=len(self._topics)))[:-1]
+        self._events_of: list[Numbers] = np.split(by_topic, ends) if len(self._topics) else []
+        self._views: dict[int, tuple[Numbers, Flags]] = {}
+        """By subscriber: where its deliveries are among the events, and which of them are."""
+
+    def search(self) -> Doubts:
+        came = np.zeros(len(self._codes), dtype=np.bool_)
+        first_ones: list[Numbers] = []
+        for subscriber, delivered in self._tile.delivered.items():
+            falls = np.diff(delivered.steps) <= 0
+            if falls.any():
+                step = int(delivered.steps[np.flatnonzero(falls)[0]])
+                self._doubts.repeated_steps.append((subscriber, step))
+            places, found = self._places(delivered.codes)
+            self._views[subscriber] = (places, found)
+            came[places[found]] = True
+            first_ones.append(self._judged(delivered, places, found))
+            self._check_invited(subscriber, delivered)
+        self._forgive_the_dead(came)
+        for subscriber in self._run.spans:
+            self._check_complete(subscriber)
+        self._check_order(first_ones)
+        self._name_doubts()
+        return self._doubts
+
+    def _sort_events(self, published: Publications) -> None:
+        """Give the events of a tile numbers; of one published again the first row counts."""
+        order = np.lexsort((published.steps, published.codes))
+        codes = published.codes[order]
+        first = np.ones(len(codes), dtype=np.bool_)
+        first[1:] = codes[1:] != codes[:-1]
+        nodes = published.nodes[order]
+        if not first.all():
+            again = np.flatnonzero(~first)
+            restarted = np.isin(nodes[again], np.array(sorted(self._run.restarted), dtype=np.int64))
+            honest = restarted & (nodes[again] == nodes[again - 1])
+            self._doubts.add(codes[again[~honest]])
+        keep = order[first]
+        self._codes = codes[first]
+        self._times = published.times[keep]
+        self._nodes = published.nodes[keep]
+        self._steps = published.steps[keep]
+        self._home = published.home[keep]
+        self._names = None if published.names is None else published.names[keep]
+        self._void = self._void_flags()
+
+    def _void_flags(self) -> Flags:
+        """Mark the events that the node that published them discarded as void."""
+        void = np.zeros(len(self._codes), dtype=np.bool_)
+        places, found = self._places(self._tile.void_codes)
+        same_node = self._tile.void_nodes[found] == self._nodes[places[found]]
+        void[places[found][same_node]] = True
+        return void
+
+    def _places(self, wanted: Numbers) -> tuple[Numbers, Flags]:
+        """Return where these events are among those of the tile, and which of them are there."""
+        if not len(self._codes):
+            empty = np.zeros(len(wanted), dtype=np.bool_)
+            return np.zeros(len(wanted), dtype=np.int64), empty
+        places = np.searchsorted(self._codes, wanted)
+        places[places == len(self._codes)] = 0
+        return places.astype(np.int64), self._codes[places] == wanted
+
+    def _judged(self, delivered: Deliveries, places: Numbers, found: Flags) -> Numbers:
+        """Return the first delivery of each event that was not tagged.
+
+        Phantoms, void events and repeated ones are doubts.
+        """
+        if not found.all():
+            self._doubts.add(np.unique(delivered.codes[~found]))
+        known = places[found]
+        wrong = known[self._void[known]]
+        if len(wrong):
+            self._doubts.add(self._codes[np.unique(wrong)])
+        seen = np.zeros(len(self._codes), dtype=np.bool_)
+        seen[known] = True
+        plain = places[found & ~delivered.tagged]
+        if np.count_nonzero(seen) != len(known):
+            counts = np.bincount(known, minlength=len(self._codes))
+            self._doubts.add(self._codes[np.flatnonzero(counts > 1)])
+            _, first = np.unique(plain, return_index=True)
+            plain = plain[np.sort(first)]
+        return plain
+
+    def _name_doubts(self) -> None:
+        """Tell doubts by the ids of the events, and doubt ids that go with another's label."""
+        if self._names is None:
+            return
+        doubtful = np.array(sorted(self._doubts.codes), dtype=np.int64)
+        places, found = self._places(doubtful)
+        self._doubts.names.update(self._names[places[found]].tolist())
+        for subscriber, delivered in self._tile.delivered.items():
+            assert delivered.names is not None
+            places, found = self._views[subscriber]
+            renamed = found.copy()
+            renamed[found] = self._names[places[found]] != delivered.names[found]
+            self._doubts.names.update(self._names[places[renamed]].tolist())
+            self._doubts.names.update(delivered.names[renamed | ~found].tolist())
+
+    def _forgive_the_dead(self, came: Flags) -> None:
+        """Leave out events that are owed to nobody: their publisher may never have sent them."""
+        down = np.isin(self._nodes, np.array(sorted(self._run.down), dtype=np.int64))
+        in_doubt = down & ~came & ~self._void
+        self._doubts.events = int(np.count_nonzero(self._home))
+        self._doubts.in_doubt = int(np.count_nonzero(in_doubt & self._home))
+        owing = ~self._void & ~in_doubt
+        self._owing = [events[owing[events]] for events in self._events_of]
+        self._earliest = [
+            int(self._times[events].min()) if len(events) else 0 for events in self._owing
+        ]
+
+    def _check_invited(self, subscriber: int, delivered: Deliveries) -> None:
+        """Doubt deliveries on topics that were not subscribed then."""
+        places, found = self._views[subscriber]
+        opened = np.full(len(self._topics), NEVER, dtype=np.int64)
+        closed = np.zeros(len(self._topics), dtype=np.int64)
+        torn: list[tuple[int, list[Span]]] = []
+        for topic, spans in self._spans_by_topic(subscriber):
+            opened[topic], closed[topic] = spans[0].opened_step, spans[0].closed_step
+            if len(spans) > 1:
+                torn.append((topic, spans))
+        topics = self._topic_of[places] if len(self._topics) else places
+        steps = delivered.steps
+        invited = ~found
+        if len(self._topics):
+            invited |= (steps > opened[topics]) & (steps < closed[topics])
+        for topic, spans in torn:
+            mine = np.flatnonzero(topics == topic)
+            for span in spans:
+                fits = (steps[mine] > span.opened_step) & (steps[mine] < span.closed_step)
+                invited[mine] |= fits
+        if not invited.all():
+            self._doubts.add(np.unique(delivered.codes[~invited]))
+
+    def _spans_by_topic(self, subscriber: int) -> Iterator[tuple[int, list[Span]]]:
+        """List a subscriber's subscriptions to topics of this tile, by the topic's place here."""
+        by_topic: dict[int, list[Span]] = {}
+        for span in self._run.spans.get(subscriber, ()):
+            by_topic.setdefault(span.topic, []).append(span)
+        for topic in sorted(by_topic):
+            place = int(np.searchsorted(self._topics, topic))
+            if place < len(self._topics) and self._topics[place] == topic:
+                yield place, by_topic[topic]
+
+    def _check_complete(self, subscriber: int) -> None:
+        """Doubt events that a subscriber was owed and did not deliver."""
+        had = np.zeros(len(self._codes), dtype=np.bool_)
+        if subscriber in self._views:
+            places, found = self._views[subscriber]
+            had[places[found]] = True
+        for topic, spans in self._spans_by_topic(subscriber):
+            events = self._owing[topic]
+            if len(events) and not self._covers(spans[0], topic):
+                owed = np.zeros(len(events), dtype=np.bool_)
+                for span in spans:
+                    owed |= self._owed(span, events)
+                events = events[owed]
+            self._doubts.owed += int(np.count_nonzero(self._home[events]))
+            missing = events[~had[events]]
+            if len(missing):
+                self._doubts.lost += int(np.count_nonzero(self._home[missing]))
+                if not self._terms.lossy:
+                    self._doubts.add(self._codes[missing])
+
+    def _covers(self, span: Span, topic: int) -> bool:
+        """Tell whether a span lasts over all of a topic's events in this tile."""
+        return span.closed_ns is None and span.opened_ns + self._slack_ns < self._earliest[topic]
+
+    def _owed(self, span: Span, events: Numbers) -> Flags:
+        """Mark what is owed within a span; see `ensue.checkers.complete`."""
+        times = self._times[events]
+        after = times > span.opened_ns + self._slack_ns
+        if span.closed_ns is None:
+            return after
+        owed = np.zeros(len(events), dtype=np.bool_)
+        settle_ns = self._terms.settle_ns
+        if settle_ns is not None:
+            owed |= after & (times <= span.closed_ns - settle_ns - self._slack_ns)
+        if self._terms.gaps and span.furthest:
+            codes = self._codes[events]
+            lane_of = codes >> SEQ_BITS
+            for lane, number in span.furthest.items():
+                owed |= after & (lane_of == lane) & (codes < ((lane << SEQ_BITS) | number))
+        return owed
+
+    def _check_order(self, sequences: list[Numbers]) -> None:
+        """Doubt what keeps one order from fitting all sequences."""
+        ordered = self._rules & {"fifo", "total", "causal"}
+        if not ordered:
+            return
+        if not ({"total", "causal"} & ordered):
+            self._doubt_lanes(sequences)
+            return
+        proof = [*sequences, *self._lane_sequences()]
+        if "causal" in ordered:
+            proof += self._publisher_sequences()
+        if one_order_fits(proof, self._times):
+            return
+        if "causal" in ordered:
+            # The chains behind a causal violation may run through any event of the tile.
+            self._doubts.whole = True
+        self._doubt_lanes(sequences)
+        if "total" in ordered:
+            for part in cycles.components([sequence.tolist() for sequence in sequences]):
+                self._doubts.add(self._codes[np.array(part, dtype=np.int64)])
+
+    def _lane_sequences(self) -> list[Numbers]:
+        """List each publisher's own sequence on each topic: events are numbered by it."""
+        ends = np.flatnonzero(np.diff(self._codes >> SEQ_BITS)) + 1
+        return np.split(np.arange(len(self._codes), dtype=np.int64), ends)
+
+    def _publisher_sequences(self) -> list[Numbers]:
+        """List what each publishing node published and delivered, in its own order."""
+        sequences = []
+        for node in np.unique(self._nodes):
+            own = np.flatnonzero(self._nodes == node)
+            places, steps = [own], [self._steps[own]]
+            for subscriber, delivered in self._tile.delivered.items():
+                if self._run.nodes.get(subscriber) == node:
+                    known, found = self._places(delivered.codes)
+                    places.append(known[found])
+                    steps.append(delivered.steps[found])
+            order = np.argsort(np.concatenate(steps), kind="stable")
+            merged = np.concatenate(places)[order]
+            _, first = np.unique(merged, return_index=True)
+            sequences.append(merged[np.sort(first)])
+        return sequences
+
+    def _doubt_lanes(self, sequences: list[Numbers]) -> None:
+        """Doubt events that a subscriber delivered against their publisher's own sequence."""
+        lanes = self._codes >> SEQ_BITS
+        for sequence in sequences:
+            order = np.argsort(lanes[sequence], kind="stable")
+            mine = sequence[order]
+            falls = (mine[1:] < mine[:-1]) & (lanes[mine[1:]] == lanes[mine[:-1]])
+            for lane in np.unique(lanes[mine[1:][falls]]):
+                self._doubts.add(self._codes[_out_of_place(mine[lanes[mine] == lane])])
+
+
+def _out_of_place(events: Numbers) -> Numbers:
+    """Return those that come after a greater one, and the nearest greater one before each."""
+    wrong: set[int] = set()
+    stack: list[int] = []
+    for event in events.tolist():
+        while stack and stack[-1] <= event:
+            stack.pop()
+        if stack:
+            wrong |= {stack[-1], event}
+        stack.append(event)
+    return np.array(sorted(wrong), dtype=np.int64)
