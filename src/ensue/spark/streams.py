@@ -11,6 +11,10 @@ State is one value, rewritten with each micro-batch: what is held back, compress
 frontier. It is kept by Spark with the offsets of the source, so a query that is killed and started
 again from its checkpoint repeats and loses nothing, as far as its sink is idempotent or
 transactional. There are no timers: with timers `availableNow` would never end.
+
+HAZARD: Spark splits state into `spark.sql.shuffle.partitions` (200 unless set) when a checkpoint is
+made, and commits each of them in every micro-batch although only one is used. Set it to a few before
+an ordered stream first starts; `ensue.spark.session` does on one machine.
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,360 @@
+"""Order as columns: batches and streams give the same rows, whatever comes late, twice or never."""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
+from ensue.spark import gaps, order, rules
+
+SCHEMA = (
+    "key binary, value binary, topic string, publisher string, publisher_seq bigint, event string,"
+    " stamp map<string,bigint>, published_at timestamp, offset bigint, headers map<string,string>"
+)
+TOPICS = ("ä", "b", "c")
+START = dt.datetime(2026, 1, 1, microsecond=123_457, tzinfo=dt.UTC)
+Event = dict[str, Any]
+
+
+def log_of(count: int, *, seed: int = 0, topics: Sequence[str] = TOPICS) -> list[Event]:
+    """A log in its order, as the sequencer stamps it: each event with the counts of all topics."""
+    random = Random(seed)
+    counts: dict[str, int] = {}
+    sequences: dict[tuple[str, str], int] = {}
+    log: list[Event] = []
+    for index in range(count):
+        topic, publisher = random.choice(topics), random.choice("pq")
+        counts[topic] = counts.get(topic, 0) + 1
+        sequence = sequences[topic, publisher] = sequences.get((topic, publisher), 0) + 1
+        log.append(
+            {
+                "key": random.choice([None, b"", b"\x00\xff\n"]),
+                "value": bytes([index % 256, 0, 255]) if random.random() < 0.9 else None,
+                "topic": topic,
+                "publisher": publisher,
+                "publisher_seq": sequence,
+                "event": f"{publisher}/{topic}/{sequence}",
+                "stamp": dict(counts),
+                "published_at": START + dt.timedelta(seconds=index, microseconds=index),
+                "offset": counts[topic] - 1,
+                "headers": random.choice([{}, None, {"größe": "✓", "none": None}]),
+            }
+        )
+    return log
+
+
+def arriving(log: Sequence[Event], *, seed: int, reach: int = 12) -> list[Event]:
+    """The same events, each up to `reach` places from where it belongs."""
+    random = Random(seed)
+    places = [(index + random.uniform(0, reach), index) for index in range(len(log))]
+    return [log[index] for _, index in sorted(places)]
+
+
+def pieces(events: Sequence[Event], size: int) -> list[list[Event]]:
+    return [list(events[at : at + size]) for at in range(0, len(events), size)]
+
+
+class Streamed:
+    """A stream of files, one micro-batch each, ordered into a Parquet table."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark, self.root = spark, root
+        self.written = 0
+        (root / "in").mkdir(parents=True)
+
+    def arrive(self, *micro_batches: Sequence[Event]) -> None:
+        for events in micro_batches:
+            one = self.spark.createDataFrame([Row(**event) for event in events], SCHEMA).coalesce(1)
+            staged = self.root / "staged"
+            one.write.mode("overwrite").parquet(str(staged))
+            (file,) = staged.glob("*.parquet")
+            file.rename(self.root / "in" / f"{self.written:05}.parquet")
+            self.written += 1
+
+    def frame(self) -> DataFrame:
+        source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        # Files of one millisecond come in the order of their names.
+        return source.parquet(str(self.root / "in"))
+
+    def run(self, topics: Any = TOPICS, **options: Any) -> list[Row]:
+        """Order all that has arrived since the last run; return the whole table."""
+        ordered = self.frame().transform(order, topics, **options)
+        self.started(ordered).awaitTermination()
+        return self.table()
+
+    def started(self, ordered: DataFrame) -> StreamingQuery:
+        writer = ordered.writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(self.root / "checkpoint"))
+        return writer.start(str(self.root / "out"))
+
+    def table(self) -> list[Row]:
+        return rows_of(self.spark.read.parquet(str(self.root / "out")))
+
+
+def rows_of(frame: DataFrame) -> list[Row]:
+    return frame.orderBy("position", "verdict").collect()
+
+
+def told(rows: Sequence[Row]) -> list[tuple[int, str]]:
+    return [(row["position"], row["verdict"]) for row in rows if row["verdict"]]
+
+
+@pytest.fixture
+def streamed(spark: SparkSession, tmp_path: Path) -> Streamed:
+    return Streamed(spark, tmp_path)
+
+
+def frame_of(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
+    return spark.createDataFrame([Row(**event) for event in events], SCHEMA)
+
+
+def expected(
+    log: Sequence[Event], topics: Mapping[str, int], *, voids: bool = False
+) -> list[Event]:
+    """The rows that must come out: the log in its order, counted."""
+    chosen = [one for one in log if one["offset"] >= topics.get(one["topic"], len(log))]
+    return [
+        {**one, "position": position, "verdict": "void" if one["value"] is None else ""}
+        for position, one in enumerate(chosen, start=1)
+        if voids or one["value"] is not None
+    ]
+
+
+def plain(rows: Sequence[Row]) -> list[Event]:
+    """Rows as events; what Spark returns as local time without a zone is put back to UTC."""
+    return [
+        {
+            **row.asDict(),
+            "key": None if row["key"] is None else bytes(row["key"]),
+            "value": None if row["value"] is None else bytes(row["value"]),
+            "published_at": row["published_at"].astimezone(dt.UTC),
+        }
+        for row in rows
+    ]
+
+
+def cut_at(log: Sequence[Event], index: int) -> dict[str, int]:
+    """The first offset of each topic from that event on: a point in the order."""
+    return {topic: sum(one["topic"] == topic for one in log[:index]) for topic in TOPICS}
+
+
+LOG = log_of(120)
+
+
+@pytest.mark.parametrize(
+    ("topics", "cut"),
+    [
+        (None, dict.fromkeys(TOPICS, 0)),
+        (["c", "ä"], {"c": 0, "ä": 0}),
+        (cut_at(LOG, 20), cut_at(LOG, 20)),
+    ],
+)
+@pytest.mark.parametrize("lookups_max", [0, 32])
+def test_a_batch_comes_in_the_order_in_which_the_sequencer_stamped_it(
+    spark: SparkSession,
+    topics: Any,
+    cut: dict[str, int],
+    lookups_max: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "LOOKUPS_MAX", lookups_max)
+    frame = frame_of(spark, arriving(LOG, seed=1, reach=200))
+    assert plain(frame.transform(order, topics).collect()) == expected(LOG, cut)
+
+
+def test_a_batch_is_sorted_by_one_range_exchange_and_by_no_python(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame_of(spark, log_of(3)).transform(order, TOPICS).explain()
+    plan = capsys.readouterr().out
+    assert plan.count("Exchange") == 1
+    assert plan.count("Exchange rangepartitioning(position") == 1
+    for costly in ("Join", "Python", "InArrow", "Window"):
+        assert costly not in plan
+
+
+def test_voids_are_left_out_or_kept_and_take_their_position(spark: SparkSession) -> None:
+    log = log_of(60)
+    cut = dict.fromkeys(TOPICS, 0)
+    assert any(one["value"] is None for one in log)
+    kept = frame_of(spark, log).transform(order, voids=True)
+    assert plain(kept.collect()) == expected(log, cut, voids=True)
+    assert gaps(kept).count() == 0
+    left_out = frame_of(spark, log).transform(order)
+    missing = sum(row["count"] for row in gaps(left_out).collect())
+    assert missing == sum(one["value"] is None for one in log)
+
+
+def test_an_event_without_a_stamp_is_an_error_that_names_it(spark: SparkSession) -> None:
+    log = log_of(4)
+    for stamp in (None, {}, {"other": 3}):
+        log[2] = {**log[2], "stamp": stamp}
+        with pytest.raises(PySparkException, match=rf"MISSING_STAMP.*{log[2]['event']}"):
+            frame_of(spark, log).transform(order, TOPICS).collect()
+
+
+def test_what_can_not_be_ordered_is_refused_by_name(
+    spark: SparkSession, streamed: Streamed
+) -> None:
+    frame = frame_of(spark, log_of(3))
+    with pytest.raises(UnsupportedOrder, match="'tidy'; there are: total"):
+        order(frame, by="tidy")
+    with pytest.raises(BadInput, match="'stamp' is missing"):
+        order(frame.drop("stamp"))
+    with pytest.raises(BadInput, match="'offset' is string, not bigint"):
+        order(frame.withColumn("offset", f.lit("0")))
+    with pytest.raises(BadInput, match=r"\['position'\] already"):
+        order(frame.withColumn("position", f.lit(1)))
+    with pytest.raises(BadInput, match="held_max is 0"):
+        order(frame, held_max=0)
+    with pytest.raises(BadInput, match="'soon': write a number"):
+        order(frame, time_to_live="soon")
+    with pytest.raises(BadInput, match="negative"):
+        order(frame, time_to_live=dt.timedelta(seconds=-1))
+    with pytest.raises(BadInput, match=r"give a list of topics, \['b'\]"):
+        order(frame, "b")
+    with pytest.raises(BadInput, match=r"first offsets of topics \['b'\]"):
+        order(frame, {"b": -1})
+    with pytest.raises(BadInput, match="a stream does not know its topics"):
+        order(streamed.frame())
+
+
+def test_a_stream_without_rocksdb_is_refused_with_the_name_of_the_setting(
+    spark: SparkSession, streamed: Streamed
+) -> None:
+    name = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(name)
+    assert before is not None
+    spark.conf.set(name, "org.example.Other")
+    try:
+        with pytest.raises(ConfigurationError, match=name):
+            order(streamed.frame(), TOPICS)
+    finally:
+        spark.conf.set(name, before)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_stream_gives_the_rows_of_the_batch_whatever_comes_late_or_twice(
+    streamed: Streamed, seed: int
+) -> None:
+    log = log_of(90, seed=seed)
+    coming = arriving(log, seed=seed, reach=30)
+    again = Random(seed).sample(coming, 10)
+    streamed.arrive(*pieces(coming[:60], 30))
+    first = streamed.run()
+    # Started again from its checkpoint, in another query, with what it held before.
+    streamed.arrive(*pieces([*coming[60:], *again], 20))
+    found = streamed.run()
+    assert plain(found) == expected(log, dict.fromkeys(TOPICS, 0))
+    assert plain(first) == plain(found)[: len(first)]
+    assert 0 < len(first) < len(found)
+
+
+def test_rows_of_a_stream_leave_in_order(streamed: Streamed) -> None:
+    log = log_of(60)
+    streamed.arrive(*pieces(arriving(log, seed=3), 20))
+    seen: list[int] = []
+
+    def look(frame: DataFrame, _: int) -> None:
+        seen.extend(row["position"] for row in frame.select("position").collect())
+
+    ordered = streamed.frame().transform(order, TOPICS, voids=True)
+    writer = ordered.writeStream.foreachBatch(look).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(streamed.root / "looked")).start().awaitTermination()
+    assert seen == list(range(1, 61))
+
+
+def test_a_stream_starts_at_a_cut(streamed: Streamed) -> None:
+    log = log_of(60)
+    cut = cut_at(log, 25)
+    streamed.arrive(*pieces(arriving(log, seed=2), 20))
+    assert plain(streamed.run(cut)) == expected(log, cut)
+
+
+def lossy(log: Sequence[Event], *lost: int) -> list[Event]:
+    return [one for index, one in enumerate(log) if index + 1 not in lost]
+
+
+@pytest.fixture
+def shown() -> list[Event]:
+    """A log without voids."""
+    return [{**one, "value": b"."} for one in log_of(40)]
+
+
+def test_a_gap_is_given_up_after_its_time_to_live_and_reported(
+    streamed: Streamed, shown: list[Event]
+) -> None:
+    streamed.arrive(*pieces(lossy(shown, 7, 8, 20), 10))
+    found = streamed.run(time_to_live="5 seconds")
+    assert told(found) == [(9, "after_gap"), (21, "after_gap")]
+    table = streamed.spark.read.parquet(str(streamed.root / "out"))
+    missing = sorted((row["first"], row["last"], row["count"]) for row in gaps(table).collect())
+    assert missing == [(7, 8, 2), (20, 20, 1)]
+    # What turns up after all leaves once, out of order; the rest of the gap stays given up.
+    streamed.arrive([shown[7], shown[7]], [shown[7], shown[30]])
+    found = streamed.run(time_to_live="5 seconds")
+    assert told(found) == [(8, "out_of_order"), (9, "after_gap"), (21, "after_gap")]
+    assert len(found) == len({row["position"] for row in found}) == 38
+
+
+def test_with_a_time_to_live_held_max_gives_up_too(streamed: Streamed, shown: list[Event]) -> None:
+    streamed.arrive(*pieces(lossy(shown, 5), 10))
+    assert told(streamed.run(time_to_live=dt.timedelta(days=1), held_max=8)) == [(6, "after_gap")]
+
+
+def test_without_a_time_to_live_too_much_held_fails_and_loses_nothing(
+    streamed: Streamed, shown: list[Event]
+) -> None:
+    streamed.arrive(*pieces(lossy(shown, 5), 10))
+    with pytest.raises(PySparkException, match=r"HELD_MAX_REACHED.*wait for position 5"):
+        streamed.run(held_max=8)
+    streamed.arrive([shown[4]])
+    assert plain(streamed.run(held_max=100)) == expected(shown, dict.fromkeys(TOPICS, 0))
+
+
+def test_topics_that_are_not_mutually_ordered_fail_a_stream_naming_both_events(
+    spark: SparkSession, streamed: Streamed
+) -> None:
+    apart = [*log_of(5, topics=["b"]), *log_of(5, topics=["c"])]
+    streamed.arrive(apart)
+    with pytest.raises(PySparkException, match=r"POSITION_CONFLICT.*'[pq]/b/1' and '[pq]/c/1'"):
+        streamed.run()
+    found = gaps(frame_of(spark, [{**one, "value": b""} for one in apart]).transform(order))
+    assert {(row["kind"], row["count"]) for row in found.collect()} == {("conflict", 2)}
+    assert found.count() == 5
+
+
+def test_gaps_are_exact_across_buckets(spark: SparkSession) -> None:
+    width = 1 << 16
+    lost = {1, 2, 500, width - 1, width, width + 1, 3 * width}
+    lost |= set(range(4 * width + 5, 6 * width + 9))
+    last = 6 * width + 20
+    frame = spark.range(1, last + 1).select(
+        f.col("id").alias("position"), f.concat(f.lit("e"), "id").alias("event")
+    )
+    kept = frame.where(~f.col("position").isin([p for p in lost if p < 4 * width])).where(
+        ~f.col("position").between(4 * width + 5, 6 * width + 8)
+    )
+    more = frame.where("position IN (7, 9)").unionByName(
+        frame.where("position = 9").withColumn("event", f.lit("other"))
+    )
+    found = gaps(kept.unionByName(more)).orderBy("first").collect()
+    assert [tuple(row) for row in found] == [
+        ("missing", 1, 2, 2, []),
+        ("repeated", 7, 7, 2, ["e7"]),
+        ("conflict", 9, 9, 3, ["e9", "other"]),
+        ("missing", 500, 500, 1, []),
+        ("missing", width - 1, width + 1, 3, []),
+        ("missing", 3 * width, 3 * width, 1, []),
+        ("missing", 4 * width + 5, 6 * width + 8, 2 * width + 4, []),
+    ]
+    with pytest.raises(BadInput, match=r"lacks columns \['position'\]"):
+        gaps(frame.drop("position"))
