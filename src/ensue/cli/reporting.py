@@ -89,7 +89,7 @@ def report(
         output.print_json({"page": str(out), **made.to_dict()})
     else:
         for run, judged in made.judgements.items():
-            output.print_lines([f"{run}: {judged.sentences[0]}"])
+            output.print_lines([f"{run}: {judged.verdict}", *(f"  {s}" for s in judged.sentences)])
         output.print_lines([f"The report lies in {out}."])
     return output.EXIT_VALID
 

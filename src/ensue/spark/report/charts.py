@@ -16,9 +16,11 @@ from ensue.spark.report import svg
 __all__ = ["Bin", "Series", "columns", "empty", "legend", "lines", "spread"]
 
 WIDTH, HEIGHT = 560.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 548.0, 22.0, 222.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 548.0, 34.0, 222.0
 BINS_MAX = 48
 """Bars of a distribution, after neighbours were merged."""
+FASTEST_LEFT_OUT = 0.005
+"""So much of a distribution is cut off at its left."""
 
 
 class Bin(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     colour: int
     bins: Sequence[Bin] = ()
-    """What is drawn: between `low` and `high`, so high. In charts over time without gaps."""
+    """What is drawn: between `low` and `high`, so high. Where there is no bin there is a gap."""
     marks: Mapping[str, float] = {}
     """Values on the horizontal axis that are pointed out, by name."""
     dashed: bool = False
@@ -47,14 +49,18 @@ def empty(reason: str) -> str:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Return the names of the series with their colours; nothing for a single one."""
-    if len(series) < 2:
+    """Return the names of the series with their colours and marks; nothing for a single name."""
+    if len(series) < 2 and not any(one.marks for one in series):
         return ""
     chips = (
         svg.element(
             "li",
             svg.element("i", class_=f"b{one.colour}" + (" dashed" if one.dashed else "")),
             escape(one.name),
+            *(
+                svg.element("span", escape(f"{name} {svg.duration_text(value)}"))
+                for name, value in one.marks.items()
+            ),
         )
         for one in series
     )
@@ -66,7 +72,8 @@ def spread(series: Sequence[Series], *, title: str, unit: str = "share of delive
     series = [one for one in series if one.bins]
     assert series
     merged = [_merged(one, _factor(series)) for one in series]
-    low = min(one[0].low for one in merged)
+    low = min(_low(one) for one in merged)
+    merged = [[each for each in one if each.low >= low * (1 - 1e-9)] for one in merged]
     high = max(one[-1].high for one in merged)
     across = svg.logarithmic(low, high, LEFT, RIGHT)
     top = max(each.weight for one in merged for each in one)
@@ -102,25 +109,35 @@ def spread(series: Sequence[Series], *, title: str, unit: str = "share of delive
 def _marks(series: Sequence[Series], across: svg.Scale, low: float, high: float) -> str:
     """Point out values, with labels in rows of their own that don't run into each other."""
     parts = []
-    taken: list[tuple[int, float, float]] = []
+    taken: list[tuple[int, float]] = []
     for one in series:
         for name, value in one.marks.items():
             place = across(min(max(value, low), high))
-            label = f"{name} {svg.duration_text(value)}"
-            width = 6.2 * len(label) + 8
-            start = place + 3 if place + 3 + width < RIGHT else place - 3 - width
+            width = 6.2 * len(name) + 8
             row = 0
-            while any(r == row and start < e and s < start + width for r, s, e in taken):
+            while any(r == row and place - width < x < place + width for r, x in taken):
                 row += 1
-            taken.append((row, start, start + width))
-            y = TOP + 4 + 13 * row
+            taken.append((row, place))
+            y = TOP - 8 + 13 * row
             parts.append(
                 svg.element(
-                    "line", x1=place, x2=place, y1=y - 8, y2=BOTTOM, class_=f"mark s{one.colour}"
+                    "line", x1=place, x2=place, y1=y + 4, y2=BOTTOM, class_=f"mark s{one.colour}"
                 )
             )
-            parts.append(svg.text(label, start, y, class_=f"label t{one.colour}"))
+            parts.append(
+                svg.text(name, place, y, anchor="middle", class_=f"label halo t{one.colour}")
+            )
     return "".join(parts)
+
+
+def _low(bins: Sequence[Bin]) -> float:
+    """Return where the fastest few end, which would take up most of a logarithmic axis."""
+    passed, total = 0.0, sum(each.weight for each in bins)
+    for each in bins:
+        passed += each.weight
+        if passed > FASTEST_LEFT_OUT * total:
+            return each.low
+    return bins[-1].low
 
 
 def _factor(series: Sequence[Series]) -> int:
@@ -225,17 +242,30 @@ def columns(series: Sequence[Series], *, title: str, below: str, unit: str) -> s
 def _steps(
     bins: Sequence[Bin], across: svg.Scale, up: svg.Scale, one: Series, *, closed: bool
 ) -> str:
-    places: list[tuple[float, float]] = []
+    parts = []
+    for piece in _pieces(bins):
+        places: list[tuple[float, float]] = []
+        for each in piece:
+            places += [(across(each.low), up(each.weight)), (across(each.high), up(each.weight))]
+        area = [(places[0][0], BOTTOM), *places, (places[-1][0], BOTTOM)]
+        if not one.dashed:
+            shape = svg.element("polygon", points=_points(area), class_=f"area f{one.colour}")
+            parts.append(shape)
+        style = f"line s{one.colour}" + (" dashed" if one.dashed else "")
+        points = _points(area if closed else places)
+        parts.append(svg.element("polyline", points=points, class_=style))
+    return "".join(parts)
+
+
+def _pieces(bins: Sequence[Bin]) -> list[list[Bin]]:
+    """Split where there is a gap."""
+    pieces: list[list[Bin]] = []
     for each in bins:
-        places += [(across(each.low), up(each.weight)), (across(each.high), up(each.weight))]
-    area = [(places[0][0], BOTTOM), *places, (places[-1][0], BOTTOM)]
-    line = area if closed else places
-    shape = svg.element("polygon", points=_points(area), class_=f"area f{one.colour}")
-    return (shape if not one.dashed else "") + svg.element(
-        "polyline",
-        points=_points(line),
-        class_=f"line s{one.colour}" + (" dashed" if one.dashed else ""),
-    )
+        if pieces and math.isclose(pieces[-1][-1].high, each.low, rel_tol=1e-9):
+            pieces[-1].append(each)
+        else:
+            pieces.append([each])
+    return pieces
 
 
 def _points(places: Sequence[tuple[float, float]]) -> str:

@@ -5,13 +5,14 @@ violation, which the report draws. It uses the checkers, which hold a run's rows
 of more than `ROWS_MAX` rows is not judged here, and the report says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from pyspark.sql import DataFrame
 
 from ensue import checkers
 from ensue.checkers import Report, Verdict, Violation
+from ensue.checkers.total import SEARCH_ENDED
 from ensue.trace import Row
 
 __all__ = ["ROWS_MAX", "Judgement", "judge"]
@@ -28,8 +29,11 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     sentences: tuple[str, ...]
+    """What was found, the worst first."""
     counts: dict[str, int] = {}
     """How many violations there are of each kind, as far as they were looked for."""
+    checked: str = ""
+    """What was judged."""
     first: Violation | None = None
 
 
@@ -72,7 +76,28 @@ def _judgement(report: Report) -> Judgement:
     ]
     return Judgement(
         verdict=report.verdict,
-        sentences=tuple(report.sentences()),
+        checked=report.sentences()[0].partition(": ")[2],
+        sentences=tuple(_sentences(report)),
         counts=counts,
         first=violations[0] if violations else None,
     )
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    """Tell of each rule how often it was broken, with its first witness; then whatever was noted."""
+    findings = {finding.checker: finding for finding in report.findings}
+    for finding in (findings[checker] for checker in _PREFERRED if checker in findings):
+        if finding.violations:
+            ended = any(note.startswith(SEARCH_ENDED) for note in finding.notes)
+            count = f"{finding.violation_count:,}{' or more' if ended else ''}"
+            several = ended or finding.violation_count > 1
+            told = f"{count} times, for example: " if several else "once: "
+            yield f"{finding.checker} broken {told}{finding.violations[0].because}"
+    yield from report.reasons
+    for finding in report.findings:
+        yield from (f"{finding.checker}: {reason}" for reason in finding.reasons)
+        yield from (
+            f"{finding.checker}: {note}"
+            for note in finding.notes
+            if not note.startswith(SEARCH_ENDED)
+        )

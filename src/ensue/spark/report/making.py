@@ -149,4 +149,10 @@ def _drawing(trace: DataFrame, figures: Figures, judged: Judgement, view: View) 
         diagram = gather(trace, view, begin_ns=begin_ns)
     if diagram is None:
         because = "Nothing was published or delivered in this span of time."
-    return Drawing(run=view.run, title=title, because=because, diagram=diagram)
+    return Drawing(
+        run=view.run,
+        title=title,
+        because=because,
+        diagram=diagram,
+        foremost=bool(view.events) or view.span is not None,
+    )

@@ -40,6 +40,8 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence under it; may be empty."""
     diagram: Diagram | None
     """None if there is nothing to draw: then the sentence says why."""
+    foremost: bool = False
+    """Whether it was asked for, or shows what is wrong."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +65,12 @@ def render(content: Content) -> str:
         svg.element("title", escape(f"{content.title} - Ensue report")),
         svg.element("style", _STYLE.read_text(encoding="utf-8")),
     )
+    # What went wrong, or was asked for, comes first; a beginning like any other can wait.
+    parts = [_drawings(content.drawings), cards(content.figures)]
+    if not any(one.foremost for one in content.drawings):
+        parts.reverse()
     main = svg.element(
-        "main",
-        _header(content),
-        _verdicts(content),
-        _drawings(content.drawings),
-        cards(content.figures),
-        _table(content),
-        _footer(),
+        "main", _header(content), _verdicts(content), *parts, _table(content), _footer()
     )
     body = svg.element("body", main)
     return f"<!DOCTYPE html>\n{svg.element('html', head, body, lang='en')}\n"
@@ -101,21 +101,19 @@ def _verdicts(content: Content) -> str:
     parts = []
     for run in content.figures.runs:
         judged = content.judgements[run]
-        first, *others = judged.sentences
-        shown = others[: SENTENCES_MAX - 1]
-        if len(others) > len(shown):
-            shown.append(f"and {len(others) - len(shown):,} more sentences from ensue check")
+        shown = list(judged.sentences[:SENTENCES_MAX])
+        if len(judged.sentences) > len(shown):
+            shown.append(f"and {len(judged.sentences) - len(shown):,} more such notes")
         items = svg.element("ul", *(svg.element("li", escape(line)) for line in shown))
-        _, _, checked = first.partition(": ")
         parts.append(
             svg.element(
                 "div",
                 svg.element(
                     "h3",
                     svg.element("b", escape(judged.verdict)),
-                    escape(f" · {run}: {_VERDICTS[judged.verdict]}"),
+                    escape(f" · run {run}: {_VERDICTS[judged.verdict]}"),
                 ),
-                svg.element("p", escape(checked or first), class_="sub"),
+                svg.element("p", escape(judged.checked), class_="sub") if judged.checked else "",
                 items if shown else "",
                 class_=f"verdict {judged.verdict}",
             )
@@ -151,6 +149,13 @@ def _table(content: Content) -> str:
     figures = content.figures
     names = svg.element("tr", "<th></th>", *(svg.element("th", escape(r)) for r in figures.runs))
     columns = [_figures_of(content, run) for run in figures.runs]
+    title, why = "All figures", "A dash stands for what a trace does not tell."
+    if len(columns) == 1:
+        facts = (
+            svg.element("div", svg.element("dt", escape(name)), svg.element("dd", escape(figure)))
+            for name, figure in columns[0].items()
+        )
+        return card(title, "", svg.element("dl", *facts))
     labels = list(dict.fromkeys(label for column in columns for label in column))
     body = [
         svg.element(
@@ -160,12 +165,10 @@ def _table(content: Content) -> str:
         )
         for label in labels
     ]
-    table = svg.element("table", svg.element("thead", names), svg.element("tbody", *body))
-    return card(
-        "All figures",
-        "A dash stands for what a trace does not tell.",
-        svg.element("div", table, class_="scroll"),
+    table = svg.element(
+        "table", svg.element("thead", names), svg.element("tbody", *body), class_="narrow"
     )
+    return card(title, why, svg.element("div", table, class_="scroll"))
 
 
 def _figures_of(content: Content, run: str) -> dict[str, str]:

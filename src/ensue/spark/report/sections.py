@@ -16,6 +16,9 @@ __all__ = ["card", "cards"]
 ENTRIES_APART_MAX = 24
 """Up to so many numbers of entries have a column each; beyond, neighbours share one."""
 
+ROWS_BESIDE_CHART = 11
+"""A table with more rows than that is as high as two charts."""
+
 Row = Mapping[str, Any]
 
 
@@ -34,14 +37,17 @@ def cards(figures: Figures) -> str:
     return svg.element("div", *pairs, class_="cards")
 
 
-def card(title: str, why: str, *content: str) -> str:
-    """Return a card; `title` and `why` are plain words, `content` is markup."""
+def card(title: str, why: str, *content: str, shape: str = "") -> str:
+    """Return a card; `title` and `why` are plain words, `content` is markup.
+
+    Its `shape` may be `tall`, as high as two, or `across`, as wide as two.
+    """
     return svg.element(
         "section",
         svg.element("h2", escape(title)),
-        svg.element("p", escape(why), class_="why"),
+        svg.element("p", escape(why), class_="why") if why else "",
         *content,
-        class_="card",
+        class_=f"card {shape}".strip(),
     )
 
 
@@ -83,7 +89,7 @@ def _latency(figures: Figures) -> str:
     return card(
         "Latency",
         "How long deliveries took, on a logarithmic axis: half are faster than p50, "
-        "one in a hundred is slower than p99.",
+        "one in a hundred is slower than p99. The fastest 0.5 % are left out.",
         _drawn(
             series,
             lambda: charts.spread(series, title="Distribution of latency"),
@@ -118,8 +124,9 @@ def _topics(figures: Figures) -> str:
     )
     more = max(figures.topic_counts.values(), default=0) - TOPICS_MAX
     note = f"The {TOPICS_MAX} busiest topics of each run are shown." if more > 0 else ""
+    told = svg.element("p", note, class_="because") if note else ""
     return card(
-        title, why, _scroll(table), svg.element("p", note, class_="because") if note else ""
+        title, why, _scroll(table), told, shape="tall" if len(rows) > ROWS_BESIDE_CHART else ""
     )
 
 
@@ -141,25 +148,26 @@ def _topic(row: Row, colour: int, longest: float, *, several: bool) -> str:
 def _over_time(
     figures: Figures,
     table: str,
-    value: Callable[[Row], float],
+    value: Callable[[Row], float | None],
     *,
     dashed: bool = False,
     name: str = "{}",
+    filled: bool = False,
 ) -> list[Series]:
-    """Return a series a run; buckets of which the table says nothing are zero."""
+    """Return a series a run. If `filled`, buckets of which the table says nothing are zero."""
     found = []
     for colour, run in enumerate(figures.runs):
         rows: dict[float, float] = {}
         width = 0.0
         for row in figures.of(table, run):
             width = row["width_ms"]
-            place = row["bucket_ms"]
-            rows[place] = max(rows.get(place, 0.0), value(row))
-        bins = []
-        if rows:
-            count = round(max(rows) / width) + 1
-            places = (number * width for number in range(count))
-            bins = [Bin(place, place + width, rows.get(place, 0.0)) for place in places]
+            place, figure = row["bucket_ms"], value(row)
+            if figure is not None:
+                rows[place] = max(rows.get(place, 0.0), figure)
+        if rows and filled:
+            places = (number * width for number in range(round(max(rows) / width) + 1))
+            rows = {place: rows.get(place, 0.0) for place in places}
+        bins = [Bin(place, place + width, weight) for place, weight in sorted(rows.items())]
         found.append(Series(name=name.format(run), colour=colour, bins=bins, dashed=dashed))
     return found
 
@@ -171,12 +179,17 @@ def _rate(column: str) -> Callable[[Row], float]:
 def _throughput(figures: Figures) -> str:
     alone = len(figures.runs) < 2
     delivered = _over_time(
-        figures, "throughput", _rate("delivered"), name="delivered" if alone else "{}, delivered"
+        figures,
+        "throughput",
+        _rate("delivered"),
+        filled=True,
+        name="delivered" if alone else "{}, delivered",
     )
     published = _over_time(
         figures,
         "throughput",
         _rate("published"),
+        filled=True,
         dashed=True,
         name="published" if alone else "{}, published",
     )
@@ -206,7 +219,7 @@ def _hold_back(figures: Figures) -> str:
     )
     return card(
         "Held back, over time",
-        "The share of deliveries that had to wait because an event that came later goes first.",
+        "The share of deliveries that had to wait, because an event that came later goes first.",
         _drawn(
             series,
             lambda: charts.lines(
@@ -221,13 +234,12 @@ def _hold_back(figures: Figures) -> str:
 
 
 def _held_time(figures: Figures) -> str:
-    median = _over_time(figures, "hold_back_over_time", lambda row: row["p50_ms"] or 0.0)
-    tail = _over_time(figures, "hold_back_over_time", lambda row: row["p99_ms"] or 0.0, dashed=True)
+    median = _over_time(figures, "hold_back_over_time", lambda row: row["p50_ms"])
+    tail = _over_time(figures, "hold_back_over_time", lambda row: row["p99_ms"], dashed=True)
     series = [
         Series(name=f"{one.name}, {told}", colour=one.colour, bins=one.bins, dashed=one.dashed)
         for pair in zip(median, tail, strict=True)
         for one, told in zip(pair, ("p50", "p99"), strict=True)
-        if any(each.weight for each in one.bins)
     ]
     otherwise = _NOT_RECEIVED
     if figures.tables["hold_back"]:
@@ -238,7 +250,10 @@ def _held_time(figures: Figures) -> str:
         _drawn(
             series,
             lambda: charts.lines(
-                series, title="Time held back over time", unit="waited", tell=svg.duration_text
+                series,
+                title="Time held back over time",
+                unit="time held back",
+                tell=svg.duration_text,
             ),
             otherwise,
         ),
@@ -306,7 +321,9 @@ def _messages(figures: Figures) -> str:
     )
     rows = [row for row in rows if row["sent_per_delivery"] is not None and row["sent"]]
     if not rows:
-        return card(title, "", charts.empty("Nothing was sent, or nothing delivered."))
+        return card(
+            title, "", charts.empty("Nothing was sent, or nothing delivered."), shape="across"
+        )
     colours = {run: colour for colour, run in enumerate(figures.runs)}
     most = max(row["sent_per_delivery"] for row in rows)
     body = []
@@ -329,4 +346,5 @@ def _messages(figures: Figures) -> str:
         '<th class="name">run</th><th>messages</th><th>with an event</th><th>bytes</th><th></th>',
     )
     table = svg.element("table", svg.element("thead", head), svg.element("tbody", *body))
-    return card(title, why + " The strong bar is of those with an event.", _scroll(table))
+    why += " The strong bar is of those with an event."
+    return card(title, why, _scroll(table), shape="across")

@@ -7,19 +7,21 @@ below for what came next, with its position. Everything else is grey, or coloure
 matters more than the rest.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from math import hypot
 
 import msgspec
 
+from ensue.checkers.history import ordinal
 from ensue.spark.report import svg
 
 __all__ = ["Delivery", "Diagram", "Happening", "Publication", "draw", "key"]
 
 WIDTH = 1120.0
 NAME_LENGTH = 20
-ROW = 40.0
+ROW = 36.0
+ROW_MARKED = 68.0
 TOP = 34.0
 COLOURS = 8
 TOPICS_COLOURED_MAX = 8
@@ -113,10 +115,9 @@ def key(diagram: Diagram) -> str:
 def draw(diagram: Diagram, *, title: str, mark: str) -> str:
     """Return the picture. `mark` is unique on the page: it names what others must not cut off."""
     nodes = _nodes(diagram)
-    left = 24 + 7.2 * max((len(svg.shortened(node, NAME_LENGTH)) for node in nodes), default=0)
+    left = 28 + 8.2 * max((len(svg.shortened(node, NAME_LENGTH)) for node in nodes), default=0)
     right = WIDTH - 20
-    rows = {node: TOP + ROW * (index + 0.5) for index, node in enumerate(nodes)}
-    bottom = TOP + ROW * len(nodes)
+    rows, bottom = _places(diagram, nodes)
     across = svg.linear(diagram.begin_ms, diagram.end_ms, left, right)
     clip = svg.element(
         "clipPath",
@@ -166,6 +167,17 @@ def _nodes(diagram: Diagram) -> list[str]:
     return list(dict.fromkeys([*publishers, *chosen, *concerned, *others, *happened]))
 
 
+def _places(diagram: Diagram, nodes: Sequence[str]) -> tuple[dict[str, float], float]:
+    """Return the height of each line, with more room where deliveries are pointed out."""
+    marked = {one.node for one in diagram.deliveries if one.marked}
+    rows, y = {}, TOP
+    for node in nodes:
+        room = ROW_MARKED if node in marked else ROW
+        rows[node] = y + room / 2
+        y += room
+    return rows, y
+
+
 def _axis(diagram: Diagram, across: svg.Scale, bottom: float) -> Iterable[str]:
     factor, unit = svg.time_unit(diagram.end_ms)
     low, high = diagram.begin_ms / factor, diagram.end_ms / factor
@@ -190,7 +202,7 @@ def _arrows(
             continue
         x, y = across(one.at_ms), rows[one.node]
         style = diagram.colour(one.event, one.topic)
-        place = f", its {one.position}." if one.position else ""
+        place = f", its {ordinal(one.position)}," if one.position else ""
         told = svg.element(
             "title",
             escape(f"{one.event} at {one.node}{place} after {svg.duration_text(one.at_ms)}"),
@@ -244,7 +256,7 @@ def _discs(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -> Itera
         place = seen[one.node] = seen.get(one.node, 0) + 1
         above = place == 1
         x, line = across(one.at_ms), rows[one.node]
-        y = line - 15 if above else line + 15
+        y = line - 19 if above else line + 19
         number = diagram.events.index(one.event)
         style = f"lead e{number}"
         yield svg.element("line", x1=x, x2=x, y1=line, y2=y, class_=style)
@@ -262,7 +274,9 @@ def _when(one: Delivery) -> tuple[float, int]:
 
 
 def _position(one: Delivery, place: int) -> str:
-    return f"position {one.position}" if one.position else ("first" if place == 1 else "then")
+    if one.position:
+        return f"its {ordinal(one.position)}"
+    return "first" if place == 1 else "then"
 
 
 def _happenings(

@@ -28,6 +28,8 @@ ROWS_MAX = 600
 NODES_MAX = 18
 PAD = 0.12
 """So much of a window's length is shown before and after what it is about."""
+PAD_LEAST_MS = 0.001
+"""The same for what took no time at all."""
 
 _MS_NS = 1_000_000
 _HAPPENINGS = ("crashed", "restarted")
@@ -112,7 +114,7 @@ def _around(view: View, matter: Sequence[dict[str, Any]]) -> Span:
     if begin == end:
         # It never arrived where it should have: show how it fared elsewhere.
         end = max(row["at_ms"] for row in matter)
-    pad = max(PAD * (end - begin), 0.000_5)
+    pad = PAD * (end - begin) or PAD_LEAST_MS
     return Span(begin_ms=begin - pad, end_ms=end + pad)
 
 
@@ -121,7 +123,7 @@ def _beginning(context: Sequence[dict[str, Any]], delivered: Sequence[dict[str, 
     ends = sorted(row["at_ms"] for row in delivered) or [context[-1]["at_ms"]]
     begin = min(row["at_ms"] for row in context)
     end = max(ends[len(ends) * 9 // 10 - (len(ends) > 9)], begin)
-    pad = max(PAD / 4 * (end - begin), 0.000_5)
+    pad = PAD / 4 * (end - begin) or PAD_LEAST_MS
     return Span(begin_ms=begin - pad, end_ms=end + pad)
 
 
@@ -138,7 +140,7 @@ def _concerned(view: View) -> set[tuple[str, str]]:
 def _diagram(
     view: View,
     span: Span,
-    told: Iterable[dict[str, Any]],
+    told: Sequence[dict[str, Any]],
     delivered: Sequence[dict[str, Any]],
     happened: Sequence[dict[str, Any]],
 ) -> Diagram:
@@ -156,6 +158,12 @@ def _diagram(
     absent: tuple[str, ...] = ()
     if view.violation is not None and view.violation.anomaly == "lost":
         absent = view.violation.nodes
+        # It may have come, and not been let through.
+        happenings += [
+            Happening(node=r["node"], at_ms=r["at_ms"], name=r["verdict"], event=r["event"])
+            for r in told
+            if r["action"] == "discarded" and r["node"] in absent
+        ]
     nodes, left_out = _nodes(view, publications.values(), deliveries, absent)
     return Diagram(
         begin_ms=span.begin_ms,
