@@ -211,7 +211,7 @@ class _Reader:
 class LogBatchReader(_Reader, DataSourceReader):
     """Reads a log from one offset of each topic to another."""
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[_Range]:
         """Plan one task for each range of a topic."""
         bounds = self.bounds()
         starts = _resolve(self.options.starting, bounds, unnamed=EARLIEST)
@@ -279,7 +279,7 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
                 del end[topic]
         return end
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[_Range]:
         """Plan one task for each range of a topic."""
         return self.ranges(start, end)
 
