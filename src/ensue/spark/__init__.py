@@ -1,22 +1,29 @@
 """The data pipeline on Spark: order whole logs, audit every delivery.
 
 See `docs/spark.md`.
+
+Each name is loaded on first use. Spark starts many Python processes that need one module of this
+package and none of the others, and what the others import takes a second of each.
 """
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from ensue.errors import MissingExtra
 
 if find_spec("pyspark") is None:
     raise MissingExtra(extra="spark", needed_for="ensue.spark")
 
-from ensue.spark.auditing import Audit, audit
-from ensue.spark.campaigns import campaign
-from ensue.spark.measuring import metrics, write_metrics
-from ensue.spark.missing import gaps
-from ensue.spark.ordering import order
-from ensue.spark.sessions import session
-from ensue.spark.traces import read_trace
+if TYPE_CHECKING:
+    from ensue.spark.auditing import Audit, audit
+    from ensue.spark.campaigns import campaign
+    from ensue.spark.measuring import metrics, write_metrics
+    from ensue.spark.missing import gaps
+    from ensue.spark.ordering import order
+    from ensue.spark.placing import placement
+    from ensue.spark.sessions import session
+    from ensue.spark.traces import read_trace
 
 __all__ = [
     "Audit",
@@ -25,7 +32,29 @@ __all__ = [
     "gaps",
     "metrics",
     "order",
+    "placement",
     "read_trace",
     "session",
     "write_metrics",
 ]
+
+_HOMES = {
+    "Audit": "ensue.spark.auditing",
+    "audit": "ensue.spark.auditing",
+    "campaign": "ensue.spark.campaigns",
+    "gaps": "ensue.spark.missing",
+    "metrics": "ensue.spark.measuring",
+    "order": "ensue.spark.ordering",
+    "placement": "ensue.spark.placing",
+    "read_trace": "ensue.spark.traces",
+    "session": "ensue.spark.sessions",
+    "write_metrics": "ensue.spark.measuring",
+}
+"""Where each name lives."""
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
