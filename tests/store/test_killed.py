@@ -11,7 +11,7 @@ from tests.store.helpers import numbers
 from ensue.store import DirectoryReader, LogWriter
 
 ROOT = Path(__file__).parents[2]
-KILLS = 25
+KILLS = 15
 
 
 def test_every_commit_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -140,6 +140,21 @@ def test_a_trim_drops_whole_segments_and_says_so_to_readers(tmp_path: Path) -> N
     assert len(list((tmp_path / "topics").rglob("*.arrow"))) == 1
 
 
+def test_a_trim_that_dies_before_its_commit_has_deleted_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with LogWriter(tmp_path) as log:
+        log.append(rows("a", [1, 2]))
+        log.append(rows("a", [3]))
+        monkeypatch.setattr(layout.Layout, "write_commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            log.trim("a", 2)
+    assert numbers(tmp_path) == {"a": [1, 2, 3]}
+
+
 def test_reading_beyond_the_end_is_an_error(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         log.append(rows("a", [1, 2]))
