@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 from pyspark import TaskContext
@@ -223,7 +224,9 @@ def _publication(batch: pa.RecordBatch, options: SinkOptions, now: datetime) -> 
         else:
             constant = now if field.name == "published_at" else fixed
             if field.name == "headers":
-                column = pa.array([[]] * batch.num_rows, field.type)
+                nothing = pa.array([], pa.string())
+                edges = pa.array(np.zeros(batch.num_rows + 1, dtype=np.int32))
+                column = pa.MapArray.from_arrays(edges, nothing, nothing)  # type: ignore[call-overload]
             else:
                 column = pa.repeat(pa.scalar(constant, field.type), batch.num_rows)
         if field.name == "headers" and column.null_count:

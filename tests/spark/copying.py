@@ -1,0 +1,69 @@
+"""A driver that copies a log by two streaming queries: to a Parquet table, and to another log.
+
+Run as a process, to be killed. It prints `started` when both queries run, a line for each micro-batch
+that either has finished, and `done` when the source log says that no more comes and both have everything.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ensue.spark import session
+from ensue.store import open_log
+
+END = "end"
+"""The topic whose one event says that no more comes."""
+
+
+def start(place: Path) -> list[StreamingQuery]:
+    spark = session("local[2]", settings={"spark.driver.memory": "700m"})
+    source = spark.readStream.format("ensue").option("maxOffsetsPerTrigger", 100)
+    queries = []
+    for name in ("parquet", "ensue"):
+        frame = source.load(str(place / "log"))
+        if name == "ensue":
+            # Numbered anew, so that only the token of the batch keeps it from being repeated.
+            frame = frame.selectExpr("value", "event as key", "topic")
+        queries.append(
+            frame.writeStream.format(name)
+            .option("checkpointLocation", str(place / f"checkpoint-{name}"))
+            .options(**({"publisher": "copier"} if name == "ensue" else {}))
+            .start(str(place / name))
+        )
+    return queries
+
+
+def say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+def finished(place: Path) -> int:
+    """Count the micro-batches that queries have put into their checkpoints."""
+    return len(list(place.glob("checkpoint-*/commits/[0-9]*")))
+
+
+def main() -> None:
+    place = Path(sys.argv[1])
+    queries = start(place)
+    told = finished(place)
+    say("started")
+    log = open_log(place / "log")
+    while END not in log.bounds():
+        for query in queries:
+            if query.exception() is not None:
+                raise query.exception() or AssertionError
+        for _ in range(finished(place) - told):
+            told += 1
+            say("batch")
+        time.sleep(0.02)
+    for query in queries:
+        query.processAllAvailable()
+        query.stop()
+    say("done")
+
+
+if __name__ == "__main__":
+    main()
