@@ -1,0 +1,103 @@
+"""Which topics are ordered together, from who subscribes what: as data frames.
+
+Topics that share a subscriber are partners; topics that are connected through partners make a
+component. A subscriber of many topics makes all pairs of them partners, which is quadratic, so
+- components are found from stars: each subscriber links its topics to the first of them, which
+  connects the same topics with as many edges as there are subscriptions;
+- equal sets of topics are counted before anything is made of them;
+- a set of more than `PAIRED_MAX` topics gives no pairs; its topics are told as `crowded`.
+
+Components follow Kiveris et al., *Connected Components in MapReduce and Beyond*: two ways of
+linking each topic to the smallest it knows, in turn, until nothing changes. Each round is cut off
+from the plan of the last, which would double with each otherwise.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from ensue.errors import LimitReached
+
+__all__ = ["baskets", "components", "crowded", "partners"]
+
+PAIRED_MAX = 256
+"""Sets of so many topics are written out as pairs."""
+ROUNDS_MAX = 50
+"""Far more than graphs that people make need: a path of a thousand topics takes 8."""
+
+
+def baskets(subscriptions: DataFrame) -> DataFrame:
+    """Return the sets of topics that are subscribed together (`topics`), and by how many (`count`)."""
+    sets = subscriptions.groupBy("subscriber").agg(
+        f.array_sort(f.collect_set("topic")).alias("topics")
+    )
+    return sets.where(f.size("topics") > 1).groupBy("topics").count()
+
+
+def components(found: DataFrame) -> DataFrame:
+    """Return `topic` and `component`, its first topic by name, of all topics that have partners."""
+    stars = found.select(
+        f.element_at("topics", 1).alias("low"),
+        f.explode(f.slice("topics", f.lit(2), f.size("topics"))).alias("high"),
+    )
+    edges = stars.distinct().localCheckpoint()
+    known = _fingerprint(edges)
+    for _ in range(ROUNDS_MAX):
+        edges = _small_star(_large_star(edges)).localCheckpoint()
+        seen, known = known, _fingerprint(edges)
+        if seen == known:
+            centres = edges.select(f.col("low").alias("topic"), f.col("low").alias("component"))
+            members = edges.select(f.col("high").alias("topic"), f.col("low").alias("component"))
+            return centres.union(members).distinct()
+    raise LimitReached(
+        f"components: topics are still being joined after {ROUNDS_MAX} rounds",
+        limit="ROUNDS_MAX",
+        value=ROUNDS_MAX,
+    )
+
+
+def partners(found: DataFrame) -> DataFrame:
+    """Return pairs `left` < `right` of partners, and how many subscribers they share (`shared`)."""
+    pairs = (
+        found.where(f.size("topics") <= PAIRED_MAX)
+        .select("count", f.explode("topics").alias("left"), "topics")
+        .select("left", f.explode("topics").alias("right"), "count")
+    )
+    return pairs.where("left < right").groupBy("left", "right").agg(f.sum("count").alias("shared"))
+
+
+def crowded(found: DataFrame) -> DataFrame:
+    """Return each `topic` of a set that is too large to be written out as pairs."""
+    wide = found.where(f.size("topics") > PAIRED_MAX)
+    return wide.select(f.explode("topics").alias("topic")).distinct()
+
+
+def _large_star(edges: DataFrame) -> DataFrame:
+    """Link every topic's larger neighbours to the smallest topic next to it."""
+    both = edges.union(edges.select(f.col("high"), f.col("low"))).toDF("topic", "other")
+    least = both.groupBy("topic").agg(f.least(f.min("other"), f.first("topic")).alias("least"))
+    return (
+        both.where("other > topic")
+        .join(least, "topic")
+        .select(f.col("least").alias("low"), f.col("other").alias("high"))
+        .distinct()
+    )
+
+
+def _small_star(edges: DataFrame) -> DataFrame:
+    """Link every topic, and its smaller neighbours, to the smallest of them."""
+    least = edges.groupBy("high").agg(f.min("low").alias("least"))
+    smaller = edges.join(least, "high").where("low > least")
+    return (
+        smaller.select(f.col("least").alias("low"), f.col("low").alias("high"))
+        .union(least.select(f.col("least").alias("low"), "high"))
+        .distinct()
+    )
+
+
+def _fingerprint(edges: DataFrame) -> tuple[int, int]:
+    """Return what two sets of edges have in common only if they are the same."""
+    row = edges.agg(
+        f.count("*").alias("edges"),
+        f.sum(f.xxhash64("low", "high").cast("decimal(38,0)")).alias("hashes"),
+    ).collect()[0]
+    return int(row["edges"]), int(row["hashes"] or 0)

@@ -1,0 +1,432 @@
+"""Put topics on the nodes of a chain so that most stamps stay where they start.
+
+A stamp for topic T starts at T's node and travels up to the last node that hosts a partner of T:
+`stage of the last - stage of T` hops, none if no partner is above. So components that fit on a node
+go there whole and never hop. One that does not fit is split. What hops then are the events of
+topics below a partner, so a split wants the busy side of a link above the other, and few links.
+
+What is minimised: events a second, times the hops of each; and an event published elsewhere than
+at its node's site counts as `SITE_HOPS` more. The bound: no node has more than `balance` times its
+even share of all events, except a node that hosts one topic alone.
+
+How. Components that are too large are cut up in three ways (along the strongest links, by
+popularity, by site), filling nodes from the top of the chain; each way is refined by moving single
+topics, exchanging two, and exchanging the places of nodes in the chain while that helps; the best
+is kept. The others go to the nodes whole, the largest few by exhaustive search, at their site if
+there is room. One that fits nowhere is split as well. The same input gives the same placement.
+
+HAZARD: this runs on one machine, over topics and pairs of partners within components that have to
+be split, not over subscribers. `LOOKS_MAX` bounds the refinement: beyond some ten thousand such
+topics a placement is not refined to the end.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Problem", "Solution", "solve"]
+
+SITE_HOPS = 1.0
+"""An event from another site than its node's costs as much as so many hops."""
+PASSES_MAX = 20
+"""How often all topics are looked at while that helps."""
+LOOKS_MAX = 2_000_000
+"""Moves that are weighed up in one refinement."""
+EXCHANGES = 12
+"""Topics that one is tried to be exchanged with, where there is no room to move it."""
+SEARCHED = 12
+"""The largest components whose places are searched for exhaustively."""
+SEARCH_MAX = 20_000
+"""Steps of that search."""
+EPSILON = 1e-9
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Topics by number, nodes by number."""
+
+    rate: Floats
+    """Events of each topic."""
+    component: Ints
+    """The component of each topic."""
+    away: Floats
+    """Topic by node: those of its events that are published elsewhere than at the node's site."""
+    left: Ints
+    right: Ints
+    """Pairs of partners; those within components that fit on a node may be missing."""
+    shared: Floats
+    """How many subscribers each pair shares."""
+    crowded: NDArray[np.bool_]
+    """Topics with more partners than pairs are given for. A set so large that it has to be parted
+    is all but sure to have a topic at the last stage, so their stamps are taken to go there."""
+    balance: float
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes there are."""
+        return int(self.away.shape[1])
+
+    @property
+    def capacity(self) -> float:
+        """Return how many events a node may have."""
+        return self.balance * float(self.rate.sum()) / self.nodes * (1 + EPSILON)
+
+
+class Solution(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the topics are."""
+
+    stage: Ints
+    """Of each topic."""
+    chain: list[int]
+    """The node at each stage."""
+
+
+class _Links:
+    """Partners of each topic, and how strongly they are linked."""
+
+    def __init__(self, problem: Problem) -> None:
+        ends = np.concatenate([problem.left, problem.right])
+        others = np.concatenate([problem.right, problem.left])
+        rates = problem.rate[problem.left] + problem.rate[problem.right]
+        weight = np.tile(problem.shared * rates, 2)
+        order = np.lexsort((others, ends))
+        self._others: Ints = others[order]
+        self._weights: Floats = weight[order]
+        self._starts: Ints = np.searchsorted(ends[order], np.arange(len(problem.rate) + 1))
+
+    def partners(self, topic: int) -> Ints:
+        return self._others[self._starts[topic] : self._starts[topic + 1]]
+
+    def weights(self, topic: int) -> Floats:
+        return self._weights[self._starts[topic] : self._starts[topic + 1]]
+
+
+class _Board:
+    """Topics on stages, with what it takes to weigh a move quickly."""
+
+    def __init__(self, problem: Problem, links: _Links) -> None:
+        self.problem = problem
+        self.links = links
+        self.nodes = problem.nodes
+        self.chain = list(range(self.nodes))
+        self.stage: Ints = np.full(len(problem.rate), -1, np.int64)
+        self.load: Floats = np.zeros(self.nodes)
+        self.hosted: Ints = np.zeros(self.nodes, np.int64)
+        self._above: NDArray[np.int32] = np.zeros((len(problem.rate), self.nodes), np.int32)
+        """Topic by stage: how many partners of the topic are there."""
+        self._above[:, -1] += problem.crowded
+        self.looks = 0
+
+    def fits(self, load: float, stage: int) -> bool:
+        return self.load[stage] + load <= self.problem.capacity or not self.hosted[stage]
+
+    def put(self, topic: int, stage: int) -> None:
+        """Put a topic on a stage, or move it there."""
+        before = int(self.stage[topic])
+        partners = self.links.partners(topic)
+        if before >= 0:
+            self._above[partners, before] -= 1
+            self.load[before] -= self.problem.rate[topic]
+            self.hosted[before] -= 1
+        self._above[partners, stage] += 1
+        self.load[stage] += self.problem.rate[topic]
+        self.hosted[stage] += 1
+        self.stage[topic] = stage
+
+    def gain(self, topic: int, stage: int) -> float:
+        """Return what moving a topic would save."""
+        self.looks += 1
+        before = int(self.stage[topic])
+        rate, away = self.problem.rate, self.problem.away
+        last = int(_last(self._above[topic : topic + 1])[0])
+        saved = float(rate[topic]) * (max(last, before) - before - max(last, stage) + stage)
+        saved += SITE_HOPS * float(away[topic, self.chain[before]] - away[topic, self.chain[stage]])
+        partners = self.links.partners(topic)
+        counts = self._above[partners]
+        own = self.stage[partners]
+        tops = np.maximum(_last(counts), own)
+        counts[:, before] -= 1
+        counts[:, stage] += 1
+        return saved + float((rate[partners] * (tops - np.maximum(_last(counts), own))).sum())
+
+    def cost(self) -> float:
+        placed = np.flatnonzero(self.stage >= 0)
+        own = self.stage[placed]
+        hops = np.maximum(_last(self._above[placed]), own) - own
+        nodes = np.asarray(self.chain)[own]
+        away = self.problem.away[placed, nodes]
+        return float((self.problem.rate[placed] * hops).sum() + SITE_HOPS * away.sum())
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Change the places of nodes, each with its topics: `order` names the old stage of each."""
+        to = np.empty(self.nodes, np.int64)
+        to[list(order)] = np.arange(self.nodes)
+        placed = self.stage >= 0
+        self.stage[placed] = to[self.stage[placed]]
+        self.load, self.hosted = self.load[list(order)], self.hosted[list(order)]
+        self._above[:, -1] -= self.problem.crowded
+        self._above = self._above[:, list(order)]
+        self._above[:, -1] += self.problem.crowded
+        self.chain = [self.chain[old] for old in order]
+
+
+def solve(problem: Problem) -> Solution:
+    """Place all topics."""
+    links = _Links(problem)
+    members = _by_component(problem.component)
+    sizes = [(float(problem.rate[topics].sum()), topics) for topics in members]
+    sizes.sort(key=lambda each: (-each[0], int(each[1][0])))
+    large = [topics for load, topics in sizes if load > problem.capacity and len(topics) > 1]
+    whole = [topics for load, topics in sizes if load <= problem.capacity or len(topics) == 1]
+    split = [int(topic) for topics in large for topic in topics]
+    board = _best_split(problem, links, large)
+    homeless = _put_whole(board, whole)
+    for topics in homeless:
+        for topic in sorted(map(int, topics), key=lambda each: (-problem.rate[each], each)):
+            board.put(topic, _roomiest(board, float(problem.rate[topic])))
+            split.append(topic)
+    if homeless:
+        _refine(board, split)
+    return Solution(stage=board.stage, chain=board.chain)
+
+
+def _best_split(problem: Problem, links: _Links, large: Sequence[Ints]) -> _Board:
+    """Cut the large components up in every way there is, and return the best."""
+    best = _Board(problem, links)
+    if not large:
+        return best
+    split = [int(topic) for topics in large for topic in topics]
+    least = math.inf
+    ways: list[Callable[[_Board, Ints], list[list[int]]]] = [_by_links, _by_popularity, _by_site]
+    for way in ways:
+        board = _Board(problem, links)
+        _fill(board, [part for topics in large for part in way(board, topics)])
+        _refine(board, split)
+        cost = board.cost()
+        if cost < least - EPSILON:
+            least, best = cost, board
+    return best
+
+
+def _by_links(board: _Board, topics: Ints) -> list[list[int]]:
+    """Grow parts along the strongest links, each from the heaviest topic that is left."""
+    rate, capacity = board.problem.rate, board.problem.capacity
+    heaviest = sorted(map(int, topics), key=lambda each: (-rate[each], each))
+    left = set(heaviest)
+    parts: list[list[int]] = []
+    for seed in heaviest:
+        if seed not in left:
+            continue
+        part: list[int] = []
+        load = 0.0
+        pull: dict[int, float] = {seed: 0.0}
+        queue = [(0.0, -float(rate[seed]), seed)]
+        while queue:
+            pulled, _, topic = heapq.heappop(queue)
+            if topic not in left or -pulled < pull[topic]:
+                continue  # Taken already, or pulled more strongly since.
+            if part and load + rate[topic] > capacity:
+                continue
+            left.remove(topic)
+            part.append(topic)
+            load += float(rate[topic])
+            for other, weight in zip(
+                board.links.partners(topic).tolist(),
+                board.links.weights(topic).tolist(),
+                strict=True,
+            ):
+                if other in left:
+                    pull[other] = pull.get(other, 0.0) + weight
+                    heapq.heappush(queue, (-pull[other], -float(rate[other]), other))
+        parts.append(part)
+    return parts
+
+
+def _by_popularity(board: _Board, topics: Ints) -> list[list[int]]:
+    rate = board.problem.rate
+    return list(_cut(board, sorted(map(int, topics), key=lambda each: (-rate[each], each))))
+
+
+def _by_site(board: _Board, topics: Ints) -> list[list[int]]:
+    """Keep topics apart whose events come from different sites."""
+    rate, away = board.problem.rate, board.problem.away
+    home = away.argmin(axis=1)
+    grouped: dict[int, list[int]] = {}
+    for topic in sorted(map(int, topics), key=lambda each: (-rate[each], each)):
+        grouped.setdefault(int(home[topic]), []).append(topic)
+    return [part for group in grouped.values() for part in _cut(board, group)]
+
+
+def _cut(board: _Board, topics: Sequence[int]) -> Iterator[list[int]]:
+    """Cut a sequence of topics into parts that fit on a node."""
+    part: list[int] = []
+    load = 0.0
+    for topic in topics:
+        rate = float(board.problem.rate[topic])
+        if part and load + rate > board.problem.capacity:
+            yield part
+            part, load = [], 0.0
+        part.append(topic)
+        load += rate
+    if part:
+        yield part
+
+
+def _fill(board: _Board, parts: Sequence[list[int]]) -> None:
+    """Put parts on stages, the first on the last stage, each on the node nearest to its events."""
+    away, top = board.problem.away, board.nodes - 1
+    for number, part in enumerate(parts):
+        stage = top - number
+        if stage >= 0:
+            free = board.chain[: stage + 1]
+            nearest = min(free, key=lambda node: (float(away[part, node].sum()), node))
+            board.chain.insert(stage, board.chain.pop(board.chain.index(nearest)))
+        for topic in part:
+            rate = float(board.problem.rate[topic])
+            kept = stage >= 0 and board.fits(rate, stage)
+            board.put(topic, stage if kept else _roomiest(board, rate))
+
+
+def _roomiest(board: _Board, load: float) -> int:
+    """Return the highest stage with room, or else the one with the least load."""
+    room = [stage for stage in reversed(range(board.nodes)) if board.fits(load, stage)]
+    return room[0] if room else int(board.load.argmin())
+
+
+def _refine(board: _Board, topics: Sequence[int]) -> None:
+    """Move and exchange topics, and the places of nodes, while that saves anything."""
+    rate = board.problem.rate
+    order = sorted(topics, key=lambda each: (-rate[each], each))
+    for _ in range(PASSES_MAX):
+        improved = any([_improve(board, topic, order) for topic in order])  # noqa: C419 - all of them
+        improved |= _exchange_places(board)
+        if not improved or board.looks > LOOKS_MAX:
+            return
+
+
+def _improve(board: _Board, topic: int, topics: Sequence[int]) -> bool:
+    """Move a topic to where it saves most, or exchange it with another."""
+    if board.looks > LOOKS_MAX:
+        return False
+    here = int(board.stage[topic])
+    least = EPSILON * (1 + float(board.problem.rate.sum()))
+    gains = sorted(
+        ((board.gain(topic, stage), stage) for stage in range(board.nodes) if stage != here),
+        key=lambda each: (-each[0], each[1]),
+    )
+    load = float(board.problem.rate[topic])
+    for gain, stage in gains:
+        if gain > least and board.fits(load, stage):
+            board.put(topic, stage)
+            return True
+    return any(_exchange(board, topic, stage, topics, least) for _, stage in gains[:2])
+
+
+def _exchange(board: _Board, topic: int, stage: int, topics: Sequence[int], least: float) -> bool:
+    """Exchange a topic with one of another stage, if both fit then and it saves something."""
+    here, rate = int(board.stage[topic]), board.problem.rate
+    capacity = board.problem.capacity
+    tried = 0
+    first = board.gain(topic, stage)
+    for other in topics:
+        if board.stage[other] != stage or tried >= EXCHANGES:
+            continue
+        more = float(rate[topic] - rate[other])
+        within = board.load[stage] + more <= capacity or board.hosted[stage] == 1
+        back = board.load[here] - more <= capacity or board.hosted[here] == 1
+        if not within or not back:
+            continue
+        tried += 1
+        board.put(topic, stage)
+        if first + board.gain(other, here) > least:
+            board.put(other, here)
+            return True
+        board.put(topic, here)
+    return False
+
+
+def _exchange_places(board: _Board) -> bool:
+    """Exchange the places of two nodes in the chain while that saves anything."""
+    improved = False
+    cost = board.cost()
+    for low in range(board.nodes):
+        for high in range(low + 1, board.nodes):
+            order = list(range(board.nodes))
+            order[low], order[high] = order[high], order[low]
+            board.reorder(order)
+            tried = board.cost()
+            if tried < cost - EPSILON * (1 + cost):
+                cost, improved = tried, True
+            else:
+                board.reorder(order)
+    return improved
+
+
+def _put_whole(board: _Board, whole: Sequence[Ints]) -> list[Ints]:
+    """Put components on nodes whole, at their site if there is room; return those without room."""
+    homeless: list[Ints] = []
+    found = _search(board, whole[:SEARCHED])
+    for number, topics in enumerate(whole):
+        load = float(board.problem.rate[topics].sum())
+        stages = [found[number]] if number < len(found) else _wanted(board, topics, load)
+        if not stages and len(topics) == 1:
+            stages = [int(board.load.argmin())]
+        if not stages:
+            homeless.append(topics)
+        for topic in topics if stages else ():
+            board.put(int(topic), stages[0])
+    return homeless
+
+
+def _wanted(board: _Board, topics: Ints, load: float) -> list[int]:
+    """Return the stages with room for a component, the best first: nearest, then emptiest."""
+    away = board.problem.away[topics].sum(axis=0)
+    room = [stage for stage in range(board.nodes) if board.fits(load, stage)]
+    return sorted(
+        room, key=lambda each: (float(away[board.chain[each]]), float(board.load[each]), each)
+    )
+
+
+def _search(board: _Board, whole: Sequence[Ints]) -> list[int]:
+    """Return stages for some components so that all have room; empty if none were found."""
+    loads = [float(board.problem.rate[topics].sum()) for topics in whole]
+    steps = 0
+
+    def fit(number: int) -> list[int] | None:
+        nonlocal steps
+        if number == len(whole):
+            return []
+        steps += 1
+        for stage in _wanted(board, whole[number], loads[number]):
+            if steps > SEARCH_MAX:
+                return None
+            board.load[stage] += loads[number]
+            board.hosted[stage] += 1
+            rest = fit(number + 1)
+            board.load[stage] -= loads[number]
+            board.hosted[stage] -= 1
+            if rest is not None:
+                return [stage, *rest]
+        return None
+
+    return fit(0) or []
+
+
+def _last(counts: NDArray[np.int32]) -> Ints:
+    """Return the last stage with a partner for each row of counts; -1 where there is none."""
+    present = counts > 0
+    last = counts.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
+    return np.where(present.any(axis=1), last, -1)
+
+
+def _by_component(component: Ints) -> list[Ints]:
+    """Return the topics of each component."""
+    order = np.argsort(component, kind="stable")
+    cuts = np.flatnonzero(np.diff(component[order])) + 1
+    return np.split(order, cuts)
