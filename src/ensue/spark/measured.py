@@ -66,15 +66,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     def persist(self) -> "Measured":
         """Keep in memory, or on disk, what more than one table is made of."""
-        self.latencies.persist()
-        self.waits.persist()
-        self.stamps.persist()
+        for frame in self._shared():
+            frame.persist()
         return self
 
     def unpersist(self) -> None:
         """Let go of it."""
-        for frame in (self.latencies, self.waits, self.stamps):
+        for frame in self._shared():
             frame.unpersist()
+
+    def _shared(self) -> tuple[DataFrame, ...]:
+        return self.runs, self.latencies, self.waits, self.stamps
 
 
 def measure(trace: DataFrame) -> Measured:

@@ -256,22 +256,27 @@ def _by_topic(frame: DataFrame, *aggregates: Column) -> DataFrame:
 
 
 def _totals(measured: Measured) -> DataFrame:
-    subscriber = f.when(
-        f.col("action").isin("delivered", "subscribed"), f.struct("node", "subscription")
-    )
-    event = f.when(f.col("action") == "published", f.col("event"))
-    publisher = f.when(f.col("action") == "published", f.col("node"))
-    counts = measured.trace.groupBy("run").agg(
+    trace = measured.trace
+    counts = trace.groupBy("run").agg(
         f.concat_ws(", ", f.array_sort(f.collect_set("order"))).alias("order"),
-        f.count_distinct(event).alias("events"),
         _count_if("action = 'delivered'").alias("deliveries"),
-        f.count_distinct(subscriber).alias("subscribers"),
-        f.count_distinct(publisher).alias("publishers"),
         _count_if("action = 'discarded'").alias("discarded"),
         _count_if("action = 'delivered' and verdict <> ''").alias("tagged"),
         _count_if("action = 'crashed'").alias("crashes"),
         f.count(f.lit(1)).alias("rows"),
     )
+    published = trace.where("action = 'published'")
+    subscribed = trace.where("action in ('delivered', 'subscribed')")
+    # Each on its own: counted in one go, Spark would multiply every row of the trace.
+    distinct = {
+        "events": published.select("run", "event"),
+        "publishers": published.select("run", "node"),
+        "subscribers": subscribed.select("run", "node", "subscription"),
+    }
+    for name, keys in distinct.items():
+        number = keys.distinct().groupBy("run").agg(f.count(f.lit(1)).alias(name))
+        counts = counts.join(f.broadcast(number), "run", "left")
+    counts = counts.fillna(0, list(distinct))
     duration = _ms(f.col("end_ns") - f.col("begin_ns")).alias("duration_ms")
     return counts.join(f.broadcast(measured.runs), "run", "left").select(
         *counts.columns, "begin_ns", duration

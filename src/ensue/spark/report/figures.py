@@ -47,8 +47,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 def collect(tables: Mapping[str, DataFrame]) -> Figures:
     """Bring the tables here."""
-    summary = tables["totals"].agg(f.count(f.lit(1)), f.sum("rows")).collect()[0]
-    found: dict[str, Rows] = {"totals": _rows(tables["totals"].orderBy("run").limit(RUNS_MAX))}
+    totals = tables["totals"].persist()
+    summary = totals.agg(f.count(f.lit(1)), f.sum("rows")).collect()[0]
+    found: dict[str, Rows] = {"totals": _rows(totals.orderBy("run").limit(RUNS_MAX))}
+    totals.unpersist()
     runs = tuple(row["run"] for row in found["totals"])
     shown = {
         name: frame.where(f.col("run").isin(*runs)) if runs else frame

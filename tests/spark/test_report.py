@@ -1,0 +1,285 @@
+"""`ensue report`: a page that stands alone, tells the truth, and shows what went wrong."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.checkers.helpers import Script
+from tests.cli.helpers import Shell
+
+from ensue import trace
+from ensue.checkers import Verdict, check
+from ensue.checkers.statistics import RunStatistics, statistics
+from ensue.errors import BadInput
+from ensue.simulation import run as simulation
+from ensue.simulation import scenario_file
+from ensue.spark import read_trace
+from ensue.spark.report import Report, Span, judging, read_runs, report
+from ensue.spark.report.windows import NODES_MAX, View, gather
+from ensue.trace import Row
+
+SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+HOSTILE = """<script>alert("&'")</script>"""
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser would, and notes what it finds."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def disagreeing() -> list[Row]:
+    """Two services see two events in opposite orders; every name is a trap."""
+    script = Script(run="demo").subscribe("s1", HOSTILE).subscribe("s2", HOSTILE)
+    script.publish("p&<b>", f"a{HOSTILE}", topic=HOSTILE).publish("p2", "b", topic=HOSTILE)
+    return script.deliver("s1", f"a{HOSTILE}", "b").deliver("s2", "b", f"a{HOSTILE}").rows
+
+
+@pytest.fixture(scope="module")
+def desks() -> list[Row]:
+    scenario = scenario_file.load(SCENARIOS / "two-desks.toml")
+    rows = simulation.play(scenario, 3, encode=True, peer_frames=True).rows
+    return [msgspec.structs.replace(row, run="demo") for row in rows]
+
+
+@pytest.fixture(scope="module")
+def folder(desks: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two recorded runs side by side that both call themselves `demo`."""
+    parent = tmp_path_factory.mktemp("runs") / "today"
+    trace.write(disagreeing(), parent / "none" / "trace")
+    trace.write(desks, parent / "total")
+    return parent
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession, folder: Path) -> Report:
+    return report(spark, folder, order="total")
+
+
+@pytest.fixture(scope="module")
+def page(made: Report) -> Reader:
+    return Reader(made.html)
+
+
+def test_the_page_is_well_formed(made: Report, page: Reader) -> None:
+    assert page.open == []
+    pictures = re.findall(r"<svg.*?</svg>", made.html, flags=re.DOTALL)
+    assert len(pictures) >= 6
+    for picture in pictures:
+        ET.fromstring(picture)
+    assert not re.search(r'"(?:nan|inf|None)|nan,|,nan', made.html)
+
+
+def test_the_page_loads_nothing_and_runs_nothing(made: Report, page: Reader) -> None:
+    assert not page.tags & {"script", "link", "img", "iframe", "image", "use", "object", "a"}
+    names = {name for name, _ in page.attributes}
+    assert not names & {"src", "href", "xlink:href", "srcset"}
+    assert not any(name.startswith("on") for name in names)
+    assert "http://" not in made.html
+    assert "https://" not in made.html
+    assert "@import" not in made.html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", made.html))
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+def test_hostile_names_are_shown_and_do_no_harm(made: Report, page: Reader) -> None:
+    assert "<script" not in made.html
+    assert HOSTILE in page.text
+    assert "p&<b>" in page.text
+
+
+def test_the_page_tells_the_verdicts_and_the_witness(made: Report, page: Reader) -> None:
+    assert made.judgements["none"].verdict is Verdict.INVALID
+    assert made.judgements["total"].verdict is Verdict.VALID
+    assert made.verdict is Verdict.INVALID
+    because = check(disagreeing(), "total")["total"].violations[0].because
+    assert because in page.text
+    assert "two nodes disagree on the order of A and B" in page.text
+    assert "total: its first events" in page.text
+
+
+def test_the_figures_are_those_of_the_checkers(made: Report, desks: list[Row]) -> None:
+    wanted: dict[str, RunStatistics] = {
+        "none": statistics(disagreeing()),
+        "total": statistics(desks),
+    }
+    assert made.figures.runs == ("none", "total")
+    for run, figures in wanted.items():
+        totals = made.figures.one("totals", run)
+        latency = made.figures.one("latency", run)
+        assert totals is not None
+        assert latency is not None
+        assert totals["events"] == figures.events
+        assert totals["deliveries"] == figures.deliveries
+        assert latency["p50_ms"] == figures.latency_p50_ms
+        assert latency["p99_ms"] == figures.latency_p99_ms
+    assert made.figures.one("hold_back", "none") is None
+    held = made.figures.one("hold_back", "total")
+    assert held is not None
+    assert held["held_count"] == wanted["total"].held_count
+
+
+def test_a_card_that_has_nothing_to_show_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    trace.write(Script().publish("p", "a").rows, tmp_path / "trace")
+    text = Reader(report(spark, tmp_path).html).text
+    assert "No delivery in this trace has its publication in it too." in text
+    assert "it does not tell how long events waited" in text
+    assert "No event was sent with a stamp" in text
+    assert "run r has no deliveries" in text
+
+
+def test_a_page_is_written_whole_or_not_at_all(made: Report, tmp_path: Path) -> None:
+    made.write(tmp_path / "page.html")
+    made.write(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == made.html
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    with pytest.raises(OSError, match="nowhere"):
+        made.write(tmp_path / "nowhere" / "page.html")
+
+
+def test_a_trace_that_is_too_large_is_not_judged(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "ROWS_MAX", 3)
+    rows = read_runs(spark, folder)
+    found = judging.judge(rows, ["none"], order="total", row_count=4)
+    assert found["none"].verdict is Verdict.UNKNOWN
+    assert found["none"].sentences == ("not judged: the trace has 4 rows, more than 3",)
+
+
+def frame(spark: SparkSession, rows: list[Row], folder: Path) -> DataFrame:
+    trace.write(rows, folder / "frame")
+    return read_trace(spark, folder / "frame").persist()
+
+
+def test_a_lost_event_is_drawn_where_it_was_owed(spark: SparkSession, tmp_path: Path) -> None:
+    script = Script().subscribe("s1", "x").subscribe("s2", "x").publish("p", "a").publish("p", "b")
+    rows = script.deliver("s1", "a", "b").deliver("s2", "b").rows
+    (violation,) = check(rows, "total")["complete"].violations
+    found = gather(frame(spark, rows, tmp_path), View(run="r", violation=violation), begin_ns=1)
+    assert found is not None
+    assert found.events == ("a",)
+    assert found.absent == ("s2",)
+    assert {one.node for one in found.deliveries if one.event == "a"} == {"s1"}
+    assert not any(one.marked for one in found.deliveries)
+
+
+def test_a_diagram_is_of_the_chosen_time_or_event(spark: SparkSession, tmp_path: Path) -> None:
+    script = Script().subscribe("s", "x")
+    for number in range(200):
+        script.publish("p", f"e{number}").deliver("s", f"e{number}")
+    rows = frame(spark, script.rows, tmp_path)
+    # Script writes a row a nanosecond: e100 is published 200 ns after the first event.
+    span = Span(begin_ms=200e-6, end_ms=205e-6)
+    chosen = gather(rows, View(run="r", span=span), begin_ns=2)
+    assert chosen is not None
+    assert sorted(one.event for one in chosen.publications) == ["e100", "e101", "e102"]
+    around = gather(rows, View(run="r", event="e100"), begin_ns=2)
+    assert around is not None
+    assert around.events == ("e100",)
+    assert around.begin_ms < 200e-6
+    assert around.end_ms > 201e-6
+    beginning = gather(rows, View(run="r"), begin_ns=2)
+    assert beginning is not None
+    assert min(one.at_ms for one in beginning.publications) == 0
+    assert len(beginning.publications) == 24
+    assert gather(rows, View(run="r", event="nothing"), begin_ns=2) is None
+    late = Span(begin_ms=5, end_ms=6)
+    assert gather(rows, View(run="r", span=late), begin_ns=2) is None
+
+
+def test_of_many_nodes_those_that_matter_are_drawn(spark: SparkSession, tmp_path: Path) -> None:
+    script = Script()
+    names = [f"s{number:02}" for number in range(40)]
+    for name in names:
+        script.subscribe(name, "x")
+    script.publish("p", "a").publish("q", "b")
+    for name in names[:-1]:
+        script.deliver(name, "a", "b")
+    rows = script.deliver(names[-1], "b", "a").rows
+    violation = check(rows, "total")["total"].violations[0]
+    found = gather(frame(spark, rows, tmp_path), View(run="r", violation=violation), begin_ns=1)
+    assert found is not None
+    nodes = {one.node for one in (*found.deliveries,)} | {one.node for one in found.publications}
+    assert {"p", "q", "s39"} <= nodes
+    assert len(nodes) == NODES_MAX
+    assert found.left_out == 42 - NODES_MAX
+    assert sum(one.marked for one in found.deliveries) == 4
+
+
+def test_runs_are_called_after_their_directories(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    def names(place: Path) -> list[str]:
+        return sorted(row[0] for row in read_runs(spark, place).select("run").distinct().collect())
+
+    assert names(folder) == ["none", "total"]
+    assert names(folder / "none") == ["demo"]
+    two = [*Script(run="1").publish("p", "a").rows, *Script(run="2").publish("p", "a").rows]
+    trace.write(two, tmp_path / "both")
+    assert names(tmp_path) == ["both/1", "both/2"]
+
+
+def test_what_can_not_be_reported_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        report(spark, tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="holds no Parquet file"):
+        report(spark, tmp_path)
+    with pytest.raises(BadInput, match="no order 'best'"):
+        report(spark, tmp_path, order="best")
+    with pytest.raises(BadInput, match="not both"):
+        report(spark, tmp_path, span=Span(begin_ms=0, end_ms=1), around="a")
+    trace.write([], tmp_path / "empty")
+    with pytest.raises(BadInput, match="trace without rows"):
+        report(spark, tmp_path / "empty")
+
+
+def test_the_command_writes_the_page_and_prints_the_figures(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = Shell(capsys, monkeypatch)
+    trace.write(disagreeing(), tmp_path / "run" / "trace")
+    out = tmp_path / "page.html"
+    ended = shell("report", tmp_path / "run", "-o", out, "--around", "b", "--json")
+    assert ended.code == 0
+    told = ended.json()
+    assert told["page"] == str(out)
+    assert told["verdict"] == "invalid"
+    assert told["tables"]["totals"][0]["deliveries"] == 4
+    assert json.dumps(told)
+    assert "demo: around b" in Reader(out.read_text(encoding="utf-8")).text
+    assert "measuring …" in ended.stderr
+    ended = shell("report", tmp_path / "run", "-o", out, "--around", "nobody")
+    assert ended.code == 2
+    assert "no run has an event 'nobody'" in ended.stderr

@@ -1,0 +1,212 @@
+"""The pictures of a report: figures as people write them, and markup that any browser reads."""
+
+import itertools
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from ensue.spark.report import charts, spacetime, svg
+from ensue.spark.report.charts import Bin, Series
+from ensue.spark.report.spacetime import Delivery, Diagram, Happening, Publication
+
+HOSTILE = """<script>alert("&'")</script>"""
+
+
+def shape(name: str, markup: str) -> list[ET.Element]:
+    return [one for one in ET.fromstring(markup).iter() if one.tag == name]
+
+
+def words(markup: str) -> list[str]:
+    return [one.text or "" for one in shape("text", markup)]
+
+
+@pytest.mark.parametrize(
+    ("ms", "told"),
+    [
+        (0, "0 ms"),
+        (0.000_002, "2 ns"),
+        (0.25, "250 µs"),
+        (1, "1 ms"),
+        (41.475989, "41.5 ms"),
+        (999.6, "1,000 ms"),
+        (1_234, "1.23 s"),
+        (90_000, "90 s"),
+        (120_000, "2 min"),
+        (7_200_000, "2 h"),
+        (-3, "-3 ms"),
+    ],
+)
+def test_durations_are_told_in_the_unit_that_suits_them(ms: float, told: str) -> None:
+    assert svg.duration_text(ms) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0, "0"), (0.25, "0.25"), (1_500, "1,500"), (250_000, "250 k"), (2_500_000, "2.5 M")],
+)
+def test_numbers_on_axes_are_short(value: float, told: str) -> None:
+    assert svg.count_text(value) == told
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0, 60, [0, 20, 40, 60]),
+        (578, 622, [580, 590, 600, 610, 620]),
+    ],
+)
+def test_ticks_are_round_and_within_the_axis(
+    low: float, high: float, ticks: Sequence[float]
+) -> None:
+    assert svg.ticks_linear(low, high, 5) == pytest.approx(ticks)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.001, 1_000), (31, 62), (1, 1.1), (2e-6, 5e-6), (90, 110)]
+)
+def test_logarithmic_axes_have_a_few_ticks_within_them(low: float, high: float) -> None:
+    ticks = svg.ticks_log(low, high)
+    assert 2 <= len(ticks) <= 9
+    assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)
+    assert ticks == sorted(set(ticks))
+
+
+def test_long_names_lose_their_middle() -> None:
+    assert svg.shortened("short", 20) == "short"
+    told = svg.shortened("a-very-long-name-of-a-node-17", 20)
+    assert len(told) == 20
+    assert told.startswith("a-very")
+    assert told.endswith("17")
+
+
+def test_whatever_is_told_is_escaped() -> None:
+    series = [Series(name=HOSTILE, colour=0, bins=[Bin(1, 2, 0.5)], marks={"p50": 1.5})]
+    for markup in (
+        svg.text(HOSTILE, 0, 0),
+        svg.element("rect", title=HOSTILE),
+        charts.legend([*series, *series]),
+        charts.spread(series, title=HOSTILE),
+        charts.lines(series, title=HOSTILE, unit=HOSTILE, tell=str),
+        charts.columns(series, title=HOSTILE, below=HOSTILE, unit=HOSTILE),
+        charts.empty(HOSTILE),
+    ):
+        assert "<script" not in markup
+        ET.fromstring(markup)
+
+
+def test_a_distribution_adds_up_after_neighbours_were_merged() -> None:
+    ratio = 10 ** (1 / 100)
+    bins = [Bin(ratio**number, ratio ** (number + 1), 1 / 400) for number in range(400)]
+    merged = charts._merged(Series(name="x", colour=0, bins=bins), 9)
+    assert len(merged) <= charts.BINS_MAX
+    assert sum(each.weight for each in merged) == pytest.approx(1)
+    assert all(each.high == pytest.approx(after.low) for each, after in itertools.pairwise(merged))
+
+
+def test_the_line_of_a_chart_is_broken_where_there_is_nothing() -> None:
+    bins = [Bin(0, 1, 5), Bin(1, 2, 6), Bin(4, 5, 7)]
+    markup = charts.lines(
+        [Series(name="x", colour=0, bins=bins)], title="t", unit="u", tell=svg.count_text
+    )
+    assert len(shape("polyline", markup)) == 2
+
+
+def test_marks_on_one_spot_are_named_on_different_lines() -> None:
+    series = [
+        Series(name=name, colour=0, bins=[Bin(10, 11, 1), Bin(90, 99, 1)], marks={"p99": 60})
+        for name in ("one", "other")
+    ]
+    markup = charts.spread(series, title="t")
+    heights = [one.get("y") for one in shape("text", markup) if one.text == "p99"]
+    assert len(set(heights)) == 2
+
+
+def test_a_chart_of_a_single_figure_can_be_drawn() -> None:
+    one = [Series(name="x", colour=0, bins=[Bin(5, 5.1, 0.0)])]
+    for markup in (
+        charts.spread(one, title="t"),
+        charts.lines(one, title="t", unit="u", tell=str),
+    ):
+        assert "nan" not in markup
+        ET.fromstring(markup)
+
+
+def diagram(**changes: object) -> Diagram:
+    """p and q publish a and b, which s and t deliver in opposite orders."""
+    values: dict[str, object] = {
+        "begin_ms": 0,
+        "end_ms": 100,
+        "publications": (
+            Publication(event="a", topic="x", node="p", at_ms=10),
+            Publication(event="b", topic="y", node="q", at_ms=12),
+            Publication(event="c", topic="y", node="q", at_ms=20),
+        ),
+        "deliveries": (
+            Delivery(event="a", topic="x", node="s", at_ms=50, position=4, marked=True),
+            Delivery(event="b", topic="y", node="s", at_ms=50.1, position=5, marked=True),
+            Delivery(event="b", topic="y", node="t", at_ms=60, position=7, marked=True),
+            Delivery(event="a", topic="x", node="t", at_ms=61, position=9, marked=True),
+            Delivery(event="c", topic="y", node="t", at_ms=200, position=10),
+        ),
+        "events": ("a", "b"),
+        **changes,
+    }
+    return Diagram(**values)  # type: ignore[arg-type]
+
+
+def test_every_node_has_a_line_and_every_delivery_an_arrow() -> None:
+    markup = spacetime.draw(diagram(), title="t", mark="m")
+    assert [w for w in words(markup) if w in "pqst"] == ["p", "q", "s", "t"]
+    arrows = [one for one in shape("line", markup) if "arrow" in (one.get("class") or "")]
+    assert sorted(one.get("class", "")[-3:] for one in arrows) == [
+        " e0",
+        " e0",
+        " e1",
+        " e1",
+        "dim",
+    ]
+
+
+def test_deliveries_that_disagree_are_lettered_above_and_below_their_line() -> None:
+    markup = spacetime.draw(diagram(), title="t", mark="m")
+    told = {one.text: float(one.get("y", "0")) for one in shape("text", markup)}
+    nodes = {name: told[name] for name in "st"}
+    assert told["its 4th"] < nodes["s"] < told["its 5th"]
+    assert told["its 7th"] < nodes["t"] < told["its 9th"]
+    assert words(markup).count("A") == words(markup).count("B") == 3
+
+
+def test_what_lies_outside_of_the_window_is_cut_off() -> None:
+    markup = spacetime.draw(diagram(end_ms=40.0), title="t", mark="m")
+    (clip,) = shape("clipPath", markup)
+    (group,) = shape("g", markup)
+    assert group.get("clip-path") == f"url(#{clip.get('id')})"
+
+
+def test_an_event_that_never_came_is_told_at_the_node_it_was_owed() -> None:
+    markup = spacetime.draw(
+        diagram(deliveries=(), events=("a",), absent=("s",)), title="t", mark="m"
+    )
+    assert "A never delivered" in words(markup)
+    assert "s" in words(markup)
+
+
+def test_crashes_within_the_window_are_shown() -> None:
+    happened = (
+        Happening(node="s", at_ms=30, name="crashed"),
+        Happening(node="s", at_ms=300, name="restarted"),
+    )
+    told = words(spacetime.draw(diagram(happenings=happened), title="t", mark="m"))
+    assert "crashed" in told
+    assert "restarted" not in told
+
+
+def test_without_events_that_matter_colours_are_those_of_the_topics() -> None:
+    shown = diagram(events=())
+    assert shown.colour("a", "x") == "c0"
+    assert shown.colour("b", "y") == "c1"
+    assert ">x<" in spacetime.key(shown)
+    many = tuple(Publication(event=f"{n}", topic=f"t{n}", node="p", at_ms=n) for n in range(20))
+    assert diagram(events=(), publications=many).colour("3", "t3") == "dim"
