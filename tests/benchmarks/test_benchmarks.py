@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LABELS = {
+    "spark_source": ("rows/s", "CPU s", "all columns", "as a stream", "the reader alone", "goal:"),
     "stamps": ("cores", "Python 3", "stamps/s", "µs/stamp", "left out", "whole", "goal:"),
     "stamp_sizes": (
         "cores",

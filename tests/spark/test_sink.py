@@ -78,8 +78,8 @@ def test_a_task_that_fails_leaves_nothing_behind(spark: SparkSession, tmp_path: 
         ("MISSING_OPTION", "value string", {"publisher": "p"}),
         ("MISSING_OPTION", "value string", {"topic": "a"}),
         ("UNSUPPORTED_SCHEMA", "topic string", {"publisher": "p"}),
-        ("UNSUPPORTED_SCHEMA", "value string, topic string, size int", {"publisher": "p"}),
-        ("UNSUPPORTED_SCHEMA", "value int, topic string", {"publisher": "p"}),
+        ("UNSUPPORTED_SCHEMA", "value string, topic string, size integer", {"publisher": "p"}),
+        ("UNSUPPORTED_SCHEMA", "value integer, topic string", {"publisher": "p"}),
         ("UNKNOWN_OPTION", "value string", {"topic": "a", "publisher": "p", "acks": "all"}),
         ("INVALID_OPTION_VALUE", "value string", {"topic": " ", "publisher": "p"}),
         (
