@@ -15,7 +15,7 @@ from ensue.spark import holdback, parts
 from ensue.spark.conditions import SparkFault
 from ensue.spark.holdback import Limits, TotalHoldBack
 
-FIELDS: list[pa.Field[Any]] = [
+FIELDS: "list[pa.Field[Any]]" = [
     pa.field("topic", pa.string()),
     pa.field("event", pa.string()),
     pa.field("value", pa.binary()),
