@@ -10,6 +10,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LABELS = {
+    "spark_order": (
+        "batch, Spark",
+        "batch, DuckDB",
+        "stream, only copied",
+        "stream, ordered",
+        "CPU s",
+        "goal: 100,000 events/s",
+        "each once: True",
+    ),
     "spark_source": ("rows/s", "CPU s", "all columns", "as a stream", "the reader alone", "goal:"),
     "stamps": ("cores", "Python 3", "stamps/s", "µs/stamp", "left out", "whole", "goal:"),
     "stamp_sizes": (
