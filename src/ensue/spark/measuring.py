@@ -229,6 +229,10 @@ def _count_if(condition: str | Column) -> Column:
     return f.count_if(f.expr(condition) if isinstance(condition, str) else condition)
 
 
+def _sum_if(column: str, action: str) -> Column:
+    return f.sum(f.when(f.col("action") == action, f.col(column)).otherwise(0))
+
+
 def _ms(column: Column | str) -> Column:
     return (f.col(column) if isinstance(column, str) else column) / _MS_NS
 
@@ -256,30 +260,32 @@ def _by_topic(frame: DataFrame, *aggregates: Column) -> DataFrame:
 
 
 def _totals(measured: Measured) -> DataFrame:
-    trace = measured.trace
-    counts = trace.groupBy("run").agg(
-        f.concat_ws(", ", f.array_sort(f.collect_set("order"))).alias("order"),
-        _count_if("action = 'delivered'").alias("deliveries"),
-        _count_if("action = 'discarded'").alias("discarded"),
-        _count_if("action = 'delivered' and verdict <> ''").alias("tagged"),
-        _count_if("action = 'crashed'").alias("crashes"),
-        f.count(f.lit(1)).alias("rows"),
+    # Subscriptions are few: distinct ones are counted among them, and not among all rows.
+    few = measured.trace.groupBy("run", "order", "action", "node", "subscription").agg(
+        f.count(f.lit(1)).alias("rows"), _count_if("verdict <> ''").alias("tagged")
     )
-    published = trace.where("action = 'published'")
-    subscribed = trace.where("action in ('delivered', 'subscribed')")
-    # Each on its own: counted in one go, Spark would multiply every row of the trace.
-    distinct = {
-        "events": published.select("run", "event"),
-        "publishers": published.select("run", "node"),
-        "subscribers": subscribed.select("run", "node", "subscription"),
-    }
-    for name, keys in distinct.items():
-        number = keys.distinct().groupBy("run").agg(f.count(f.lit(1)).alias(name))
-        counts = counts.join(f.broadcast(number), "run", "left")
-    counts = counts.fillna(0, list(distinct))
+    subscriber = f.when(
+        f.col("action").isin("delivered", "subscribed"), f.struct("node", "subscription")
+    )
+    publisher = f.when(f.col("action") == "published", f.col("node"))
+    counts = few.groupBy("run").agg(
+        f.concat_ws(", ", f.array_sort(f.collect_set("order"))).alias("order"),
+        _sum_if("rows", "delivered").alias("deliveries"),
+        f.count_distinct(subscriber).alias("subscribers"),
+        f.count_distinct(publisher).alias("publishers"),
+        _sum_if("rows", "discarded").alias("discarded"),
+        _sum_if("tagged", "delivered").alias("tagged"),
+        _sum_if("rows", "crashed").alias("crashes"),
+        f.sum("rows").alias("rows"),
+    )
+    published = measured.trace.where("action = 'published'")
+    events = published.groupBy("run").agg(f.count_distinct("event").alias("events"))
     duration = _ms(f.col("end_ns") - f.col("begin_ns")).alias("duration_ms")
-    return counts.join(f.broadcast(measured.runs), "run", "left").select(
-        *counts.columns, "begin_ns", duration
+    return (
+        counts.join(f.broadcast(events), "run", "left")
+        .fillna(0, ["events"])
+        .join(f.broadcast(measured.runs), "run", "left")
+        .select(*counts.columns, "events", "begin_ns", duration)
     )
 
 

@@ -32,8 +32,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int
     """Rows of the whole trace."""
     tables: Mapping[str, Rows]
-    topic_counts: Mapping[str, int]
-    """How many topics each run delivered, told or not."""
+    """Rows of `latency` also say how many `topics` there are, told or not."""
 
     def of(self, table: str, run: str) -> list[Mapping[str, Any]]:
         """Return the rows of a run."""
@@ -56,11 +55,12 @@ def collect(tables: Mapping[str, DataFrame]) -> Figures:
         name: frame.where(f.col("run").isin(*runs)) if runs else frame
         for name, frame in tables.items()
     }
-    by_size = Window.partitionBy("run", "order", f.col("topic").isNull()).orderBy(
-        f.desc("count"), "topic"
+    topics = Window.partitionBy("run", "order", f.col("topic").isNull())
+    latency = (
+        shown["latency"]
+        .withColumn("place", f.row_number().over(topics.orderBy(f.desc("count"), "topic")))
+        .withColumn("topics", f.count(f.lit(1)).over(topics))
     )
-    latency = shown["latency"].withColumn("place", f.row_number().over(by_size))
-    topics = latency.where("topic is not null").groupBy("run").agg(f.max("place").alias("count"))
     found["latency"] = _rows(latency.where(f.col("place") <= TOPICS_MAX).orderBy("run", "place"))
     for name, order in (
         ("verdicts", ("run", "action", "verdict")),
@@ -79,7 +79,6 @@ def collect(tables: Mapping[str, DataFrame]) -> Figures:
         run_count=summary[0],
         row_count=summary[1] or 0,
         tables=found,
-        topic_counts={row["run"]: row["count"] for row in _rows(topics)},
     )
 
 

@@ -122,8 +122,8 @@ def _topics(figures: Figures) -> str:
         svg.element("thead", svg.element("tr", head, "<th></th>")),
         svg.element("tbody", *body),
     )
-    more = max(figures.topic_counts.values(), default=0) - TOPICS_MAX
-    note = f"The {TOPICS_MAX} busiest topics of each run are shown." if more > 0 else ""
+    more = any(row["topics"] > TOPICS_MAX for row in rows)
+    note = f"The {TOPICS_MAX} busiest topics of each run are shown." if more else ""
     told = svg.element("p", note, class_="because") if note else ""
     return card(
         title, why, _scroll(table), told, shape="tall" if len(rows) > ROWS_BESIDE_CHART else ""
