@@ -36,7 +36,8 @@ def build() -> "typer.Typer":
     """Return the application with all its commands."""
     import typer  # noqa: PLC0415 - an extra
 
-    from ensue.cli.checking import check  # noqa: PLC0415 - they need the extra
+    from ensue.cli.auditing import audit  # noqa: PLC0415 - they need the extra
+    from ensue.cli.checking import check  # noqa: PLC0415 - as above
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
     from ensue.cli.helping import Command, Group, paragraphs  # noqa: PLC0415 - as above
     from ensue.cli.reporting import report  # noqa: PLC0415 - as above
@@ -72,6 +73,6 @@ def build() -> "typer.Typer":
         pass
 
     # Commands appear in the help in this order. A new one is a line here.
-    for function in (demo, sim, swarm, replay, check, report):
+    for function in (demo, sim, swarm, replay, check, audit, report):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
     return app

@@ -11,7 +11,14 @@ from ensue.checkers import check as judge
 from ensue.cli import output
 from ensue.simulation.scenario_values import parse_duration
 
-__all__ = ["Order", "check"]
+__all__ = [
+    "CausalOption",
+    "ClockErrorOption",
+    "LossyOption",
+    "Order",
+    "SettleOption",
+    "check",
+]
 
 EXPLAINED_MAX = 20
 """Violations of each checker that are explained, for `--json` too."""
@@ -28,6 +35,30 @@ class Order(StrEnum):
     NONE = "none"
 
 
+CausalOption = Annotated[
+    bool, typer.Option("--causal", help="Check causal order too, whatever was promised.")
+]
+LossyOption = Annotated[
+    bool, typer.Option("--lossy", help="Accept that events are lost, and say how many.")
+]
+SettleOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="How long before its end a subscription is sure to get what is published, "
+        "such as 5s. Without it, nothing is owed to subscriptions that ended.",
+    ),
+]
+ClockErrorOption = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION",
+        help="By how much the clocks of two nodes may differ, such as 10ms. "
+        "Simulated traces hold true time and don't need it.",
+    ),
+]
+
+
 @output.command
 def check(
     directory: Annotated[
@@ -35,28 +66,10 @@ def check(
     ],
     order: Annotated[Order, typer.Option(help="The order that was promised.")],
     *,
-    causal: Annotated[
-        bool, typer.Option("--causal", help="Check causal order too, whatever was promised.")
-    ] = False,
-    lossy: Annotated[
-        bool, typer.Option("--lossy", help="Accept that events are lost, and say how many.")
-    ] = False,
-    settle: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="How long before its end a subscription is sure to get what is published, "
-            "such as 5s. Without it, nothing is owed to subscriptions that ended.",
-        ),
-    ] = None,
-    clock_error: Annotated[
-        str,
-        typer.Option(
-            metavar="DURATION",
-            help="By how much the clocks of two nodes may differ, such as 10ms. "
-            "Simulated traces hold true time and don't need it.",
-        ),
-    ] = "0ms",
+    causal: CausalOption = False,
+    lossy: LossyOption = False,
+    settle: SettleOption = None,
+    clock_error: ClockErrorOption = "0ms",
     every: Annotated[
         bool,
         typer.Option("--all", help="Tell every violation, not only the first of each checker."),

@@ -106,7 +106,7 @@ class _Auditor:
             totals=totals,
             judged=judged,
             reasons=reasons,
-            notes=self._notes(found, names, unreadable),
+            notes=self._notes(found, names, whole | unreadable, judged),
         )
 
     def _look_until_clear(self) -> Found:
@@ -144,8 +144,9 @@ class _Auditor:
                 partial(scan.pack_publications, facts=facts, reach=reach), scan.PACKED
             )
         )
-        tiles = sum(1 + run.unit_count // facts.tile_units for run in facts.runs)
-        partitions = min(PARTITIONS_MAX, max(2, tiles))
+        # A tile of its own for each task, but runs that are smaller than a tile share one.
+        tiles = sum(run.unit_count // facts.tile_units for run in facts.runs)
+        partitions = min(PARTITIONS_MAX, max(4, tiles))
         rules = frozenset(self._rules)
         look = partial(look_at, facts=facts, terms=self._terms, rules=rules)
         by_tile = packed.repartition(partitions, "key").groupBy("key")
@@ -214,7 +215,7 @@ class _Auditor:
                 rows += [{**base, "name": name} for name in hashes]
             else:
                 rows += [{**base, "event": event} for event in self._events(codes)]
-        for row in self._strays(found.strays):
+        for row in [*self._strays(found.strays), *self._gathered.voids]:
             if row["event"] is None or row["unlabelled"]:
                 malformed.add(row["run"])
             elif self._gathered.named:
@@ -284,9 +285,8 @@ class _Auditor:
     def _judge_whole(self, runs: set[str]) -> pa.Table:
         judge = partial(
             words.judge_whole,
-            order=self._order,
+            rules=self._rules,
             terms=self._terms,
-            causal="causal" in self._rules,
             violations_max=self._violations_max,
         )
         if not runs:
@@ -344,13 +344,19 @@ class _Auditor:
         totals = Totals(runs=count, events=events, deliveries=deliveries, subscribers=subscribers)
         return totals, silent
 
-    def _notes(self, found: Found, names: list[str], unreadable: set[str]) -> dict[str, list[str]]:
+    def _notes(
+        self, found: Found, names: list[str], counted: set[str], judged: pa.Table
+    ) -> dict[str, list[str]]:
+        """Return what is told once for all runs; those judged whole have counted by themselves."""
         collector = Collector("complete", violations_max=1)
         for index, known in found.totals.items():
-            if index < len(names) and names[index] not in unreadable:
+            if index < len(names) and names[index] not in counted:
                 if self._terms.lossy:
                     collector.tally({"owed": known["owed"], "lost": known["lost"]})
                 collector.tally({"in doubt": known["in_doubt"]})
+        for row in judged.to_pylist():
+            if row["what"] == "tally" and row["run"] in counted:
+                collector.tally({row["anomaly"]: row["count"]})
         sum_up(collector)
         notes = {"complete": list(collector.finding().notes)}
         for run in sorted(found.sampled):

@@ -8,6 +8,7 @@ subscriptions got.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,8 @@ class Gathered:
     """By hash."""
     topics: Mapping[int, str]
     """By index."""
+    voids: Sequence[Mapping[str, Any]]
+    """Events that a row says are void without saying whose they are: run, event, name."""
 
 
 def subscriber_hash() -> Column:
@@ -111,6 +114,7 @@ class _Overview:
     simulated: bool
     named: bool
     bad: bool
+    nameless_voids: bool
     first_ns: int
     last_ns: int
 
@@ -139,6 +143,7 @@ def gather(trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int]) -> Gather
         changes=changes,
         subscribers={hashes[0]: subscriber for subscriber, hashes in owners.items()},
         topics={index: name for (_, name), index in topics.items()},
+        voids=_voids(trace) if any(one.nameless_voids for one in overviews) else (),
     )
 
 
@@ -167,6 +172,7 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
             f.count_if(timed & true_ns.isNull()).alias("untrue"),
             f.count_if(is_published & ~canonical()).alias("named"),
             f.count_if(bad).alias("bad"),
+            f.count_if(_nameless_void()).alias("nameless_voids"),
             *(value.alias(name) for name, value in times.items()),
         )
         .orderBy("run")
@@ -183,11 +189,25 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
                 simulated=not row["untrue"],
                 named=row["named"] > 0,
                 bad=row["bad"] > 0,
+                nameless_voids=row["nameless_voids"] > 0,
                 first_ns=row[f"first_{base}"] or 0,
                 last_ns=row[f"last_{base}"] or 0,
             )
         )
     return overviews
+
+
+def _nameless_void() -> Column:
+    """Tell whether a row says that an event is void, and not which publisher's."""
+    nameless = [f.col(name).isNull() for name in ("topic", "publisher", "publisher_seq")]
+    void = (f.col("action") == "discarded") & (f.col("verdict") == "void")
+    return void & f.col("event").isNotNull() & (nameless[0] | nameless[1] | nameless[2])
+
+
+def _voids(trace: DataFrame) -> list[dict[str, Any]]:
+    rows = trace.where(_nameless_void()).select("run", "event", name_hash().alias("name"))
+    found: list[dict[str, Any]] = rows.distinct().toArrow().to_pylist()
+    return [{**row, "unlabelled": False} for row in found]
 
 
 def _unit_counts(

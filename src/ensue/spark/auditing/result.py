@@ -69,6 +69,11 @@ class Audit:
         """Whether the order that was promised was kept."""
         return self.report(violations_max=1).verdict
 
+    @property
+    def violation_count(self) -> int:
+        """How many violations there are in `violations`."""
+        return self._violations.num_rows
+
     def report(self, *, violations_max: int = 20) -> Report:
         """Return the same as `ensue.checkers.check` would, with so many violations of each rule."""
         rows = self._violations.to_pylist()
@@ -87,7 +92,7 @@ class Audit:
 
     def sentences(self) -> list[str]:
         """Tell the verdict, then every witness, reason and note: one line each."""
-        return self.report(violations_max=max(1, self._violations.num_rows)).sentences()
+        return self.report(violations_max=self.violation_count).sentences()
 
     def _finding(self, rule: str, rows: Sequence[dict[str, Any]], violations_max: int) -> Finding:
         mine = [row for row in rows if row["checker"] == rule]
@@ -119,7 +124,7 @@ def _distinct(judged: pa.Table, what: str) -> pa.Table:
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in judged.to_pylist():
         if row["what"] == what:
-            key = tuple(row[name] for name in VIOLATION_COLUMNS if name != "because")
+            key = tuple(row[name] for name in VIOLATION_COLUMNS)
             seen.setdefault(key, row)
     rows = sorted(seen.values(), key=lambda row: (row["run"], row["tile"], row["place"]))
     return pa.Table.from_pylist(rows, schema=judged.schema)

@@ -28,6 +28,8 @@ __all__ = ["Deliveries", "Doubts", "Publications", "Tile", "find_doubts"]
 
 Flags = npt.NDArray[np.bool_]
 
+GHOST = -1
+"""The node of events that nobody published."""
 DOUBTS_MAX = 50_000
 """Events of one tile that are looked at more closely; beyond that a sample is."""
 
@@ -109,7 +111,7 @@ class _Search:
         self._rules = rules
         self._slack_ns = 0 if run.simulated else terms.clock_error_ns
         self._doubts = Doubts()
-        self._sort_events(tile.published)
+        self._sort_events(_with_ghosts(tile))
         event_lanes = self._codes >> SEQ_BITS
         self._topics, self._topic_of = np.unique(lanes.topics[event_lanes], return_inverse=True)
         by_topic = np.argsort(self._topic_of, kind="stable")
@@ -156,6 +158,7 @@ class _Search:
         self._nodes = published.nodes[keep]
         self._steps = published.steps[keep]
         self._home = published.home[keep]
+        self._ghosts = self._nodes == GHOST
         self._names = None if published.names is None else published.names[keep]
         self._void = self._void_flags()
 
@@ -181,10 +184,8 @@ class _Search:
 
         Phantoms, void events and repeated ones are doubts.
         """
-        if not found.all():
-            self._doubts.add(np.unique(delivered.codes[~found]))
         known = places[found]
-        wrong = known[self._void[known]]
+        wrong = known[self._void[known] | self._ghosts[known]]
         if len(wrong):
             self._doubts.add(self._codes[np.unique(wrong)])
         seen = np.zeros(len(self._codes), dtype=np.bool_)
@@ -210,15 +211,15 @@ class _Search:
             renamed = found.copy()
             renamed[found] = self._names[places[found]] != delivered.names[found]
             self._doubts.names.update(self._names[places[renamed]].tolist())
-            self._doubts.names.update(delivered.names[renamed | ~found].tolist())
+            self._doubts.names.update(delivered.names[renamed].tolist())
 
     def _forgive_the_dead(self, came: Flags) -> None:
         """Leave out events that are owed to nobody: their publisher may never have sent them."""
         down = np.isin(self._nodes, np.array(sorted(self._run.down), dtype=np.int64))
         in_doubt = down & ~came & ~self._void
-        self._doubts.events = int(np.count_nonzero(self._home))
+        self._doubts.events = int(np.count_nonzero(self._home & ~self._ghosts))
         self._doubts.in_doubt = int(np.count_nonzero(in_doubt & self._home))
-        owing = ~self._void & ~in_doubt
+        owing = ~self._void & ~in_doubt & ~self._ghosts
         self._owing = [events[owing[events]] for events in self._events_of]
         self._earliest = [
             int(self._times[events].min()) if len(events) else 0 for events in self._owing
@@ -327,7 +328,7 @@ class _Search:
     def _publisher_sequences(self) -> list[Numbers]:
         """List what each publishing node published and delivered, in its own order."""
         sequences = []
-        for node in np.unique(self._nodes):
+        for node in np.unique(self._nodes[~self._ghosts]):
             own = np.flatnonzero(self._nodes == node)
             places, steps = [own], [self._steps[own]]
             for subscriber, delivered in self._tile.delivered.items():
@@ -350,6 +351,35 @@ class _Search:
             falls = (mine[1:] < mine[:-1]) & (lanes[mine[1:]] == lanes[mine[:-1]])
             for lane in np.unique(lanes[mine[1:][falls]]):
                 self._doubts.add(self._codes[_out_of_place(mine[lanes[mine] == lane])])
+
+
+def _with_ghosts(tile: Tile) -> Publications:
+    """Return what was published, and as ghosts what was delivered and never published.
+
+    Ghosts are doubts, and have their place in the order all the same.
+    """
+    published = tile.published
+    known = np.sort(published.codes)
+    strange = [np.empty(0, dtype=np.int64)]
+    for delivered in tile.delivered.values():
+        places = np.minimum(np.searchsorted(known, delivered.codes), max(0, len(known) - 1))
+        if len(known):
+            strange.append(delivered.codes[known[places] != delivered.codes])
+        else:
+            strange.append(delivered.codes)
+    ghosts = np.unique(np.concatenate(strange))
+    if not len(ghosts):
+        return published
+    nothing = np.zeros(len(ghosts), dtype=np.int64)
+    names = published.names
+    return Publications(
+        codes=np.concatenate([published.codes, ghosts]),
+        times=np.concatenate([published.times, nothing]),
+        steps=np.concatenate([published.steps, nothing]),
+        nodes=np.concatenate([published.nodes, nothing + GHOST]),
+        home=np.concatenate([published.home, nothing == 1]),
+        names=None if names is None else np.concatenate([names, nothing]),
+    )
 
 
 def _out_of_place(events: Numbers) -> Numbers:

@@ -6,7 +6,7 @@ subscription. A violation always has its events together in some tile, and addin
 events changes nothing for these two, so nothing is found that is not there and nothing is missed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from ensue import checkers
 from ensue.checkers.complete import Terms
-from ensue.checkers.history import Excerpt, histories
+from ensue.checkers.history import Excerpt, History, histories
 from ensue.checkers.verdict import Collector, Finding
 from ensue.trace import Row
 
@@ -57,60 +57,58 @@ JUDGED = t.StructType(
     ]
 )
 """`what` is `violation`, or `untold` with the number of those not told, `note`, `unknown` for why one
-checker could not judge, or `reason` for why the run could not be judged. `place` is 0, 1, 2, … within
+checker could not judge, or `reason` for why the run could not be judged, `tally` for a count told once for all runs. `place` is 0, 1, 2, … within
 the tile, so that what is told first stays first."""
 JUDGED_ARROW = to_arrow_schema(JUDGED)
 
 
 def judge_whole(
-    table: pa.Table, order: str, terms: Terms, *, causal: bool, violations_max: int
+    table: pa.Table, rules: Sequence[str], terms: Terms, violations_max: int
 ) -> pa.Table:
     """Judge all rows of a run."""
-    report = checkers.check(
-        _rows(table),
-        order,
-        causal=causal,
-        lossy=terms.lossy,
-        settle_ns=terms.settle_ns,
-        clock_error_ns=terms.clock_error_ns,
-        violations_max=violations_max,
+    return _judge(
+        table.column("run")[0].as_py(), histories(_rows(table)), rules, terms, violations_max
     )
-    run = table.column("run")[0].as_py()
-    judged = [
-        {"run": run, "what": "reason", "because": reason}
-        for reason in report.reasons
-        if "no deliveries" not in reason
-    ]
-    for finding in report.findings:
-        # What `complete` counts over all runs is noted once, for all of them.
-        judged += [
-            row
-            for row in _told(run, finding)
-            if row["what"] != "note" or finding.checker != "complete"
-        ]
-    return _table(judged)
 
 
 def judge_excerpt(
     table: pa.Table,
     changes: Mapping[str, list[Row]],
     excerpts: Mapping[str, Excerpt],
-    rules: list[str],
+    rules: Sequence[str],
     terms: Terms,
     violations_max: int,
 ) -> pa.Table:
     """Judge the rows of the doubtful events of a tile."""
     run = table.column("run")[0].as_py()
-    found, reasons = histories([*_rows(table), *changes.get(run, ())], excerpt=excerpts[run])
-    judged: list[dict[str, Any]] = [
-        {"run": run, "what": "reason", "because": reason} for reason in reasons
-    ]
+    rows = [*_rows(table), *changes.get(run, ())]
+    tile = table.column("tile")[0].as_py()
+    read = histories(rows, excerpt=excerpts[run])
+    return _judge(run, read, rules, terms, violations_max, tile)
+
+
+def _judge(
+    run: str,
+    read: tuple[list[History], list[str]],
+    rules: Sequence[str],
+    terms: Terms,
+    violations_max: int,
+    tile: int = 0,
+) -> pa.Table:
+    found, reasons = read
+    judged: list[dict[str, Any]] = [{"what": "reason", "because": reason} for reason in reasons]
     for history in found:
         for rule in rules:
             collector = Collector(rule, violations_max=violations_max)
             checkers.judge(history, {rule: collector}, terms, violations_max)
-            judged += _told(run, collector.finding())
-    return _table(judged, table.column("tile")[0].as_py())
+            judged += _told(collector.finding())
+            judged += [
+                {"what": "tally", "checker": rule, "anomaly": name, "count": count}
+                for name, count in collector.facts.items()
+            ]
+    empty: dict[str, Any] = {**dict.fromkeys(JUDGED_ARROW.names), "run": run, "tile": tile}
+    rows = [{**empty, **one, "place": place} for place, one in enumerate(judged)]
+    return pa.Table.from_pylist(rows, schema=JUDGED_ARROW)
 
 
 def _rows(table: pa.Table) -> list[Row]:
@@ -120,7 +118,7 @@ def _rows(table: pa.Table) -> list[Row]:
     ]
 
 
-def _told(run: str, finding: Finding) -> Iterator[dict[str, Any]]:
+def _told(finding: Finding) -> Iterator[dict[str, Any]]:
     """Turn a finding into rows."""
     told: dict[str, int] = {}
     for violation in finding.violations:
@@ -128,7 +126,6 @@ def _told(run: str, finding: Finding) -> Iterator[dict[str, Any]]:
         one, other = violation.subscribers[0], violation.subscribers[-1]
         two = len(violation.subscribers) > 1
         yield {
-            "run": run,
             "what": "violation",
             "checker": finding.checker,
             "anomaly": violation.anomaly,
@@ -144,7 +141,6 @@ def _told(run: str, finding: Finding) -> Iterator[dict[str, Any]]:
         untold = count - told.get(anomaly, 0)
         if untold:
             yield {
-                "run": run,
                 "what": "untold",
                 "checker": finding.checker,
                 "anomaly": anomaly,
@@ -152,10 +148,4 @@ def _told(run: str, finding: Finding) -> Iterator[dict[str, Any]]:
             }
     for what, texts in (("note", finding.notes), ("unknown", finding.reasons)):
         for text in texts:
-            yield {"run": run, "what": what, "checker": finding.checker, "because": text}
-
-
-def _table(judged: list[dict[str, Any]], tile: int = 0) -> pa.Table:
-    empty: dict[str, Any] = {**dict.fromkeys(JUDGED_ARROW.names), "tile": tile}
-    rows = [{**empty, **one, "place": place} for place, one in enumerate(judged)]
-    return pa.Table.from_pylist(rows, schema=JUDGED_ARROW)
+            yield {"what": what, "checker": finding.checker, "because": text}

@@ -1,0 +1,265 @@
+"""Large traces of a run with total order, made from arrays, with violations planted on request.
+
+Publishers publish on topics at random; every subscriber delivers what it subscribed in one order, which
+differs from the order of publication by up to `LATE_NS`. A subscriber's rows are a file of their own, sorted
+by step. What is planted is told by the events and the subscriber concerned, one stretch of a subscriber's
+deliveries each, so that no two of them mix.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ensue import trace
+
+__all__ = ["Planted", "Shape", "generate"]
+
+Integers = npt.NDArray[np.int64]
+RUN = "large"
+STEP_NS = 10_000
+LATE_NS = 50_000_000
+GAP = 64
+"""Deliveries between two violations of one subscriber, at least."""
+KINDS = ("total", "fifo", "lost", "duplicate", "phantom", "moved")
+joined: Any = pc.binary_join_element_wise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How large a trace is."""
+
+    deliveries: int
+    topics: int = 20
+    publishers: int = 16
+    subscribers: int = 40
+    topics_each: int = 10
+    seed: int = 1
+
+    @property
+    def events(self) -> int:
+        """About as many as give that many deliveries."""
+        return max(1, self.deliveries * self.topics // (self.subscribers * self.topics_each))
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One violation."""
+
+    kind: str
+    node: str
+    events: tuple[str, ...]
+
+
+class _Events:
+    """Everything that is published, in its total order."""
+
+    def __init__(self, shape: Shape) -> None:
+        random = np.random.default_rng(shape.seed)
+        count = shape.events
+        self.random = random
+        self.topic = random.integers(0, shape.topics, count)
+        self.publisher = random.integers(0, shape.publishers, count)
+        lane = self.topic * shape.publishers + self.publisher
+        by_lane = np.argsort(lane, kind="stable")
+        starts = np.searchsorted(lane[by_lane], np.arange(shape.topics * shape.publishers))
+        self.number = np.empty(count, dtype=np.int64)
+        self.number[by_lane] = np.arange(count) - starts[lane[by_lane]] + 1
+        # In the order of a lane, whatever the lateness: a publisher's own times don't go back.
+        times = np.arange(count, dtype=np.int64) * STEP_NS + random.integers(0, LATE_NS, count)
+        times[by_lane] = _rising(times[by_lane], starts)
+        self.time = times
+        self.ids = _ids(self.publisher, self.topic, self.number)
+
+
+def _rising(times: Integers, starts: Integers) -> Integers:
+    """Sort within each lane."""
+    for start, end in pairwise([*starts.tolist(), len(times)]):
+        times[start:end].sort()
+    return times
+
+
+def _ids(publisher: Integers, topic: Integers, number: Integers) -> pa.StringArray:
+    texts = (_named("publisher", publisher), _named("topic", topic))
+    numbers = pa.array(number).cast(pa.string())
+    ids: pa.StringArray = joined(*texts, numbers, "/")
+    return ids
+
+
+def _named(kind: str, which: Integers) -> pa.StringArray:
+    names = pa.array([f"{kind}-{number}" for number in range(int(which.max(initial=0)) + 1)])
+    return names.take(which)
+
+
+def generate(folder: Path, shape: Shape, *, planted: int = 0) -> list[Planted]:
+    """Write a trace, a file a subscriber, and return what was planted in it."""
+    folder.mkdir(parents=True)
+    events = _Events(shape)
+    _write_publishers(folder, shape, events)
+    found: list[Planted] = []
+    random = np.random.default_rng(shape.seed + 1)
+    for subscriber in range(shape.subscribers):
+        topics = np.sort(random.choice(shape.topics, shape.topics_each, replace=False))
+        order = np.flatnonzero(np.isin(events.topic, topics)).astype(np.int64)
+        share = planted // shape.subscribers + (subscriber < planted % shape.subscribers)
+        node = f"subscriber-{subscriber}"
+        delivered, phantoms, told = _plant(events, order, node, share, random)
+        found += told
+        _write_subscriber(folder, events, node, topics, delivered, phantoms)
+    return found
+
+
+def _plant(
+    events: _Events, order: Integers, node: str, count: int, random: np.random.Generator
+) -> tuple[Integers, npt.NDArray[np.bool_], list[Planted]]:
+    """Change the deliveries of a subscriber; return them, and which of them are phantoms."""
+    pieces: list[Integers] = []
+    phantom_places: list[int] = []
+    told: list[Planted] = []
+    end = size = 0
+    room = len(order) // max(1, count)
+    if count and room < 2 * GAP:
+        raise ValueError(f"{len(order)} deliveries have no room for {count} violations")
+    for index in range(count):
+        kind = KINDS[(index + int(random.integers(0, len(KINDS)))) % len(KINDS)]
+        place = index * room + int(random.integers(GAP // 2, room - GAP))
+        pieces.append(order[end:place])
+        size += place - end
+        taken = _violation(events, order, place, kind)
+        if taken is None:
+            kind, taken = "lost", (1, np.empty(0, dtype=np.int64))
+        length, put = taken
+        if kind == "phantom":
+            phantom_places.append(size + len(put) - 1)
+        pieces.append(put)
+        size += len(put)
+        end = place + length
+        told.append(Planted(kind, node, _concerned(events, order, place, kind)))
+    pieces.append(order[end:])
+    delivered = np.concatenate(pieces)
+    phantoms = np.zeros(len(delivered), dtype=np.bool_)
+    phantoms[phantom_places] = True
+    return delivered, phantoms, told
+
+
+def _violation(
+    events: _Events, order: Integers, place: int, kind: str
+) -> tuple[int, Integers] | None:
+    """Return how many deliveries from a place on are replaced, and by what; None if none fits."""
+    here = order[place : place + GAP // 2]
+    if kind == "lost":
+        return 1, here[:0]
+    if kind in ("duplicate", "phantom"):
+        return 1, here[[0, 0]]
+    if kind == "moved":
+        return len(here), np.append(here[1:], here[0])
+    lane = events.topic[here] * 1_000_000 + events.publisher[here]
+    same = lane == lane[0]
+    if kind == "total":
+        return (2, here[[1, 0]]) if not same[1] else None
+    later = np.flatnonzero(same[1:]) + 1
+    if not len(later):
+        return None
+    swapped = here[: later[0] + 1].copy()
+    swapped[[0, -1]] = swapped[[-1, 0]]
+    return len(swapped), swapped
+
+
+def _concerned(events: _Events, order: Integers, place: int, kind: str) -> tuple[str, ...]:
+    """Return the ids of the events that a violation moved, left out, repeated or made up."""
+    first = int(order[place])
+    if kind == "phantom":
+        # Numbers begin with 1: nobody published this one.
+        return (f"publisher-{events.publisher[first]}/topic-{events.topic[first]}/0",)
+    concerned = [first]
+    if kind in ("total", "fifo"):
+        length, _ = _violation(events, order, place, kind) or (1, order)
+        concerned.append(int(order[place + length - 1]))
+    return tuple(events.ids[event].as_py() for event in concerned)
+
+
+def _write_publishers(folder: Path, shape: Shape, events: _Events) -> None:
+    for publisher in range(shape.publishers):
+        mine = np.flatnonzero(events.publisher == publisher)
+        mine = mine[np.argsort(events.time[mine], kind="stable")]
+        columns = {
+            "step": np.arange(1, len(mine) + 1),
+            "at_ns": events.time[mine],
+            "true_ns": events.time[mine],
+            **_labels(events, mine),
+        }
+        _write(folder, f"publisher-{publisher}", [("published", len(mine), columns)])
+
+
+def _write_subscriber(
+    folder: Path,
+    events: _Events,
+    node: str,
+    topics: Integers,
+    delivered: Integers,
+    phantoms: npt.NDArray[np.bool_],
+) -> None:
+    first = len(topics)
+    joins = {
+        "step": np.arange(1, first + 1),
+        "at_ns": np.full(first, -1),
+        "true_ns": np.full(first, -1),
+        "topic": _named("topic", topics),
+    }
+    times = np.maximum.accumulate(events.time[delivered]) + LATE_NS
+    labels = _labels(events, delivered)
+    if phantoms.any():
+        places = np.flatnonzero(phantoms)
+        numbers = events.number[delivered].copy()
+        numbers[places] = 0
+        labels = _labels(events, delivered, numbers)
+    deliveries = {
+        "step": np.arange(first + 1, first + 1 + len(delivered)),
+        "at_ns": times,
+        "true_ns": times,
+        "position": np.arange(1, len(delivered) + 1),
+        **labels,
+    }
+    _write(folder, node, [("subscribed", first, joins), ("delivered", len(delivered), deliveries)])
+
+
+def _labels(events: _Events, which: Integers, numbers: Integers | None = None) -> dict[str, Any]:
+    ids = events.ids.take(which)
+    if numbers is not None:
+        ids = _ids(events.publisher[which], events.topic[which], numbers)
+    return {
+        "event": ids,
+        "topic": _named("topic", events.topic[which]),
+        "publisher": _named("publisher", events.publisher[which]),
+        "publisher_seq": events.number[which] if numbers is None else numbers,
+    }
+
+
+def _write(folder: Path, node: str, parts: list[tuple[str, int, dict[str, Any]]]) -> None:
+    """Write the rows of one node as a file."""
+    schema = trace.schema()
+    with pq.ParquetWriter(folder / f"{node}.parquet", schema, compression="zstd") as writer:
+        for action, count, columns in parts:
+            same = {
+                "run": RUN,
+                "node": node,
+                "action": action,
+                "subscription": node if action != "published" else None,
+                "verdict": "",
+                "order": "total",
+            }
+            arrays = []
+            for field in schema:
+                if field.name in columns:
+                    arrays.append(pa.array(columns[field.name], type=field.type))
+                elif (value := same.get(field.name)) is not None:
+                    arrays.append(pa.repeat(pa.scalar(value), count))
+                else:
+                    arrays.append(pa.nulls(count, field.type))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=1 << 20)

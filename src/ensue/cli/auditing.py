@@ -1,0 +1,89 @@
+"""The command `audit`: judge a trace of any size, on Spark."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ensue.cli import output
+from ensue.cli.checking import CausalOption, ClockErrorOption, LossyOption, Order, SettleOption
+from ensue.errors import BadInput
+from ensue.simulation.scenario_values import parse_duration
+
+__all__ = ["MasterOption", "audit"]
+
+EXPLAINED_MAX = 20
+"""Violations of each checker that are told in words."""
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Spark's master, such as local[4] or spark://host:7077.",
+        show_default="all cores of this machine",
+    ),
+]
+
+
+@output.command
+def audit(
+    directory: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR", help="The trace or recorded run: a directory, or a URL that Spark reads."
+        ),
+    ],
+    order: Annotated[Order, typer.Option(help="The order that was promised.")],
+    *,
+    master: MasterOption = None,
+    causal: CausalOption = False,
+    lossy: LossyOption = False,
+    settle: SettleOption = None,
+    clock_error: ClockErrorOption = "0ms",
+    violations: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Write every violation as Parquet to this new directory."),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Tell every violation, not only the first of each checker."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> int:
+    """Judge a trace of any size on Spark, by the order that was promised.
+
+    Says the same as [bold]ensue check[/bold], which holds a trace in memory.
+    On this machine by default, on a cluster by its master URL.
+
+    Example: [bold]ensue audit runs/tuesday --order total[/bold]
+    """
+    with output.option("--settle"):
+        settle_ns = None if settle is None else parse_duration(settle)
+    with output.option("--clock-error"):
+        clock_error_ns = parse_duration(clock_error)
+    if violations is not None and violations.exists():
+        raise BadInput(f"--violations: {violations} exists already; name a new directory")
+    from ensue import spark as es  # noqa: PLC0415 - an extra, and slow to load
+
+    sys.stderr.write("starting Spark …\n")
+    frame = es.read_trace(es.session(master, app="ensue audit"), directory)
+    sys.stderr.write("auditing …\n")
+    found = es.audit(
+        frame,
+        order.value,
+        causal=causal,
+        lossy=lossy,
+        settle_ns=settle_ns,
+        clock_error_ns=clock_error_ns,
+    )
+    if violations is not None:
+        found.violations.write.parquet(str(violations.absolute()))
+    report = found.report(violations_max=found.violation_count if every else EXPLAINED_MAX)
+    if json:
+        output.print_json(report.to_dict())
+    else:
+        output.print_findings(report)
+        output.print_witnesses(report, every=every, more="--all tells every one")
+    return output.exit_code(report.verdict)
