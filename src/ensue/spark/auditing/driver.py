@@ -83,6 +83,8 @@ class _Auditor:
         self._spark = trace.sparkSession
         self._sorted = False
         self._gathered: g.Gathered
+        self._stray_counts: dict[str, int] = {}
+        """By run: deliveries that have no code."""
 
     def audit(self) -> Audit:
         found = self._look_until_clear()
@@ -244,11 +246,13 @@ class _Auditor:
         table = (
             delivered.withColumn("owner", g.subscriber_hash())
             .join(f.broadcast(wanted), ["owner", "step"])
-            .select("run", "event", g.name_hash().alias("name"), unlabelled)
-            .distinct()
+            .groupBy("run", "event", g.name_hash().alias("name"), unlabelled)
+            .count()
             .toArrow()
         )
         found: list[dict[str, Any]] = table.to_pylist()
+        for row in found:
+            self._stray_counts[row["run"]] = self._stray_counts.get(row["run"], 0) + row["count"]
         return found
 
     def _split(
@@ -335,11 +339,11 @@ class _Auditor:
                 continue
             known = found.totals.get(index, {})
             events += known.get("events", 0)
-            deliveries += known.get("deliveries", 0)
+            delivered = known.get("deliveries", 0) + self._stray_counts.get(name, 0)
+            deliveries += delivered
             subscribers += known.get("uninvited", 0) + len(runs[index].spans)
-            if not known.get("deliveries", 0):
+            if not delivered:
                 silent.append(name)
-        deliveries += len(found.strays)
         count = len(set(names) | unreadable)
         totals = Totals(runs=count, events=events, deliveries=deliveries, subscribers=subscribers)
         return totals, silent

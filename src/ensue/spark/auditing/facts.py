@@ -105,6 +105,8 @@ class Facts:
     lanes: Lanes
     tile_units: int
     """Units of a tile, the one shared with the next tile not counted."""
+    fragment_rows: int
+    """Rows that a task gathers before it packs them."""
 
 
 def codes(lanes: Numbers, numbers: Numbers) -> Numbers:

@@ -48,6 +48,8 @@ class Sizes:
 
     tile_rows: int = 2_000_000
     """Deliveries of a tile, about: what one task holds in memory at once."""
+    fragment_rows: int = 2_000_000
+    """Rows that a task gathers before it packs them."""
     whole_rows: int = 100_000
     """Runs of up to so many rows are judged as a whole if there is any doubt."""
 
@@ -134,7 +136,12 @@ def gather(trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int]) -> Gather
             malformed.add(index)
         run = RunFacts(name=one.run, simulated=one.simulated, unit_count=units)
         runs.append(_told(run, found, rows, owners, partial(_topic_index, topics, index)))
-    facts = Facts(runs=tuple(runs), lanes=lanes, tile_units=TILE_UNITS)
+    facts = Facts(
+        runs=tuple(runs),
+        lanes=lanes,
+        tile_units=TILE_UNITS,
+        fragment_rows=sizes.fragment_rows,
+    )
     return Gathered(
         facts=facts,
         named=any(one.named for one in overviews),

@@ -48,8 +48,6 @@ DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS = range(6)
 TAGGED, ODD = 1, 2
 """Flags of a delivery: its subscriber was told; its name or label can't be told as a code."""
 TILE_BITS = 24
-FRAGMENT_ROWS = 2_000_000
-"""Rows that a task gathers before it packs them."""
 STRAYS_MAX = 1_000
 """Rows with no code that one fragment hands on."""
 
@@ -138,14 +136,14 @@ class _Packer:
                     yield tile, False, rows
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[Columns]:
-    """Join batches into fragments of arrays, one a column."""
+def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[Columns]:
+    """Join batches into fragments of at least so many rows: arrays, one a column."""
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
         held.append(batch)
         count += batch.num_rows
-        if count >= FRAGMENT_ROWS:
+        if count >= rows:
             yield _arrays(held)
             held, count = [], 0
     if count:
@@ -173,7 +171,7 @@ def pack_deliveries(
 ) -> Iterator[pa.RecordBatch]:
     """Pack rows (owner, lane, seq, step, flags[, name]) of deliveries."""
     packer = _Packer(facts, reach)
-    for fragment in _gathered(batches):
+    for fragment in _gathered(batches, facts.fragment_rows):
         rows = fragment
         rows["lane"], rows["code"], good = _coded(rows, facts)
         if not good.all():
@@ -269,7 +267,7 @@ def pack_publications(
 ) -> Iterator[pa.RecordBatch]:
     """Pack rows (owner, lane, seq, step, flags, time, void[, name]) of publications and voids."""
     packer = _Packer(facts, reach)
-    for fragment in _gathered(batches):
+    for fragment in _gathered(batches, facts.fragment_rows):
         fragment["lane"], fragment["code"], good = _coded(fragment, facts)
         rows = _chosen(fragment, good)
         runs, event_codes = facts.lanes.runs[rows["lane"]], rows["code"]

@@ -1,0 +1,302 @@
+"""The audit on Spark says what the checkers say, however a trace is cut up."""
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from benchmarks.big_traces import Shape, generate
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from tests.checkers import brute
+from tests.checkers.generator import generate as random_trace
+
+from ensue import trace
+from ensue.checkers import Report, Violation, check
+from ensue.errors import BadInput
+from ensue.simulation import run, scenario_file, swarm
+from ensue.spark import audit, read_trace
+from ensue.spark.auditing import Sizes
+from ensue.trace import Row
+
+SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+MANY = 1_000_000
+WHOLE = Sizes()
+EXCERPTS = Sizes(whole_rows=0)
+TILES = Sizes(whole_rows=0, tile_rows=4)
+"""So small that the traces of these tests are cut up like huge ones."""
+
+
+def frame(spark: SparkSession, rows: list[Row], folder: Path) -> DataFrame:
+    trace.write(rows, folder)
+    return read_trace(spark, folder)
+
+
+def renamed(rows: list[Row], name: str) -> list[Row]:
+    return [msgspec.structs.replace(row, run=name) for row in rows]
+
+
+Told = Counter[tuple[str, str, tuple[object, ...], str, str | None]]
+
+
+def told(report: Report, *checkers: str) -> Told:
+    return Counter(
+        (
+            one.checker,
+            violation.anomaly,
+            violation.subscribers,
+            violation.first_event,
+            violation.second_event,
+        )
+        for one in report.findings
+        if one.checker in checkers or not checkers
+        for violation in one.violations
+    )
+
+
+def violations_by_run(report: Report) -> dict[str, dict[str, list[Violation]]]:
+    found: dict[str, dict[str, list[Violation]]] = {}
+    for one in report.findings:
+        for violation in one.violations:
+            of_run = found.setdefault(violation.subscribers[0].run, {})
+            of_run.setdefault(one.checker, []).append(violation)
+    return found
+
+
+def as_brute(violations: list[Violation]) -> brute.Found:
+    """List violations the way brute force does: by the event that came last."""
+    return Counter(
+        (one.anomaly, who(one), one.second_event or one.first_event) for one in violations
+    )
+
+
+def who(violation: Violation, which: int = 0) -> brute.Who:
+    subscriber = violation.subscribers[which]
+    return subscriber.node, subscriber.subscription
+
+
+def random_traces(count: int) -> dict[str, list[Row]]:
+    named = {f"seed-{seed}": random_trace(seed) for seed in range(count)}
+    return {
+        name: renamed(rows, name)
+        for name, rows in named.items()
+        if brute.of_action(rows, "delivered")
+    }
+
+
+def test_it_agrees_with_brute_force_on_ten_thousand_traces(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    traces = random_traces(10_600)
+    assert len(traces) >= 10_000
+    everything = frame(spark, [row for rows in traces.values() for row in rows], tmp_path / "trace")
+    report = audit(everything, causal=True, violations_max=MANY).report(violations_max=MANY)
+    assert not report.reasons
+    found = violations_by_run(report)
+    seen: Counter[str] = Counter()
+    for name, rows in traces.items():
+        of_run = found.get(name, {})
+        expected = {
+            "fifo": brute.fifo(rows),
+            "causal": brute.causal(rows),
+            "complete": brute.complete(rows, settle_ns=None, clock_error_ns=0, gaps=True),
+        }
+        for checker, wanted in expected.items():
+            assert as_brute(of_run.get(checker, [])) == wanted, name
+            seen.update(anomaly for anomaly, _, _ in wanted)
+        inverted = set(brute.inverted(rows))
+        assert bool(of_run.get("total")) == bool(inverted), name
+        for one in of_run.get("total", []):
+            pair = (one.first_event, one.second_event or "")
+            assert (who(one), who(one, 1), *pair) in inverted or (
+                who(one, 1),
+                who(one),
+                *pair[::-1],
+            ) in inverted, name
+        seen["total"] += bool(inverted)
+        seen["valid"] += not of_run
+    for outcome in ("fifo", "causal", "total", "lost", "phantom", "uninvited", "void", "valid"):
+        assert seen[outcome] > 100, seen
+
+
+@pytest.mark.parametrize(
+    ("order", "terms"),
+    [
+        ("total", {"causal": True}),
+        ("causal", {"settle_ns": 5, "clock_error_ns": 3}),
+        ("fifo", {"settle_ns": 20}),
+        ("none", {"lossy": True}),
+    ],
+)
+def test_a_whole_run_is_told_exactly_as_by_the_checkers(
+    spark: SparkSession, tmp_path: Path, order: str, terms: dict[str, int]
+) -> None:
+    rows = [row for each in random_traces(400).values() for row in each]
+    limits = {"violations_max": MANY, **terms}
+    expected = check(rows, order, **limits)  # type: ignore[arg-type]
+    found = audit(frame(spark, rows, tmp_path / "trace"), order, **limits)  # type: ignore[arg-type]
+    report = found.report(violations_max=MANY)
+    assert report.verdict == expected.verdict
+    assert sorted(report.sentences()) == sorted(expected.sentences())
+    assert sorted(found.sentences()) == sorted(expected.sentences())
+
+
+@pytest.mark.parametrize("sizes", [EXCERPTS, TILES], ids=["excerpts", "tiles"])
+def test_a_trace_that_is_cut_up_is_judged_the_same(
+    spark: SparkSession, tmp_path: Path, sizes: Sizes
+) -> None:
+    # Of events that nobody published, a large run is told only that they are phantoms.
+    traces = {
+        name: rows
+        for name, rows in random_traces(700).items()
+        if not check(rows, "none")["complete"].anomaly_counts.get("phantom")
+    }
+    rows = [row for each in traces.values() for row in each]
+    expected = check(rows, causal=True, violations_max=MANY)
+    everything = frame(spark, rows, tmp_path / "trace")
+    report = audit(everything, causal=True, violations_max=MANY, sizes=sizes).report(
+        violations_max=MANY
+    )
+    assert told(report, "complete") == told(expected, "complete")
+    for checker in ("fifo", "causal"):
+        # Which earlier event is told beside a late one may differ: any that is too early will do.
+        late = [
+            {(key[1:3], key[4] or key[3]) for key in told(one, checker)}
+            for one in (report, expected)
+        ]
+        assert late[0] == late[1]
+    wrong = {name for name, each in violations_by_run(report).items() if "total" in each}
+    assert wrong == {name for name, each in violations_by_run(expected).items() if "total" in each}
+    for name, each in violations_by_run(report).items():
+        inverted = set(brute.inverted(traces[name]))
+        for one in each.get("total", []):
+            pair = (one.first_event, one.second_event or "")
+            assert inverted & {
+                (who(one), who(one, 1), *pair),
+                (who(one, 1), who(one), *pair[::-1]),
+            }
+
+
+def test_it_agrees_with_the_checkers_on_every_scenario(spark: SparkSession, tmp_path: Path) -> None:
+    outcomes = [
+        run.play(scenario_file.load(path), seed)
+        for path in sorted(SCENARIOS.glob("*.toml"))
+        for seed in (1, 2)
+    ]
+    reliable: list[Row] = []
+    lossy: list[Row] = []
+    for outcome in outcomes:
+        reliable += renamed(outcome.rows, f"{outcome.scenario}-{outcome.seed}")
+    for seed in range(40):
+        scenario = swarm.draw(seed)
+        rows = renamed(run.play(scenario, seed).rows, f"seed-{seed}")
+        (reliable if scenario.ens_config.keeps_log else lossy).extend(rows)
+    assert lossy
+    for name, rows in (("reliable", reliable), ("lossy", lossy)):
+        everything = frame(spark, rows, tmp_path / name)
+        for sizes in (WHOLE, Sizes(whole_rows=0, tile_rows=200)):
+            report = audit(everything, lossy=name == "lossy", sizes=sizes).report()
+            expected = check(rows, lossy=name == "lossy")
+            assert report.to_dict() == expected.to_dict()
+
+
+def test_every_planted_violation_is_found_and_nothing_else(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    shape = Shape(deliveries=300_000, subscribers=20, topics=12, topics_each=6)
+    planted = generate(tmp_path / "trace", shape, planted=120)
+    assert {one.kind for one in planted} == {
+        "total",
+        "fifo",
+        "lost",
+        "duplicate",
+        "phantom",
+        "moved",
+    }
+    sizes = Sizes(tile_rows=100_000, whole_rows=0)
+    found = audit(read_trace(spark, tmp_path / "trace"), violations_max=MANY, sizes=sizes)
+    rows = found.violations.collect()
+    explained: set[int] = set()
+    for one in planted:
+        matching = {
+            number
+            for number, row in enumerate(rows)
+            if one.node in (row.node, row.other_node)
+            and set(one.events) & {row["first"], row["second"]}
+        }
+        assert matching, one
+        explained |= matching
+    assert len(explained) == len(rows), [
+        row.because for number, row in enumerate(rows) if number not in explained
+    ]
+
+
+def test_a_valid_trace_in_many_tiles_is_valid(spark: SparkSession, tmp_path: Path) -> None:
+    generate(tmp_path / "trace", Shape(deliveries=300_000, subscribers=12, topics_each=18))
+    everything = read_trace(spark, tmp_path / "trace")
+    # A subscriber's rows come in several fragments, as those of a giant one do.
+    sizes = Sizes(tile_rows=150_000, fragment_rows=5_000)
+    report = audit(everything, causal=True, sizes=sizes).report()
+    assert report.sentences() == [
+        (f"valid: checked fifo, total, causal, complete on {report.delivery_count} deliveries "
+        f"of {report.event_count} events to 12 subscribers")
+    ]
+
+
+def test_rows_in_any_sequence_are_sorted_first(spark: SparkSession, tmp_path: Path) -> None:
+    shape = Shape(deliveries=20_000, subscribers=6, topics=6, topics_each=3)
+    planted = generate(tmp_path / "trace", shape, planted=6)
+    ordered = read_trace(spark, tmp_path / "trace")
+    shuffled = ordered.repartition(4).orderBy(f.xxhash64("event", "node"))
+    sizes = Sizes(tile_rows=5_000, whole_rows=0)
+    reports = [
+        audit(one, violations_max=MANY, sizes=sizes).report(violations_max=MANY)
+        for one in (ordered, shuffled)
+    ]
+    assert told(reports[0]) == told(reports[1])
+    assert len({key[2] for key in told(reports[0])}) >= len({one.node for one in planted})
+
+
+def test_rows_that_contradict_each_other_are_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    rows = run.play(scenario_file.load(SCENARIOS / "two-desks.toml"), 1).rows
+    delivered = next(row for row in rows if row.action == "delivered")
+    publication = next(row for row in rows if row.action == "published")
+    spoilt = {
+        "two rows with one step": msgspec.structs.replace(delivered, event="a/b/1"),
+        "no label": msgspec.structs.replace(delivered, step=10**6, topic=None),
+        "no such action": msgspec.structs.replace(delivered, step=10**6, action="invented"),
+        "published twice": msgspec.structs.replace(publication, node="elsewhere"),
+    }
+    every = [row for name, extra in spoilt.items() for row in renamed([*rows, extra], name)]
+    expected = check(every)
+    assert len(expected.reasons) == len(spoilt)
+    everything = frame(spark, every, tmp_path / "trace")
+    assert audit(everything).report().to_dict() == expected.to_dict()
+    cut_up = audit(everything, sizes=Sizes(whole_rows=0, tile_rows=100)).report()
+    assert cut_up.verdict == "unknown"
+    assert len(cut_up.reasons) == len(spoilt)
+
+
+def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no trace: column 'run' is missing; expected string"):
+        audit(spark.range(3))
+    rows = run.play(scenario_file.load(SCENARIOS / "two-desks.toml"), 1).rows
+    good = frame(spark, rows, tmp_path / "trace")
+    with pytest.raises(BadInput, match="no trace: column 'step' is string; expected bigint"):
+        audit(good.withColumn("step", f.col("step").cast("string")))
+    with pytest.raises(BadInput, match="there is no order 'tidy'"):
+        audit(good, "tidy")
+    with pytest.raises(BadInput, match="does not exist"):
+        read_trace(spark, tmp_path / "nowhere")
+    empty = audit(good.where("false")).report()
+    assert empty.reasons == ("the trace is empty",)
+    assert empty.verdict == "unknown"
+
+
+def test_violations_come_as_a_data_frame(spark: SparkSession, tmp_path: Path) -> None:
+    shape = Shape(deliveries=2_000, subscribers=4, topics=4, topics_each=3)
+    generate(tmp_path / "trace", shape, planted=4)
+    found = audit(read_trace(spark, tmp_path / "trace"))
+    assert found.violations.columns[:6] == ["run", "anomaly", "node", "first", "second", "because"]
+    assert found.violations.count() == found.violation_count > 0
+    assert found.verdict == "invalid"
