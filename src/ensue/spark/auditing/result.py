@@ -56,7 +56,7 @@ class Audit:
         self._rules = tuple(rules)
         self._reasons = tuple(reasons)
         self._notes = notes
-        self._violations = _distinct(judged, "violation")
+        self._violations = _distinct(judged)
         self._judged = judged
 
     @cached_property
@@ -119,14 +119,19 @@ def _texts(rows: Sequence[dict[str, Any]], what: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["because"] for row in rows if row["what"] == what))
 
 
-def _distinct(judged: pa.Table, what: str) -> pa.Table:
-    """Return the violations, each once: neighbouring tiles may both have found one."""
-    seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+def _distinct(judged: pa.Table) -> pa.Table:
+    """Return the violations, each once: neighbouring tiles may both have found one.
+
+    One tile may have the same one several times, as an event that came three times; of all tiles,
+    the one that has it most often has all of them.
+    """
+    found: dict[tuple[Any, ...], dict[int, list[dict[str, Any]]]] = {}
     for row in judged.to_pylist():
-        if row["what"] == what:
-            key = tuple(row[name] for name in VIOLATION_COLUMNS)
-            seen.setdefault(key, row)
-    rows = sorted(seen.values(), key=lambda row: (row["run"], row["tile"], row["place"]))
+        if row["what"] == "violation":
+            key = tuple(row[name] for name in VIOLATION_COLUMNS if name != "because")
+            found.setdefault(key, {}).setdefault(row["tile"], []).append(row)
+    rows = [row for tiles in found.values() for row in max(tiles.values(), key=len)]
+    rows.sort(key=lambda row: (row["run"], row["tile"], row["place"]))
     return pa.Table.from_pylist(rows, schema=judged.schema)
 
 

@@ -48,7 +48,7 @@ DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS = range(6)
 TAGGED, ODD = 1, 2
 """Flags of a delivery: its subscriber was told; its name or label can't be told as a code."""
 TILE_BITS = 24
-STRAYS_MAX = 1_000
+STRAYS_MAX = 100_000
 """Rows with no code that one fragment hands on."""
 
 PACKED = t.StructType(
