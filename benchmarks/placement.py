@@ -14,12 +14,14 @@ import argparse
 import os
 import platform
 import time
+from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from ensue.spark import placement, session
 
@@ -77,10 +79,18 @@ def fields(faithful: float, size: Size) -> Drawn:
     return Drawn(f"fields, {faithful:.0%} faithful", subscriptions, publications)
 
 
+def frame(
+    spark: SparkSession, columns: tuple[str, ...], rows: Sequence[tuple[str | float, ...]]
+) -> DataFrame:
+    """Hand rows to Spark as columns, which needs no Python process to read them."""
+    values = zip(*rows, strict=True)
+    return spark.createDataFrame(pa.table(dict(zip(columns, map(list, values), strict=True))))
+
+
 def report(spark: SparkSession, drawn: Drawn, *, nodes: int) -> None:
     """Print the figures of one workload."""
-    subscribed = spark.createDataFrame(drawn.subscriptions, "subscriber string, topic string")
-    published = spark.createDataFrame(drawn.publications, "topic string, site string, rate double")
+    subscribed = frame(spark, ("subscriber", "topic"), drawn.subscriptions)
+    published = frame(spark, ("topic", "site", "rate"), drawn.publications)
     named = {f"node-{index + 1}": SITES[index % len(SITES)] for index in range(nodes)}
     started_s = time.perf_counter()
     made = placement(subscribed, published, nodes=named)

@@ -227,7 +227,9 @@ def test_what_nobody_subscribes_is_placed_too(spark: SparkSession) -> None:
 
 def test_bad_input_is_refused_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     good = subscribe(spark, {"s": ["a", "b"]})
-    with pytest.raises(BadInput, match="subscriptions: there is no column 'topic'; there are who"):
+    with pytest.raises(
+        BadInput, match="subscriptions: there is no column 'subscriber'; there are who"
+    ):
         placement(good.toDF("who", "what"), nodes=2)
     with pytest.raises(BadInput, match="publications: there is no column 'topic'"):
         placement(good, good.toDF("who", "what"), nodes=2)
