@@ -41,6 +41,21 @@ TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", metavar="DIR", help="Write the trace here: a new or empty directory."),
 ]
+SparkOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MASTER",
+        help="Spread the seeds over Spark instead: local[*], or the URL of a cluster.",
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="With --spark: keep the outcome of every seed here, as Parquet. "
+        "Started again, the search goes on where it was.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
@@ -119,21 +134,8 @@ def swarm(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Don't stop at the first seed that fails.")
     ] = False,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MASTER",
-            help="Spread the seeds over Spark instead: local[*], or the URL of a cluster.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --spark: keep the outcome of every seed here, as Parquet. "
-            "Started again, the search goes on where it was.",
-        ),
-    ] = None,
+    spark: SparkOption = None,
+    out: OutOption = None,
     json: Json = False,
 ) -> int:
     """Play a random scenario for each seed, with every fault there is, until one goes wrong.
