@@ -59,30 +59,23 @@ def report(
 
     Example: [bold]ensue report runs/tuesday -o tuesday.html[/bold]
     """
-    begin_end = _parse_window(window)
+    begin_end_ms = _parse_window(window)
     if window is not None and around is not None:
         raise BadInput("--window and --around: give one of them")
     _check_writable(out)
     if "://" not in directory and not Path(directory).exists():
         raise BadInput(f"{directory} does not exist; a report is made of a trace, or of several")
-    from ensue.spark import session  # noqa: PLC0415 - an extra
-    from ensue.spark.report import Span  # noqa: PLC0415 - as above
-    from ensue.spark.report import report as make  # noqa: PLC0415 - as above
+    from ensue.spark import report as reports  # noqa: PLC0415 - an extra, and slow to load
+    from ensue.spark import session  # noqa: PLC0415 - as above
 
-    def progress(doing: str) -> None:
-        sys.stderr.write(f"{doing} …\n")
-
-    progress("starting Spark")
-    span = None
-    if begin_end is not None:
-        span = Span(begin_ms=begin_end[0] / _MS_NS, end_ms=begin_end[1] / _MS_NS)
-    made = make(
+    _progress("starting Spark")
+    made = reports.report(
         session(master, app="ensue report"),
         directory,
         order=order.value,
-        span=span,
+        span=None if begin_end_ms is None else reports.Span(*begin_end_ms),
         around=around,
-        progress=progress,
+        progress=_progress,
     )
     made.write(out)
     if json:
@@ -94,7 +87,12 @@ def report(
     return output.EXIT_VALID
 
 
-def _parse_window(window: str | None) -> tuple[int, int] | None:
+def _progress(doing: str) -> None:
+    sys.stderr.write(f"{doing} …\n")
+
+
+def _parse_window(window: str | None) -> tuple[float, float] | None:
+    """Return where a window begins and ends, in ms."""
     if window is None:
         return None
     with output.option("--window"):
@@ -104,7 +102,7 @@ def _parse_window(window: str | None) -> tuple[int, int] | None:
         found = parse_duration(start), parse_duration(end)
         if found[0] >= found[1]:
             raise BadInput(f"{window!r} ends before it begins")
-    return found
+    return found[0] / _MS_NS, found[1] / _MS_NS
 
 
 def _check_writable(out: Path) -> None:

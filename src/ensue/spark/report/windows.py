@@ -35,7 +35,7 @@ _MS_NS = 1_000_000
 _HAPPENINGS = ("crashed", "restarted")
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class Span(msgspec.Struct, frozen=True):
     """A span of time, since the run began."""
 
     begin_ms: float
