@@ -18,6 +18,8 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from ensue.spark.auditing import Audit, audit
     from ensue.spark.campaigns import campaign
+    from ensue.spark.lake import read_table
+    from ensue.spark.lake_pipeline import pipeline
     from ensue.spark.measuring import metrics, write_metrics
     from ensue.spark.missing import gaps
     from ensue.spark.ordering import order
@@ -32,7 +34,9 @@ __all__ = [
     "gaps",
     "metrics",
     "order",
+    "pipeline",
     "placement",
+    "read_table",
     "read_trace",
     "session",
     "write_metrics",
@@ -45,7 +49,9 @@ _HOMES = {
     "gaps": "ensue.spark.missing",
     "metrics": "ensue.spark.measuring",
     "order": "ensue.spark.ordering",
+    "pipeline": "ensue.spark.lake_pipeline",
     "placement": "ensue.spark.placing",
+    "read_table": "ensue.spark.lake",
     "read_trace": "ensue.spark.traces",
     "session": "ensue.spark.sessions",
     "write_metrics": "ensue.spark.measuring",

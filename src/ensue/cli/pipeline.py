@@ -1,0 +1,171 @@
+"""The command `pipeline`: a run as the tables of a lake, once or for ever, on Spark."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ensue.cli import output
+from ensue.cli.auditing import MasterOption
+from ensue.cli.checking import Order
+from ensue.errors import BadInput
+from ensue.simulation.scenario_values import parse_duration
+
+if TYPE_CHECKING:
+    from ensue.spark.lake_pipeline import Outcome
+
+__all__ = ["pipeline"]
+
+VERDICTS_TOLD = 20
+"""Runs that the summary names; all of them are in the table `verdicts`."""
+
+_SECOND_NS = 1_000_000_000
+
+
+@output.command
+def pipeline(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URL",
+            help="A recorded run, or only its trace or its event log; it may still be going on.",
+        ),
+    ],
+    *,
+    lake: Annotated[
+        str, typer.Option(metavar="OUT", help="The directory of the tables: a new one, or go on.")
+    ],
+    once: Annotated[
+        bool, typer.Option("--once", help="Take all that is there, then stop.")
+    ] = False,
+    every: Annotated[
+        str, typer.Option(metavar="DURATION", help="How often to look for more, such as 5s.")
+    ] = "30s",
+    order: Annotated[
+        Order, typer.Option(help="The order that every run is judged by, and events are put in.")
+    ] = Order.TOTAL,
+    topics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="The topics to put in one order.",
+            show_default="all in the log when it first starts",
+        ),
+    ] = None,
+    master: MasterOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object in the end instead.")
+    ] = False,
+) -> int:
+    """Turn a run into tables: its events in order, deliveries, violations, verdicts and metrics.
+
+    Runs for ever, or [bold]--once[/bold]. Ctrl-C ends it after the batches at hand. Killed and started
+    again, it goes on where it was: no row is lost and none is there twice. docs/spark.md has every
+    table with its columns.
+
+    The exit code is that of the worst verdict: 0 valid, 1 invalid, 2 unknown, or a stage failed.
+
+    Example: [bold]ensue pipeline runs/tuesday --lake lake --once[/bold]
+    """
+    with output.option("--every"):
+        every_ns = parse_duration(every)
+        if every_ns <= 0:
+            raise BadInput("expected more than nothing")
+    names = None if topics is None else [name.strip() for name in topics.split(",")]
+    if names is not None and not all(names):
+        raise BadInput(f"--topics: expected names between commas like a,b, not {topics!r}")
+    from ensue.spark.lake import Lake  # noqa: PLC0415 - an extra
+    from ensue.spark.lake_inputs import find_inputs  # noqa: PLC0415 - as above
+
+    # What can be refused at once is, before Spark starts.
+    find_inputs(source).check_lake(Lake(lake).root)
+    from ensue import spark as es  # noqa: PLC0415 - as above
+
+    _say("starting Spark …")
+    session = es.session(master, app="ensue pipeline")
+    with _stopping() as stop:
+        if not once:
+            _say(f"looking for more every {every}; Ctrl-C ends it")
+        found = es.pipeline(
+            session,
+            source,
+            lake,
+            order=order.value,
+            topics=names,
+            once=once,
+            every_s=every_ns / _SECOND_NS,
+            progress=_say,
+            stop=stop,
+        )
+    if json:
+        output.print_json(found.to_dict())
+    else:
+        _print(found)
+    return output.exit_code(found.verdict)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C set an event; the next one interrupts.
+
+    Spark's own handler, in whose place this one is, would cancel the batches at hand.
+    """
+    stop = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        del number, frame
+        if stop.is_set():
+            raise KeyboardInterrupt
+        _say("ending after the batches at hand; Ctrl-C again ends at once")
+        stop.set()
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _print(found: "Outcome") -> None:
+    output.print_table(
+        f"tables in {found.lake}",
+        ("table", "rows"),
+        [(table, f"{rows:,}") for table, rows in found.tables.items()],
+        right=(1,),
+    )
+    if found.verdicts:
+        told = found.verdicts[:VERDICTS_TOLD]
+        output.print_table(
+            f"runs, by {found.order} order",
+            ("run", "verdict", "events", "deliveries", "violations", ""),
+            [
+                (
+                    one.run,
+                    str(one.verdict),
+                    f"{one.events:,}",
+                    f"{one.deliveries:,}",
+                    f"{one.violations:,}",
+                    one.because,
+                )
+                for one in told
+            ],
+            right=(2, 3, 4),
+        )
+        if len(told) < len(found.verdicts):
+            output.print_lines([f"and {len(found.verdicts) - len(told):,} more, in verdicts"])
+    why: dict[str, list[str]] = {}
+    for stage, reason in found.left_out.items():
+        why.setdefault(reason, []).append(stage)
+    output.print_lines(f"left out: {', '.join(each)}: {reason}" for reason, each in why.items())
+    output.print_lines(f"failed: {stage}: {reason}" for stage, reason in found.failed.items())
+    output.print_lines([f"{found.verdict}" if found.verdicts else "unknown: nothing was judged"])

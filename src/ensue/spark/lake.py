@@ -1,0 +1,166 @@
+"""A lake: the directory that a pipeline writes its tables to.
+
+    _pipeline.json      what the lake was made of, and by which order
+    _lock               held by the pipeline that runs
+    _checkpoints/       how far each streaming query is
+    _versions/          the tables that are made anew; see `lake_shelf`
+    events/ …           the tables; see `lake_tables`
+
+Tables that only grow are written by Spark's Parquet sink, whose `_spark_metadata` says which files
+count; the others are links to their current version. Both are read as any Parquet directory:
+`spark.read.parquet("lake/violations")`, or `read_table`, which also knows a table without rows.
+
+HAZARD: `events`, `ordered` and `trace` may hold files of a batch that was cut short, which Spark
+leaves out when it reads the directory. A tool that takes every file it finds may see rows twice.
+
+HAZARD: their list of files holds absolute paths: a lake can't be moved.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from ensue.errors import BadInput
+from ensue.spark.lake_shelf import Shelf
+from ensue.spark.lake_tables import APPENDED, OF_LOG, OF_TRACE, TABLES, arrow_schema
+from ensue.store.reader import local_path
+
+__all__ = ["Choices", "Lake", "read_table"]
+
+FORMAT = 1
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a lake is made of: the same for as long as it lives."""
+
+    format: int = FORMAT
+    source: str
+    order: str
+    topics: list[str] | None = None
+    """The topics that are ordered; None until there are some."""
+
+
+class Lake:
+    """A lake's directory."""
+
+    def __init__(self, place: str | Path) -> None:
+        if "://" in str(place) and not str(place).startswith("file://"):
+            raise BadInput(
+                f"{place} can't be a lake: expected a directory, as a path or as file:///path; on a "
+                "cluster one that the driver and all executors share"
+            )
+        self.root = local_path(place).absolute()
+        self.of_log = Shelf(self.root, "log", {name: arrow_schema(name) for name in OF_LOG})
+        self.of_trace = Shelf(self.root, "trace", {name: arrow_schema(name) for name in OF_TRACE})
+        self._choices = self.root / "_pipeline.json"
+
+    @contextmanager
+    def opened(self, wanted: Choices) -> Iterator[Choices]:
+        """Have the lake for oneself, and say what it is made of.
+
+        It is made if it is not there. One that was made of anything else is refused.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise BadInput(f"{self.root} is a file; a lake is a directory")
+        found = self._found()
+        if found is None and self.root.is_dir() and any(self.root.glob("[!_]*")):
+            raise BadInput(f"{self.root} is no lake, and not empty: name a new directory")
+        if found is not None:
+            wanted = self._agreed(found, wanted)
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "_lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(
+                    f"a pipeline runs on {self.root} already: stop it first, or name another lake"
+                ) from None
+            self.choose(wanted)
+            for shelf in (self.of_log, self.of_trace):
+                shelf.prepare()
+            yield wanted
+
+    def choose(self, choices: Choices) -> None:
+        """Write down what the lake is made of."""
+        unfinished = self._choices.with_name(f"{self._choices.name}.unfinished")
+        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(choices)) + b"\n")
+        unfinished.replace(self._choices)
+
+    def _found(self) -> Choices | None:
+        try:
+            data = self._choices.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            found = msgspec.json.decode(data, type=Choices)
+        except msgspec.DecodeError as error:
+            raise BadInput(f"{self._choices} is damaged: {error}") from None
+        if found.format != FORMAT:
+            raise BadInput(
+                f"{self.root} is of format {found.format}; this release knows {FORMAT}: name a new "
+                "lake, or install the release that made it"
+            )
+        return found
+
+    def _agreed(self, found: Choices, wanted: Choices) -> Choices:
+        for what in ("source", "order"):
+            old, new = getattr(found, what), getattr(wanted, what)
+            if old != new:
+                raise BadInput(
+                    f"{self.root} was made with {what} {old}, not {new}: go on with {old}, or name "
+                    "another lake"
+                )
+        if wanted.topics is None or wanted.topics == found.topics:
+            return found
+        # Nothing depends on the topics before the first event was put in order.
+        if found.topics is not None and self.has_begun("ordered"):
+            raise BadInput(
+                f"{self.root} orders the topics {', '.join(found.topics)}, not "
+                f"{', '.join(wanted.topics)}: leave --topics out, or name another lake"
+            )
+        return wanted
+
+    def checkpoint(self, stage: str) -> str:
+        """Return where a streaming query keeps how far it is."""
+        return str(self.root / "_checkpoints" / stage)
+
+    def has_begun(self, table: str) -> bool:
+        """Return whether a table that grows has its first batch."""
+        return any((self.root / table / "_spark_metadata").glob("[0-9]*"))
+
+    def shelf(self, table: str) -> Shelf:
+        """Return the shelf that a table which is made anew stands on."""
+        return self.of_log if table in OF_LOG else self.of_trace
+
+    def read(self, spark: SparkSession, table: str) -> DataFrame:
+        """Read a table as it is now."""
+        if table not in TABLES:
+            raise BadInput(f"a lake has no table {table!r}; it has {', '.join(TABLES)}")
+        schema = from_arrow_schema(arrow_schema(table))
+        if table in APPENDED:
+            if not self.has_begun(table):
+                return spark.createDataFrame([], schema)
+            return spark.read.schema(schema).parquet(str(self.root / table))
+        return spark.read.schema(schema).parquet(str(self.shelf(table).directory(table)))
+
+    def count(self, spark: SparkSession, table: str) -> int:
+        """Return how many rows a table has."""
+        if table in APPENDED:
+            return self.read(spark, table).count()
+        return self.shelf(table).count(table)
+
+
+def read_table(spark: SparkSession, lake: str | Path, table: str) -> DataFrame:
+    """Read a table of a lake, as it is now: `read_table(spark, "lake", "metrics/latency")`.
+
+    What a pipeline that runs meanwhile adds or replaces is not seen, and does no harm.
+    """
+    found = Lake(lake)
+    if not (found.root / "_pipeline.json").is_file():
+        raise BadInput(f"{lake} is no lake: there is no _pipeline.json in it")
+    return found.read(spark, table)

@@ -1,0 +1,77 @@
+"""What a pipeline is made of: a recorded run, or only its trace, or only its event log."""
+
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from ensue import trace
+from ensue.errors import BadInput
+from ensue.spark.traces import read_trace
+from ensue.store import log_folder
+from ensue.store.layout import Layout
+from ensue.store.reader import local_path
+
+__all__ = ["Inputs", "find_inputs"]
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a trace and an event log lie; None for what is not there."""
+
+    source: str
+    trace: str | None = None
+    log: str | None = None
+    no_trace: str = ""
+    """Why there is no trace."""
+    no_log: str = ""
+    """Why there is no event log."""
+
+    def check(self, spark: SparkSession) -> None:
+        """Refuse files of another kind where a trace should be."""
+        if self.trace is not None and ("://" in self.trace or _has_files(Path(self.trace))):
+            read_trace(spark, self.trace)
+
+    def check_lake(self, lake: Path) -> None:
+        """Refuse a lake within what it is made of: it would be read as a part of that."""
+        for place in (self.trace, self.log):
+            if place is not None and "://" not in place and lake.is_relative_to(place):
+                raise BadInput(
+                    f"{lake} lies within {place}, which it is made of: name another lake"
+                )
+
+
+def find_inputs(source: str | Path) -> Inputs:
+    """Look what there is in a recorded run, or in a directory with only one of the two."""
+    if "://" in str(source) and not str(source).startswith("file://"):
+        why = "an event log is read from a directory, not from a URL"
+        return Inputs(source=str(source), trace=str(source), no_log=why)
+    place = local_path(source).absolute()
+    if not place.is_dir():
+        what = "is a file" if place.exists() else "does not exist"
+        raise BadInput(
+            f"{source} {what}; a pipeline is made of the directory of a recorded run, a trace or an "
+            "event log"
+        )
+    log = log_folder(place).absolute()
+    has_log = Layout(log).exists()
+    rows = trace.folder(place)
+    # A run that has just begun has the directory, and no file in it.
+    has_trace = rows != place or (log != place and _has_files(rows))
+    if has_log and log == place:
+        has_trace = False
+    if not has_log and not has_trace:
+        raise BadInput(
+            f"{source} holds neither a trace (Parquet files, here or in trace/) nor an event log (a "
+            "folder _commits, here or in log/)"
+        )
+    return Inputs(
+        source=str(place),
+        trace=str(rows) if has_trace else None,
+        log=str(log) if has_log else None,
+        no_trace="" if has_trace else f"there is no trace in {source}",
+        no_log="" if has_log else f"there is no event log in {source}",
+    )
+
+
+def _has_files(place: Path) -> bool:
+    return any(path.name[0] not in "._" for path in place.rglob("*.parquet"))

@@ -1,0 +1,388 @@
+"""`pipeline`: a recorded run, or one that is still going on, as the tables of a lake.
+
+Five streaming queries, each with a checkpoint of its own:
+
+    event log ─┬─ events ─── gaps
+               └─ ordered
+    trace ───── trace ────── audit (deliveries, violations, verdicts, metrics)
+
+`events`, `ordered` and `trace` end in Spark's Parquet sink, which takes every batch once. `gaps` and
+`audit` follow the tables of the lake: a batch tells them that something is new, and they make anew
+what depends on it, whole, from those tables (see `lake_runs` and `lake_shelf`). So whatever is
+killed, and whenever: started again, each query goes on where it was, and no row is lost or repeated.
+
+Once (`once=True`) every query takes all that is there and ends, those that follow a table after the
+one that writes it. For ever, all run side by side and look for more every `every_s` seconds.
+
+A stage without input is left out, and one that fails is told; the others go on. What events can't be
+put in one order (topics that nobody subscribed together, events without a stamp) makes `ordered` fail.
+
+HAZARD: a file that turns up in the trace must be whole when it gets its name, as those of every run
+are. It must not be changed or removed afterwards.
+
+HAZARD: `gaps` sorts the log anew whenever it grew while not all of it is in order.
+"""
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ensue.checkers import Verdict, rules_of
+from ensue.errors import BadInput, EnsueError, UnsupportedOrder
+from ensue.spark.lake import Choices, Lake
+from ensue.spark.lake_inputs import Inputs, find_inputs
+from ensue.spark.lake_runs import RunVerdict, look_at_runs
+from ensue.spark.lake_shelf import ALL, key_of
+from ensue.spark.lake_tables import TABLES, arrow_schema
+from ensue.spark.missing import gaps
+from ensue.spark.ordering import order as put_in_order
+from ensue.spark.rules import rule_named
+from ensue.store import open_log
+
+__all__ = ["Outcome", "pipeline"]
+
+OFFSETS_PER_BATCH = 1_000_000
+"""Events that a micro-batch takes of a log, so that a long one is not held in memory whole."""
+FILE_AGE_MAX = "36500d"
+"""Spark leaves out files that are a week older than the newest one, unless told otherwise."""
+POLL_S = 0.2
+ATTEMPTS_MAX = 3
+"""So often a stage is started whose Python worker did not come up, as on a machine that is busy."""
+
+_OVERLOADED = "Python worker failed to connect back"
+_FAULT = re.compile(r"ensue\.[\w.]+: ([^\n]+)|(\[[A-Z]+(?:_[A-Z]+)+\] [^\n]+)")
+
+Progress = Callable[[str], None]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a lake when its pipeline ends."""
+
+    lake: str
+    order: str
+    topics: list[str] | None
+    tables: dict[str, int]
+    """Rows of each table."""
+    verdicts: list[RunVerdict]
+    left_out: dict[str, str]
+    """Stages without input, and why."""
+    failed: dict[str, str]
+    """Stages that failed, and why."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict on any run; unknown if there is none, or if a stage has failed."""
+        found = [one.verdict for one in self.verdicts]
+        if not found or self.failed:
+            found.append(Verdict.UNKNOWN)
+        return Verdict.worst(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, ready for JSON."""
+        plain: dict[str, Any] = {"verdict": str(self.verdict), **msgspec.to_builtins(self)}
+        return plain
+
+
+def pipeline(
+    spark: SparkSession,
+    source: str | Path,
+    lake: str | Path,
+    *,
+    order: str = "total",
+    topics: Iterable[str] | None = None,
+    once: bool = False,
+    every_s: float = 30.0,
+    progress: Progress = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Outcome:
+    """Turn a recorded run, or only a trace or an event log, into the tables of a lake.
+
+    `source` may be a run that goes on. Runs are judged by `order`. `topics` are put in one order; None
+    takes all that the log has when the first of them is ordered. Both are kept in the lake: it goes
+    on with them, and refuses others.
+
+    With `once` it takes all that is there and returns. Otherwise it looks for more every `every_s`
+    seconds until `stop` is set, and ends each query after its current batch. `progress` is told in
+    one line what each batch brought.
+    """
+    rules_of(order, causal=False)
+    if every_s <= 0:
+        raise BadInput(f"every_s is {every_s}: expected more than nothing")
+    chosen = _chosen(topics)
+    inputs = find_inputs(source)
+    place = Lake(lake)
+    inputs.check_lake(place.root)
+    inputs.check(spark)
+    if once and chosen is not None and inputs.log is not None:
+        known = open_log(inputs.log).bounds()
+        unknown = [topic for topic in chosen if topic not in known]
+        if unknown:
+            raise BadInput(
+                f"{inputs.log} has no topics {', '.join(unknown)}; it has "
+                f"{', '.join(sorted(known)) or 'none yet'}"
+            )
+    wanted = Choices(source=inputs.source, order=order, topics=chosen)
+    with place.opened(wanted) as choices:
+        trigger: dict[str, Any] = {"availableNow": True}
+        if not once:
+            trigger = {"processingTime": f"{every_s} seconds"}
+        running = _Pipeline(spark, inputs, place, choices, trigger, progress)
+        try:
+            running.run(stop or threading.Event())
+        finally:
+            running.end()
+        return running.outcome()
+
+
+def _chosen(topics: Iterable[str] | None) -> list[str] | None:
+    if isinstance(topics, str):
+        raise BadInput(f"topics is the text {topics!r}: give a list of topics, [{topics!r}]")
+    if topics is None:
+        return None
+    chosen = sorted(set(topics))
+    if not chosen or "" in chosen:
+        raise BadInput("topics: name at least one, and none that is empty")
+    return chosen
+
+
+class _Pipeline:
+    """The queries of a pipeline, from the first to the last one that runs."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        inputs: Inputs,
+        lake: Lake,
+        choices: Choices,
+        trigger: Mapping[str, Any],
+        progress: Progress,
+    ) -> None:
+        self._spark = spark
+        self._inputs = inputs
+        self._lake = lake
+        self._choices = choices
+        self._trigger = trigger
+        self._once = "availableNow" in trigger
+        self._progress = progress
+        self._left_out: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        self._running: dict[str, StreamingQuery] = {}
+        self._told: dict[str, int] = {}
+        """The last batch of each query that was told."""
+        self._attempts: Counter[str] = Counter()
+        self._stages = self._planned()
+        self._waiting = list(self._stages)
+
+    def _planned(self) -> dict[str, Callable[[], StreamingQuery]]:
+        """Return how each stage is started that there is input for."""
+        stages: dict[str, Callable[[], StreamingQuery]] = {}
+        if self._inputs.log is not None:
+            stages["events"] = self._start_events
+            try:
+                rule_named(self._choices.order)
+            except UnsupportedOrder as error:
+                self._leave_out(str(error), "ordered", "gaps")
+            else:
+                stages |= {"ordered": self._start_ordered, "gaps": self._start_gaps}
+        else:
+            self._leave_out(self._inputs.no_log, "events", "ordered", "gaps")
+        if self._inputs.trace is not None:
+            stages |= {"trace": self._start_trace, "audit": self._start_audit}
+        else:
+            self._leave_out(self._inputs.no_trace, "trace", "audit")
+        return stages
+
+    def _leave_out(self, why: str, *stages: str) -> None:
+        self._left_out.update(dict.fromkeys(stages, why))
+        self._progress(f"left out: {', '.join(stages)}: {why}")
+
+    def run(self, stop: threading.Event) -> None:
+        """Run all stages until they end, or until told to stop."""
+        while not stop.is_set():
+            for stage in [name for name in self._waiting if self._ready(name)]:
+                self._waiting.remove(stage)
+                self._start(stage)
+            self._look()
+            if not self._running and not any(self._ready(name) for name in self._waiting):
+                break
+            stop.wait(POLL_S)
+        if "ordered" in self._waiting and self._choices.topics is None:
+            self._leave_out("the log has no topics yet", "ordered", "gaps")
+        if stop.is_set():
+            self._wind_down()
+
+    def _ready(self, stage: str) -> bool:
+        """Return whether what a stage follows is there."""
+        if stage in ("ordered", "gaps") and self._choices.topics is None:
+            assert self._inputs.log is not None
+            found = sorted(open_log(self._inputs.log).bounds())
+            if not found:
+                return False
+            self._choices = msgspec.structs.replace(self._choices, topics=found)
+            self._lake.choose(self._choices)
+        table = {"gaps": "events", "audit": "trace"}.get(stage)
+        if table is None:
+            return True
+        if self._once:
+            before = ("ordered", "events") if stage == "gaps" else ("trace",)
+            return not any(each in self._waiting or each in self._running for each in before)
+        # Before its first batch Spark can't tell that the files of a table are those of a stream.
+        return self._lake.has_begun(table)
+
+    def _start(self, stage: str) -> None:
+        self._attempts[stage] += 1
+        try:
+            self._running[stage] = self._stages[stage]()
+        except EnsueError as error:
+            self._fail(stage, str(error))
+
+    def _fail(self, stage: str, why: str) -> None:
+        self._failed[stage] = why
+        self._progress(f"{stage} failed: {why}")
+
+    def _look(self) -> None:
+        """Tell what the queries did, and which of them ended."""
+        for stage, query in list(self._running.items()):
+            active = query.isActive
+            for batch in query.recentProgress:
+                if batch["batchId"] > self._told.get(stage, -1):
+                    self._told[stage] = batch["batchId"]
+                    if stage in ("events", "ordered", "trace") and batch["numInputRows"]:
+                        rows = f"{batch['numInputRows']:,} rows"
+                        self._progress(f"{stage}: batch {batch['batchId']}: {rows}")
+            if not active:
+                del self._running[stage]
+                error = str(query.exception() or "")
+                if _OVERLOADED in error and self._attempts[stage] < ATTEMPTS_MAX:
+                    self._progress(f"{stage}: a Python worker did not start; once more")
+                    self._waiting.append(stage)
+                elif error:
+                    self._fail(stage, _reason(error))
+
+    def _wind_down(self) -> None:
+        """Let every query finish the batch that it is at."""
+        at = dict(self._told)
+        while self._running:
+            for stage, query in list(self._running.items()):
+                if not query.status["isTriggerActive"] or self._told.get(stage) != at.get(stage):
+                    query.stop()
+            self._look()
+            threading.Event().wait(POLL_S)
+
+    def end(self) -> None:
+        """Stop whatever still runs, at once."""
+        for query in self._running.values():
+            query.stop()
+
+    def outcome(self) -> Outcome:
+        """Say what is in the lake."""
+        rows = self._lake.read(self._spark, "verdicts").orderBy("run").toArrow().to_pylist()
+        return Outcome(
+            lake=str(self._lake.root),
+            order=self._choices.order,
+            topics=self._choices.topics,
+            tables={table: self._lake.count(self._spark, table) for table in TABLES},
+            verdicts=msgspec.convert(rows, list[RunVerdict]),
+            left_out=self._left_out,
+            failed=self._failed,
+        )
+
+    def _log(self, topics: list[str] | None = None) -> DataFrame:
+        source = self._spark.readStream.format("ensue")
+        source = source.option("maxOffsetsPerTrigger", OFFSETS_PER_BATCH)
+        if topics is not None:
+            source = source.option("subscribe", ",".join(topics))
+        return source.load(self._inputs.log)
+
+    def _files(self, table: str, place: str) -> DataFrame:
+        return (
+            self._spark.readStream.schema(from_arrow_schema(arrow_schema(table)))
+            .option("recursiveFileLookup", "true")
+            .option("maxFileAge", FILE_AGE_MAX)
+            .parquet(place)
+        )
+
+    def _table(self, name: str) -> DataFrame:
+        """Follow a table of the lake."""
+        place = self._lake.root / name
+        place.mkdir(exist_ok=True)
+        return self._files(name, str(place))
+
+    def _append(self, frame: DataFrame, table: str) -> StreamingQuery:
+        columns = frame.select(*TABLES[table].columns)
+        writer = columns.writeStream.format("parquet").trigger(**self._trigger)
+        writer = writer.option("checkpointLocation", self._lake.checkpoint(table))
+        return writer.queryName(f"ensue {table}").start(str(self._lake.root / table))
+
+    def _each(
+        self, frame: DataFrame, stage: str, make: Callable[[DataFrame, int], None]
+    ) -> StreamingQuery:
+        writer = frame.writeStream.foreachBatch(make).trigger(**self._trigger)
+        writer = writer.option("checkpointLocation", self._lake.checkpoint(stage))
+        return writer.queryName(f"ensue {stage}").start()
+
+    def _start_events(self) -> StreamingQuery:
+        return self._append(self._log(), "events")
+
+    def _start_ordered(self) -> StreamingQuery:
+        topics = self._choices.topics
+        assert topics is not None
+        ordered = put_in_order(self._log(topics), topics, by=self._choices.order, voids=True)
+        return self._append(ordered, "ordered")
+
+    def _start_trace(self) -> StreamingQuery:
+        assert self._inputs.trace is not None
+        return self._append(self._files("trace", self._inputs.trace), "trace")
+
+    def _start_gaps(self) -> StreamingQuery:
+        def make(batch: DataFrame, number: int) -> None:
+            del batch
+            found = self._gaps()
+            with self._lake.of_log.replacing([ALL]) as draft:
+                draft.write("gaps", found)
+            self._progress(f"gaps: batch {number}: {found.num_rows:,} rows")
+
+        return self._each(self._table("events").select("topic"), "gaps", make)
+
+    def _gaps(self) -> Any:
+        topics = self._choices.topics
+        assert topics is not None
+        events = self._lake.read(self._spark, "events").where(f.col("topic").isin(topics))
+        known = self._lake.read(self._spark, "ordered").agg(
+            f.count("*").alias("count"), f.max("position").alias("last")
+        )
+        left = known.first()
+        assert left is not None
+        schema = arrow_schema("gaps")
+        # What left the hold-back queue is there once, up to its last one.
+        if left["count"] == (left["last"] or 0) == events.count():
+            return schema.empty_table()
+        wrong = gaps(put_in_order(events, topics, by=self._choices.order, voids=True))
+        return wrong.orderBy("first").toArrow().cast(schema)
+
+    def _start_audit(self) -> StreamingQuery:
+        def make(batch: DataFrame, number: int) -> None:
+            runs = sorted(row["run"] for row in batch.distinct().collect())
+            trace = self._lake.read(self._spark, "trace")
+            with self._lake.of_trace.replacing([key_of(run) for run in runs]) as draft:
+                found = look_at_runs(trace, runs, self._choices.order, draft)
+            told = ", ".join(f"{one.run} {one.verdict}" for one in found[:3])
+            more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
+            self._progress(f"audit: batch {number}: {told}{more}")
+
+        return self._each(self._table("trace").select("run"), "audit", make)
+
+
+def _reason(error: str) -> str:
+    """Return the line that matters of what Spark tells of a failed query."""
+    found = [first or second for first, second in _FAULT.findall(error)]
+    return found[-1] if found else error.strip().partition("\n")[0]

@@ -1,0 +1,173 @@
+"""Tables that are made anew a part at a time, and change for a reader all at once.
+
+A part is what belongs to one key, such as all rows of one run. Below `_versions/<shelf>` lies one
+directory a version, with a directory a table, with the files of each key:
+
+    _versions/<shelf>/00000007/<table>/<key>-….parquet
+    _versions/<shelf>/current -> 00000007
+    <table> -> _versions/<shelf>/current/<table>
+
+A change is drafted under a name that nobody reads. Files of keys that it is not about are linked
+into it (a hard link, so no byte is copied), it gets the next number, and `current` is put in
+its place: one rename, before which a reader sees all of the old version and after which all of the
+new one, of every table of the shelf. A process killed at any moment leaves at most a draft behind,
+which the next one removes.
+
+Keys are hashes, so that what a run is called never becomes part of a path. A table without rows has
+one empty file, so that its columns can be read.
+
+Whoever reads through a link while it moves may find a file gone, and has to read again; `directory`
+gives the version itself, of which the last few are kept.
+
+HAZARD: the directory must be on a file system with hard and symbolic links, the same for the driver
+and all executors.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+__all__ = ["ALL", "Draft", "Shelf", "key_of"]
+
+VERSIONS_KEPT = 3
+"""The current version, and those before it that somebody may still be reading."""
+ALL = "all"
+"""The key of a table that has one part."""
+
+_EMPTY = "empty"
+_KEY = "_key"
+_KEY_LENGTH = 32
+
+
+def key_of(name: str) -> str:
+    """Return the key of a run."""
+    return hashlib.sha256(name.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def _key_column(column: str) -> Column:
+    """Return the same as `key_of`, of a column."""
+    return f.substring(f.sha2(f.col(column).cast("binary"), 256), 1, _KEY_LENGTH)
+
+
+class Draft:
+    """A version in the making."""
+
+    def __init__(self, place: Path, tables: Iterable[str]) -> None:
+        self.place = place
+        for table in tables:
+            (place / table).mkdir(parents=True)
+
+    def write(self, table: str, rows: pa.Table, *, by: str | None = None) -> None:
+        """Add rows: those of each value of the column `by` are a part of their own."""
+        if by is None:
+            self._write_part(table, ALL, rows)
+            return
+        places: dict[str, list[int]] = {}
+        for index, name in enumerate(rows.column(by).to_pylist()):
+            places.setdefault(str(name), []).append(index)
+        for name, mine in places.items():
+            self._write_part(table, key_of(name), rows.take(pa.array(mine, pa.int64())))
+
+    def write_frame(self, table: str, frame: DataFrame, *, by: str) -> None:
+        """Add rows of any number, written by Spark."""
+        staged = self.place / f".staged-{table.replace('/', '-')}"
+        keyed = frame.withColumn(_KEY, _key_column(by))
+        keyed.write.partitionBy(_KEY).parquet(str(staged))
+        for path in staged.glob(f"{_KEY}=*/*.parquet"):
+            key = path.parent.name.removeprefix(f"{_KEY}=")
+            path.rename(self.place / table / _file_name(key))
+        shutil.rmtree(staged)
+
+    def _write_part(self, table: str, key: str, rows: pa.Table) -> None:
+        if rows.num_rows:
+            path = self.place / table / _file_name(key)
+            pq.write_table(rows, str(path), compression="zstd")
+
+
+class Shelf:
+    """The tables of one kind."""
+
+    def __init__(self, root: Path, name: str, tables: Mapping[str, pa.Schema]) -> None:
+        self.root = root
+        self.tables = tables
+        self.place = root / "_versions" / name
+        self.link = self.place / "current"
+
+    def prepare(self) -> None:
+        """Make the shelf, with empty tables, if it is not there; remove what was left unfinished."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        for path in self.place.glob(".*"):
+            _remove(path)
+        if not self.link.is_symlink():
+            draft = Draft(self._unfinished(), self.tables)
+            for table, schema in self.tables.items():
+                path = draft.place / table / f"{_EMPTY}.parquet"
+                pq.write_table(schema.empty_table(), str(path))
+            self._publish(draft, 0)
+        for head in dict.fromkeys(table.split("/")[0] for table in self.tables):
+            if not (self.root / head).is_symlink():
+                (self.root / head).symlink_to(Path("_versions", self.place.name, "current", head))
+
+    def directory(self, table: str) -> Path:
+        """Return where the current version of a table lies, which will not change."""
+        return self.link.resolve(strict=True) / table
+
+    def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        files = self.directory(table).glob("*.parquet")
+        return sum(pq.read_metadata(str(path)).num_rows for path in files)
+
+    @contextmanager
+    def replacing(self, keys: Collection[str]) -> Iterator[Draft]:
+        """Give a draft to write the parts of these keys to; it is the new version when left.
+
+        A table that nothing is written to has no rows of these keys from then on.
+        """
+        draft = Draft(self._unfinished(), self.tables)
+        try:
+            yield draft
+        except BaseException:
+            _remove(draft.place)
+            raise
+        before = self.link.resolve(strict=True)
+        gone = set(keys)
+        for table in self.tables:
+            for path in (before / table).iterdir():
+                if path.name.partition("-")[0].removesuffix(".parquet") not in gone:
+                    (draft.place / table / path.name).hardlink_to(path)
+        self._publish(draft, int(before.name) + 1)
+
+    def _unfinished(self) -> Path:
+        return self.place / f".draft-{uuid4().hex}"
+
+    def _publish(self, draft: Draft, number: int) -> None:
+        place = self.place / f"{number:08}"
+        # A process may have been killed between this rename and the next.
+        if place.exists():
+            _remove(place)
+        draft.place.rename(place)
+        link = self.place / f".link-{uuid4().hex}"
+        link.symlink_to(place.name)
+        link.replace(self.link)
+        for path in self.place.glob("[0-9]*"):
+            if int(path.name) <= number - VERSIONS_KEPT:
+                _remove(path)
+
+
+def _file_name(key: str) -> str:
+    return f"{key}-{uuid4().hex}.parquet"
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
