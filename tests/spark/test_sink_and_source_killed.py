@@ -59,7 +59,7 @@ def growing(place: Path) -> Iterator[None]:
 @contextmanager
 def driver(place: Path) -> Iterator["subprocess.Popen[str]"]:
     """Start the driver; kill it and its Java at once when left."""
-    with (place / "driver.log").open("a") as told:
+    with (place / "driver.log").open("w") as told:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.copying", str(place)],
             cwd=ROOT,
@@ -88,10 +88,10 @@ def line(process: "subprocess.Popen[str]", place: Path) -> str:
     assert process.stdout is not None
     said = process.stdout.readline().strip()
     if not said:
-        why = (place / "driver.log").read_text()[-5000:]
+        why = (place / "driver.log").read_text()
         if "failed to connect back" in why:
             raise Overloaded
-        pytest.fail(why)
+        pytest.fail(why[-5000:])
     return said
 
 
