@@ -37,7 +37,11 @@ def pipeline(
     ],
     *,
     lake: Annotated[
-        str, typer.Option(metavar="OUT", help="The directory of the tables: a new one, or go on.")
+        str,
+        typer.Option(
+            metavar="OUT",
+            help="Where the tables go: a new directory, or that of a pipeline to go on with.",
+        ),
     ],
     once: Annotated[
         bool, typer.Option("--once", help="Take all that is there, then stop.")

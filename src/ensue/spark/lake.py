@@ -17,6 +17,7 @@ HAZARD: their list of files holds absolute paths: a lake can't be moved.
 """
 
 import fcntl
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,9 @@ class Lake:
                 raise BadInput(
                     f"a pipeline runs on {self.root} already: stop it first, or name another lake"
                 ) from None
+            if found is not None and found.topics not in (None, wanted.topics):
+                for stage in ("ordered", "gaps"):
+                    shutil.rmtree(self.checkpoint(stage), ignore_errors=True)
             self.choose(wanted)
             for shelf in (self.of_log, self.of_trace):
                 shelf.prepare()

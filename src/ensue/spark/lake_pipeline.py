@@ -300,7 +300,8 @@ class _Pipeline:
         source = self._spark.readStream.format("ensue")
         source = source.option("maxOffsetsPerTrigger", OFFSETS_PER_BATCH)
         if topics is not None:
-            source = source.option("subscribe", ",".join(topics))
+            # As a pattern, because a topic may have a comma in its name.
+            source = source.option("subscribePattern", "|".join(map(re.escape, topics)))
         return source.load(self._inputs.log)
 
     def _files(self, table: str, place: str) -> DataFrame:
