@@ -8,7 +8,8 @@ import pytest
 
 from ensue.spark.lake_shelf import VERSIONS_KEPT, Shelf, key_of
 
-SCHEMA = pa.schema([("run", pa.string()), ("n", pa.int64())])
+COLUMNS: dict[str, pa.DataType] = {"run": pa.string(), "n": pa.int64()}
+SCHEMA = pa.schema(COLUMNS)
 TABLES = ("one", "many/two")
 
 
@@ -77,7 +78,7 @@ def test_a_change_cut_short_leaves_the_table_as_it_was(
     def die(*_: object) -> None:
         raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         if moment == "writing":
             patched.setattr("ensue.spark.lake_shelf._remove", lambda _: None)
             patched.setattr(Path, "hardlink_to", die)
@@ -85,7 +86,8 @@ def test_a_change_cut_short_leaves_the_table_as_it_was(
             patched.setattr(Path, "symlink_to", die)
         else:
             patched.setattr(Path, "replace", die)
-        put(shelf, "b", n=2)
+        with pytest.raises(Killed):
+            put(shelf, "b", n=2)
     again = Shelf(shelf.root, "s", shelf.tables)
     again.prepare()
     assert content(shelf.root / "one") == {"a": 1}

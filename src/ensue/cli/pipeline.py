@@ -109,6 +109,9 @@ def pipeline(
         output.print_json(found.to_dict())
     else:
         _print(found)
+    if once and stop.is_set():
+        output.print_error("interrupted: not all is in the lake; start it again to go on")
+        return output.EXIT_UNKNOWN
     return output.exit_code(found.verdict)
 
 
