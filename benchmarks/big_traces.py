@@ -90,8 +90,10 @@ def _named(kind: str, which: Integers) -> pa.StringArray:
     return names.take(which)
 
 
-def generate(folder: Path, shape: Shape, *, planted: int = 0) -> list[Planted]:
-    """Write a trace, a file a subscriber, and return what was planted in it."""
+def generate(
+    folder: Path, shape: Shape, *, planted: int = 0
+) -> tuple[list[Planted], pa.StringArray]:
+    """Write a trace, a file a subscriber; return what was planted, and all events in their order."""
     folder.mkdir(parents=True)
     events = _Events(shape)
     _write_publishers(folder, shape, events)
@@ -105,7 +107,7 @@ def generate(folder: Path, shape: Shape, *, planted: int = 0) -> list[Planted]:
         delivered, phantoms, told = _plant(events, order, node, share, random)
         found += told
         _write_subscriber(folder, events, node, topics, delivered, phantoms)
-    return found
+    return found, events.ids
 
 
 def _plant(

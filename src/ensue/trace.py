@@ -23,7 +23,7 @@ from ensue.errors import BadInput, MissingExtra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ACTIONS", "Row", "digest", "folder", "read", "schema", "write"]
+__all__ = ["ACTIONS", "Row", "digest", "files", "folder", "read", "schema", "write"]
 
 ACTIONS = (
     "published",
@@ -155,7 +155,7 @@ def read(source: str | Path) -> list[Row]:
     """Read a trace from a directory or from one Parquet file, sorted by run, node and step."""
     wanted = schema()
     rows: list[Row] = []
-    for path in _files(Path(source)):
+    for path in files(Path(source)):
         rows.extend(_read_file(path, wanted))
     return _sorted(rows)
 
@@ -182,7 +182,7 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row.run, row.node, row.step))
 
 
-def _files(source: Path) -> Sequence[Path]:
+def files(source: Path) -> Sequence[Path]:
     """List the Parquet files of a trace; names that begin with `_` or `.` are other tools' notes."""
     if source.is_file():
         return [source]

@@ -13,7 +13,7 @@ from ensue.trace import read
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build(), ["demo", *arguments])
+    result = CliRunner().invoke(build(), ["demo", "--no-spark", *arguments])
     return result.exit_code, result.stdout
 
 

@@ -68,10 +68,10 @@ def audit(
     from ensue import spark as es  # noqa: PLC0415 - an extra, and slow to load
 
     sys.stderr.write("starting Spark …\n")
-    frame = es.read_trace(es.session(master, app="ensue audit"), directory)
+    es.session(master, app="ensue audit")
     sys.stderr.write("auditing …\n")
     found = es.audit(
-        frame,
+        directory,
         order.value,
         causal=causal,
         lossy=lossy,

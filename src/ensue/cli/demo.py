@@ -1,7 +1,7 @@
 """`ensue demo`: the problem and the cure, in less than a minute."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -17,6 +17,7 @@ from ensue.checkers.history import histories
 from ensue.checkers.statistics import RunStatistics, statistics
 from ensue.cli import output
 from ensue.cli.demo_run import Workload, run
+from ensue.errors import MissingExtra
 from ensue.order import Order, Total
 from ensue.trace import Row, read
 
@@ -47,6 +48,9 @@ def demo(
         typer.Option(help="Where to record both runs; by default a new folder below runs/."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides who publishes what, and the jitter.")] = 1,
+    spark: Annotated[
+        bool, typer.Option(help="Audit both recorded runs on Spark at the end.")
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Show the problem and the cure: a busy shop, first with no order, then with total order.
@@ -64,11 +68,19 @@ def demo(
     if not json:
         _show_problem(unordered)
     total = _half(workload, Total(), folder / "total", quiet=json)
-    if json:
-        output.print_json({half.name: _to_dict(half) for half in (unordered, total)})
-    else:
+    halves = (unordered, total)
+    if not json:
         _show_cure(unordered, total)
-    return output.exit_code(total.report.verdict)
+    audits = _audits(halves) if spark else {}
+    if json:
+        told = {half.name: _to_dict(half) for half in halves}
+        for name, report in audits.items():
+            told[name]["audit"] = report.to_dict()
+        output.print_json(told)
+    else:
+        _show_audits(audits)
+    verdicts = [total.report.verdict, *(report.verdict for report in list(audits.values())[1:])]
+    return output.exit_code(Verdict.worst(verdicts))
 
 
 def _half(workload: Workload, order: Order | None, trace: Path, *, quiet: bool) -> _Half:
@@ -174,6 +186,36 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
             f"                     {ensue} check {unordered.trace} --order total",
         ]
     )
+
+
+def _audits(halves: Sequence[_Half]) -> dict[str, Report]:
+    """Judge the recorded runs on Spark; nothing, and a word why, where there is no Spark."""
+    try:
+        from ensue import spark as es  # noqa: PLC0415 - an extra
+        from ensue.spark.java import MissingJava  # noqa: PLC0415 - as above
+    except MissingExtra as error:
+        sys.stderr.write(f"no audit on Spark: {error}\n")
+        return {}
+    sys.stderr.write("starting Spark, to audit both recorded runs …\n")
+    try:
+        session = es.session("local[2]", app="ensue demo")
+    except MissingJava as error:
+        sys.stderr.write(f"no audit on Spark: {error}\n")
+        return {}
+    try:
+        return {half.name: es.audit(half.trace, "total").report() for half in halves}
+    finally:
+        session.stop()
+
+
+def _show_audits(audits: Mapping[str, Report]) -> None:
+    for name, report in audits.items():
+        title = (
+            f"{'no order' if name == 'none' else 'total order'}, audited on Spark for total order"
+        )
+        output.print_findings(report, title)
+    if audits:
+        output.print_lines(["The same on traces of any size: ensue audit DIR --order total"])
 
 
 def _displaced(rows: Sequence[Row]) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ensue import trace
 from ensue.errors import BadInput
 
-__all__ = ["check_trace", "read_trace", "trace_schema"]
+__all__ = ["check_trace", "is_local", "read_trace", "trace_schema"]
 
 _REMOTE = "://"
 
@@ -27,9 +27,14 @@ def trace_schema() -> t.StructType:
 def read_trace(spark: SparkSession, source: str | Path) -> DataFrame:
     """Read a trace from a directory, a recorded run, one Parquet file, or a URL that Spark reads."""
     place = str(source)
-    if _REMOTE not in place:
+    if is_local(source):
         place = str(_local(Path(source)).absolute())
     return spark.read.schema(trace_schema()).parquet(place)
+
+
+def is_local(source: str | Path) -> bool:
+    """Tell whether a trace lies in a directory, as opposed to behind a URL."""
+    return _REMOTE not in str(source)
 
 
 def check_trace(frame: DataFrame) -> None:
@@ -51,17 +56,8 @@ def check_trace(frame: DataFrame) -> None:
 
 def _local(source: Path) -> Path:
     """Return where a trace on this machine lies, having looked at the schema of each file."""
-    if source.is_file():
-        files = [source]
-    else:
-        if not source.is_dir():
-            raise BadInput(f"{source} does not exist; a trace is a directory of Parquet files")
-        source = trace.folder(source)
-        files = sorted(path for path in source.rglob("*.parquet") if path.name[0] not in "._")
-        if not files:
-            raise BadInput(f"{source} holds no Parquet file")
     wanted = trace.schema()
-    for path in files:
+    for path in trace.files(source):
         found = pq.read_schema(str(path))
         for field in wanted:
             if field.name not in found.names or found.field(field.name).type != field.type:
@@ -69,4 +65,4 @@ def _local(source: Path) -> Path:
                     f"{path} is no part of a trace: column {field.name!r} is missing or not "
                     f"{field.type}"
                 )
-    return source
+    return trace.folder(source)

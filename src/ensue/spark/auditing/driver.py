@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,12 @@ from ensue.spark.auditing import gather as g
 from ensue.spark.auditing import scan, words
 from ensue.spark.auditing.ended import excerpt, with_furthest
 from ensue.spark.auditing.facts import SEQ_BITS, SEQ_MAX, Facts
+from ensue.spark.auditing.files import Piece, pack_files, pieces
+from ensue.spark.auditing.frames import pack_frame
 from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
 from ensue.spark.auditing.result import Audit, Totals
-from ensue.spark.traces import check_trace
+from ensue.spark.sessions import session
+from ensue.spark.traces import check_trace, is_local, read_trace
 
 __all__ = ["audit"]
 
@@ -39,7 +43,7 @@ _DOUBTS: dict[str, pa.DataType] = {
 
 
 def audit(
-    trace: DataFrame,
+    trace: DataFrame | str | Path,
     order: str = "total",
     *,
     causal: bool = False,
@@ -49,25 +53,34 @@ def audit(
     violations_max: int = 1_000,
     sizes: g.Sizes | None = None,
 ) -> Audit:
-    """Judge a trace, a data frame as `read_trace` gives it, by the order that was promised.
+    """Judge a trace by the order that was promised.
 
-    The arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each
+    `trace` is a directory, which is the fastest, or a data frame as `read_trace` gives it. The arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each
     rule are told of each tile. `sizes` says how a trace is cut up.
     """
     rules = rules_of(order, causal=causal)
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
-    check_trace(trace)
     terms = Terms(
         settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
     )
-    return _Auditor(trace, order, rules, terms, violations_max, sizes or g.Sizes()).audit()
+    sizes = sizes or g.Sizes()
+    found: list[Piece] = []
+    if isinstance(trace, DataFrame):
+        check_trace(trace)
+        frame = trace
+    else:
+        frame = read_trace(session(), trace)
+        if is_local(trace):
+            found = pieces(Path(trace), sizes.fragment_rows)
+    return _Auditor(frame, found, order, rules, terms, violations_max, sizes).audit()
 
 
 class _Auditor:
     def __init__(
         self,
         trace: DataFrame,
+        pieces: list[Piece],
         order: str,
         rules: list[str],
         terms: Terms,
@@ -75,6 +88,7 @@ class _Auditor:
         sizes: g.Sizes,
     ) -> None:
         self._trace = trace
+        self._pieces = pieces
         self._order = order
         self._rules = rules
         self._terms = terms
@@ -138,14 +152,10 @@ class _Auditor:
         return found
 
     def _look(self, facts: Facts, reach: scan.Reach) -> Found:
-        deliveries, publications = self._sketches()
-        packed = deliveries.mapInArrow(
-            partial(scan.pack_deliveries, facts=facts, reach=reach), scan.PACKED
-        ).unionByName(
-            publications.mapInArrow(
-                partial(scan.pack_publications, facts=facts, reach=reach), scan.PACKED
-            )
-        )
+        if self._pieces and not self._sorted and not self._gathered.named:
+            packed = pack_files(self._spark, self._pieces, self._gathered, reach)
+        else:
+            packed = pack_frame(self._trace, self._gathered, reach, sort=self._sorted)
         # A tile of its own for each task, but runs that are smaller than a tile share one.
         tiles = sum(run.unit_count // facts.tile_units for run in facts.runs)
         partitions = min(PARTITIONS_MAX, max(4, tiles))
@@ -153,58 +163,6 @@ class _Auditor:
         look = partial(look_at, facts=facts, terms=self._terms, rules=rules)
         by_tile = packed.repartition(partitions, "key").groupBy("key")
         return read_found(by_tile.applyInArrow(_of_table(look), FOUND).toArrow())
-
-    def _sketches(self) -> tuple[DataFrame, DataFrame]:
-        """Return deliveries and publications as numbers alone."""
-        action = f.col("action")
-        label = f.col("topic").isNull() | f.col("publisher").isNull()
-        odd = f.col("event").isNull() | label | f.col("publisher_seq").isNull()
-        names = []
-        if self._gathered.named:
-            names = [g.name_hash().alias("name")]
-        else:
-            odd |= ~g.canonical()
-        seq = f.col("publisher_seq").alias("seq")
-        flags = f.when(f.col("verdict") != "", scan.TAGGED).otherwise(0)
-        flags += f.when(odd, scan.ODD).otherwise(0)
-        deliveries = self._trace.where(action == "delivered").select(
-            g.subscriber_hash().alias("owner"),
-            g.lane_hash().alias("lane"),
-            seq,
-            "step",
-            flags.cast("byte").alias("flags"),
-            *names,
-        )
-        if self._sorted:
-            deliveries = deliveries.repartition("owner").sortWithinPartitions("owner", "step")
-        is_void = (action == "discarded") & (f.col("verdict") == "void")
-        time = f.when(f.col("simulated"), f.col("true_ns")).otherwise(f.col("at_ns"))
-        publications = (
-            self._trace.where((action == "published") | is_void)
-            .join(f.broadcast(self._run_table()), "run")
-            .select(
-                g.node_hash().alias("owner"),
-                g.lane_hash().alias("lane"),
-                seq,
-                "step",
-                f.when(odd, scan.ODD).otherwise(0).cast("byte").alias("flags"),
-                time.alias("time"),
-                is_void.cast("byte").alias("void"),
-                *names,
-            )
-        )
-        return deliveries, publications
-
-    def _run_table(self) -> DataFrame:
-        runs = self._gathered.facts.runs
-        return self._spark.createDataFrame(
-            pa.table(
-                {
-                    "run": pa.array([run.name for run in runs], pa.string()),
-                    "simulated": pa.array([run.simulated for run in runs], pa.bool_()),
-                }
-            )
-        )
 
     def _doubts(self, found: Found, names: list[str]) -> tuple[list[dict[str, Any]], set[str]]:
         """Return doubtful events as (run, tile, event or name), and the runs that are malformed."""
@@ -217,7 +175,7 @@ class _Auditor:
                 rows += [{**base, "name": name} for name in hashes]
             else:
                 rows += [{**base, "event": event} for event in self._events(codes)]
-        for row in [*self._strays(found.strays), *self._gathered.voids]:
+        for row in [*self._strays(found), *self._gathered.voids]:
             if row["event"] is None or row["unlabelled"]:
                 malformed.add(row["run"])
             elif self._gathered.named:
@@ -232,10 +190,19 @@ class _Auditor:
             lane = code >> SEQ_BITS
             yield f"{lanes.publishers[lane]}/{lanes.topic_names[lane]}/{code & SEQ_MAX}"
 
-    def _strays(self, strays: list[tuple[int, int]]) -> list[dict[str, Any]]:
-        """Look up the deliveries that have no code."""
-        if not strays:
-            return []
+    def _strays(self, found: Found) -> list[dict[str, Any]]:
+        """Look up the deliveries that have no code, and count them."""
+        rows: list[dict[str, Any]] = [
+            {"run": run, "event": event, "unlabelled": unlabelled, "count": 1}
+            for run, event, unlabelled in found.told_strays
+        ]
+        if found.strays:
+            rows += self._looked_up(found.strays)
+        for row in rows:
+            self._stray_counts[row["run"]] = self._stray_counts.get(row["run"], 0) + row["count"]
+        return rows
+
+    def _looked_up(self, strays: list[tuple[int, int]]) -> list[dict[str, Any]]:
         owners, steps = zip(*dict.fromkeys(strays), strict=True)
         wanted = self._spark.createDataFrame(
             pa.table({"owner": pa.array(owners, pa.int64()), "step": pa.array(steps, pa.int64())})
@@ -251,8 +218,6 @@ class _Auditor:
             .toArrow()
         )
         found: list[dict[str, Any]] = table.to_pylist()
-        for row in found:
-            self._stray_counts[row["run"]] = self._stray_counts.get(row["run"], 0) + row["count"]
         return found
 
     def _split(

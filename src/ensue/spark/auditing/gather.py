@@ -75,6 +75,8 @@ class Gathered:
     """By run: who subscribed, left, crashed and restarted."""
     subscribers: Mapping[int, Subscriber]
     """By hash."""
+    nodes: Mapping[tuple[str, str], int]
+    """By run and name: the hash of each node that ever subscribed, crashed or restarted."""
     topics: Mapping[int, str]
     """By index."""
     voids: Sequence[Mapping[str, Any]]
@@ -149,6 +151,7 @@ def gather(trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int]) -> Gather
         malformed=frozenset(malformed),
         changes=changes,
         subscribers={hashes[0]: subscriber for subscriber, hashes in owners.items()},
+        nodes={(one.run, one.node): node for one, (_, node) in owners.items()},
         topics={index: name for (_, name), index in topics.items()},
         voids=_voids(trace) if any(one.nameless_voids for one in overviews) else (),
     )

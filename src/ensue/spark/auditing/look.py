@@ -6,6 +6,7 @@ their steps must not overlap (else the input has to be sorted first), and no fra
 than one unit behind an earlier one (else the units are too small for how far deliveries stray).
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -54,6 +55,8 @@ class Found:
     """By run: a subscriber and a step that two of its rows have."""
     strays: list[tuple[int, int]] = field(default_factory=list)
     """Subscriber and step of deliveries that have no code."""
+    told_strays: list[tuple[str, str | None, bool]] = field(default_factory=list)
+    """The same where more is known: run, event, and whether the row lacks a label."""
     overlapping: set[int] = field(default_factory=set)
     """Runs in which the rows of a subscriber are not in sequence."""
     torn: set[int] = field(default_factory=set)
@@ -77,7 +80,7 @@ def look_at(table: pa.Table, facts: Facts, terms: Terms, rules: frozenset[str]) 
     return pa.Table.from_arrays(arrays, schema=_ARROW)
 
 
-Row = tuple[int, int, str, list[int], bytes, bytes, bytes]
+Row = tuple[int, int, str, list[int], bytes | None, bytes | None, bytes | None]
 
 
 def _row(
@@ -166,7 +169,7 @@ def _deliveries(pieces: list[dict[str, bytes]], named: bool) -> Deliveries:
 
 
 def _numbers(row: dict[str, bytes], column: str) -> Numbers:
-    return np.frombuffer(row[column], dtype=np.int64)
+    return np.frombuffer(row[column] or b"", dtype=np.int64)
 
 
 def _joined(arrays: Iterable[Numbers]) -> Numbers:
@@ -180,9 +183,7 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
     fragments: dict[int, list[tuple[int, int, int, int, int]]] = {}
     for row in table.to_pylist():
         if row["kind"] == scan.STRAYS:
-            rows.append(
-                _row(run, -1, "strays", codes=_numbers(row, "codes"), more=_numbers(row, "steps"))
-            )
+            rows.append((run, -1, "strays", [], row["codes"], row["steps"], row["more"]))
         elif row["kind"] == scan.OUTLIERS:
             codes, first, last = (_numbers(row, name) for name in ("codes", "steps", "more"))
             rows.append(_row(run, -1, "outliers", codes=codes, more=first, last=last))
@@ -213,6 +214,9 @@ def read_found(table: pa.Table) -> Found:
     outliers: dict[int, list[tuple[Numbers, Numbers, Numbers]]] = {}
     for row in table.to_pylist():
         run, what = row["run"], row["what"]
+        if what == "strays" and row["last"]:
+            found.told_strays += json.loads(row["last"])
+            continue
         codes, more, last = (_numbers(row, name) for name in ("codes", "more", "last"))
         if what == "totals":
             known = found.totals.setdefault(run, dict.fromkeys(TOTALS, 0))

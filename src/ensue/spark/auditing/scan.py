@@ -12,7 +12,7 @@ a second look can put them into all of these. What a fragment says of itself (st
 compared with the subscriber's other fragments in `look`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -36,7 +36,9 @@ __all__ = [
     "TAGGED",
     "TILE_BITS",
     "VOID",
+    "Columns",
     "Reach",
+    "gathered",
     "pack_deliveries",
     "pack_publications",
 ]
@@ -136,7 +138,7 @@ class _Packer:
                     yield tile, False, rows
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[Columns]:
+def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[Columns]:
     """Join batches into fragments of at least so many rows: arrays, one a column."""
     held: list[pa.RecordBatch] = []
     count = 0
@@ -160,23 +162,32 @@ def _arrays(batches: list[pa.RecordBatch]) -> Columns:
 
 def _coded(rows: Columns, facts: Facts) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
     """Return the lanes and codes of rows, and which rows have one."""
-    lanes = facts.lanes.index(rows["lane"])
+    lanes = rows["lane_index"] if "lane_index" in rows else facts.lanes.index(rows["lane"])
     numbers = rows["seq"]
     good = (lanes >= 0) & (numbers >= 0) & (numbers <= SEQ_MAX) & ((rows["flags"] & ODD) == 0)
     return lanes, codes(np.where(good, lanes, 0), np.where(good, numbers, 0)), good
 
 
 def pack_deliveries(
-    batches: Iterable[pa.RecordBatch], facts: Facts, reach: Reach
+    fragments: Iterable[Columns],
+    facts: Facts,
+    reach: Reach,
+    tell_strays: Callable[[Numbers], npt.NDArray[np.uint8]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Pack rows (owner, lane, seq, step, flags[, name]) of deliveries."""
+    """Pack rows (owner, lane or lane_index, seq, step, flags[, name]) of deliveries.
+
+    Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says.
+    """
     packer = _Packer(facts, reach)
-    for fragment in _gathered(batches, facts.fragment_rows):
+    for fragment in fragments:
         rows = fragment
         rows["lane"], rows["code"], good = _coded(rows, facts)
         if not good.all():
             strays = np.flatnonzero(~good)[:STRAYS_MAX]
-            packer.add(-1, STRAYS, codes=rows["owner"][strays], steps=rows["step"][strays])
+            if tell_strays is None:
+                packer.add(-1, STRAYS, codes=rows["owner"][strays], steps=rows["step"][strays])
+            else:
+                packer.add(-1, STRAYS, more=tell_strays(strays))
             rows = _chosen(rows, good)
         rows = _by_subscriber(rows)
         cuts = np.flatnonzero(np.diff(rows["owner"])) + 1
@@ -263,11 +274,11 @@ def _in_place(units: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
 
 
 def pack_publications(
-    batches: Iterable[pa.RecordBatch], facts: Facts, reach: Reach
+    fragments: Iterable[Columns], facts: Facts, reach: Reach
 ) -> Iterator[pa.RecordBatch]:
-    """Pack rows (owner, lane, seq, step, flags, time, void[, name]) of publications and voids."""
+    """Pack publications and voids: the columns of deliveries, and time and void."""
     packer = _Packer(facts, reach)
-    for fragment in _gathered(batches, facts.fragment_rows):
+    for fragment in fragments:
         fragment["lane"], fragment["code"], good = _coded(fragment, facts)
         rows = _chosen(fragment, good)
         runs, event_codes = facts.lanes.runs[rows["lane"]], rows["code"]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ensue.checkers import cycles
 from ensue.checkers.complete import Terms
-from ensue.spark.auditing.facts import NEVER, SEQ_BITS, Lanes, RunFacts, Span
+from ensue.spark.auditing.facts import NEVER, SEQ_BITS, SEQ_MAX, Lanes, RunFacts, Span
 from ensue.spark.auditing.layers import Numbers, one_order_fits
 
 __all__ = ["Deliveries", "Doubts", "Publications", "Tile", "find_doubts"]
@@ -30,6 +30,8 @@ Flags = npt.NDArray[np.bool_]
 
 GHOST = -1
 """The node of events that nobody published."""
+SEARCHED_MAX = 10_000
+"""So few events are searched for, rather than looked up in a table of all lanes."""
 DOUBTS_MAX = 50_000
 """Events of one tile that are looked at more closely; beyond that a sample is."""
 
@@ -111,14 +113,18 @@ class _Search:
         self._rules = rules
         self._slack_ns = 0 if run.simulated else terms.clock_error_ns
         self._doubts = Doubts()
-        self._sort_events(_with_ghosts(tile))
+        self._views: dict[int, tuple[Numbers, Flags]] = {}
+        """By subscriber: where its deliveries are among the events, and which of them are."""
+        self._sort_events(tile.published)
+        ghosts = self._find_deliveries()
+        if len(ghosts):
+            self._sort_events(_with_ghosts(tile.published, ghosts))
+            self._find_deliveries()
         event_lanes = self._codes >> SEQ_BITS
         self._topics, self._topic_of = np.unique(lanes.topics[event_lanes], return_inverse=True)
         by_topic = np.argsort(self._topic_of, kind="stable")
         ends = np.cumsum(np.bincount(self._topic_of, minlength=len(self._topics)))[:-1]
         self._events_of: list[Numbers] = np.split(by_topic, ends) if len(self._topics) else []
-        self._views: dict[int, tuple[Numbers, Flags]] = {}
-        """By subscriber: where its deliveries are among the events, and which of them are."""
 
     def search(self) -> Doubts:
         came = np.zeros(len(self._codes), dtype=np.bool_)
@@ -128,8 +134,7 @@ class _Search:
             if falls.any():
                 step = int(delivered.steps[np.flatnonzero(falls)[0]])
                 self._doubts.repeated_steps.append((subscriber, step))
-            places, found = self._places(delivered.codes)
-            self._views[subscriber] = (places, found)
+            places, found = self._views[subscriber]
             came[places[found]] = True
             first_ones.append(self._judged(delivered, places, found))
             self._check_invited(subscriber, delivered)
@@ -139,6 +144,15 @@ class _Search:
         self._check_order(first_ones)
         self._name_doubts()
         return self._doubts
+
+    def _find_deliveries(self) -> Numbers:
+        """Find what each subscriber delivered among the events; return what is not there."""
+        strange = [np.empty(0, dtype=np.int64)]
+        for subscriber, delivered in self._tile.delivered.items():
+            _, found = self._views[subscriber] = self._index.find(delivered.codes)
+            if not found.all():
+                strange.append(delivered.codes[~found])
+        return np.unique(np.concatenate(strange))
 
     def _sort_events(self, published: Publications) -> None:
         """Give the events of a tile numbers; of one published again the first row counts."""
@@ -154,6 +168,7 @@ class _Search:
             self._doubts.add(codes[again[~honest]])
         keep = order[first]
         self._codes = codes[first]
+        self._index = _Index(self._codes)
         self._times = published.times[keep]
         self._nodes = published.nodes[keep]
         self._steps = published.steps[keep]
@@ -165,19 +180,10 @@ class _Search:
     def _void_flags(self) -> Flags:
         """Mark the events that the node that published them discarded as void."""
         void = np.zeros(len(self._codes), dtype=np.bool_)
-        places, found = self._places(self._tile.void_codes)
+        places, found = self._index.find(self._tile.void_codes)
         same_node = self._tile.void_nodes[found] == self._nodes[places[found]]
         void[places[found][same_node]] = True
         return void
-
-    def _places(self, wanted: Numbers) -> tuple[Numbers, Flags]:
-        """Return where these events are among those of the tile, and which of them are there."""
-        if not len(self._codes):
-            empty = np.zeros(len(wanted), dtype=np.bool_)
-            return np.zeros(len(wanted), dtype=np.int64), empty
-        places = np.searchsorted(self._codes, wanted)
-        places[places == len(self._codes)] = 0
-        return places.astype(np.int64), self._codes[places] == wanted
 
     def _judged(self, delivered: Deliveries, places: Numbers, found: Flags) -> Numbers:
         """Return the first delivery of each event that was not tagged.
@@ -203,7 +209,7 @@ class _Search:
         if self._names is None:
             return
         doubtful = np.array(sorted(self._doubts.codes), dtype=np.int64)
-        places, found = self._places(doubtful)
+        places, found = self._index.find(doubtful)
         self._doubts.names.update(self._names[places[found]].tolist())
         for subscriber, delivered in self._tile.delivered.items():
             assert delivered.names is not None
@@ -333,7 +339,7 @@ class _Search:
             places, steps = [own], [self._steps[own]]
             for subscriber, delivered in self._tile.delivered.items():
                 if self._run.nodes.get(subscriber) == node:
-                    known, found = self._places(delivered.codes)
+                    known, found = self._views[subscriber]
                     places.append(known[found])
                     steps.append(delivered.steps[found])
             order = np.argsort(np.concatenate(steps), kind="stable")
@@ -353,23 +359,50 @@ class _Search:
                 self._doubts.add(self._codes[_out_of_place(mine[lanes[mine] == lane])])
 
 
-def _with_ghosts(tile: Tile) -> Publications:
-    """Return what was published, and as ghosts what was delivered and never published.
+class _Index:
+    """Finds events among sorted codes.
+
+    A publisher's numbers mostly follow each other without a gap, so that the place of one follows
+    from that of the lane's first; those of which that is not true are searched for.
+    """
+
+    def __init__(self, codes: Numbers) -> None:
+        self._codes = codes
+        self._bases: Numbers | None = None
+        """By lane: what to add to a number to get its place."""
+
+    def find(self, wanted: Numbers) -> tuple[Numbers, Flags]:
+        """Return where these events are, and which of them are there at all."""
+        codes = self._codes
+        if not len(codes):
+            return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
+        if len(wanted) < SEARCHED_MAX:
+            places = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+            return places, codes[places] == wanted
+        lanes = wanted >> SEQ_BITS
+        bases = self._lane_bases(int(lanes.max()) + 1)
+        places = np.clip(bases[lanes] + (wanted & SEQ_MAX), 0, len(codes) - 1)
+        found = codes[places] == wanted
+        if not found.all():
+            others = np.flatnonzero(~found)
+            again = np.minimum(np.searchsorted(codes, wanted[others]), len(codes) - 1)
+            places[others], found[others] = again, codes[again] == wanted[others]
+        return places, found
+
+    def _lane_bases(self, size: int) -> Numbers:
+        if self._bases is None or len(self._bases) < size:
+            lanes = self._codes >> SEQ_BITS
+            starts = np.flatnonzero(np.r_[True, lanes[1:] != lanes[:-1]])
+            self._bases = np.zeros(max(size, int(lanes[-1]) + 1), dtype=np.int64)
+            self._bases[lanes[starts]] = starts - (self._codes[starts] & SEQ_MAX)
+        return self._bases
+
+
+def _with_ghosts(published: Publications, ghosts: Numbers) -> Publications:
+    """Add what was delivered and never published to what was.
 
     Ghosts are doubts, and have their place in the order all the same.
     """
-    published = tile.published
-    known = np.sort(published.codes)
-    strange = [np.empty(0, dtype=np.int64)]
-    for delivered in tile.delivered.values():
-        places = np.minimum(np.searchsorted(known, delivered.codes), max(0, len(known) - 1))
-        if len(known):
-            strange.append(delivered.codes[known[places] != delivered.codes])
-        else:
-            strange.append(delivered.codes)
-    ghosts = np.unique(np.concatenate(strange))
-    if not len(ghosts):
-        return published
     nothing = np.zeros(len(ghosts), dtype=np.int64)
     names = published.names
     return Publications(
