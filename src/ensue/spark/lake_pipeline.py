@@ -55,7 +55,7 @@ OFFSETS_PER_BATCH = 1_000_000
 FILE_AGE_MAX = "36500d"
 """Spark leaves out files that are a week older than the newest one, unless told otherwise."""
 POLL_S = 0.2
-ATTEMPTS_MAX = 3
+ATTEMPTS_MAX = 10
 """So often a stage is started whose Python worker did not come up, as on a machine that is busy."""
 
 _OVERLOADED = "Python worker failed to connect back"
@@ -232,9 +232,9 @@ class _Pipeline:
         table = {"gaps": "events", "audit": "trace"}.get(stage)
         if table is None:
             return True
-        if self._once:
-            before = ("ordered", "events") if stage == "gaps" else ("trace",)
-            return not any(each in self._waiting or each in self._running for each in before)
+        before = ("ordered", "events") if stage == "gaps" else ("trace",)
+        if self._once and any(each in self._waiting or each in self._running for each in before):
+            return False
         # Before its first batch Spark can't tell that the files of a table are those of a stream.
         return self._lake.has_begun(table)
 
@@ -314,9 +314,7 @@ class _Pipeline:
 
     def _table(self, name: str) -> DataFrame:
         """Follow a table of the lake."""
-        place = self._lake.root / name
-        place.mkdir(exist_ok=True)
-        return self._files(name, str(place))
+        return self._files(name, str(self._lake.root / name))
 
     def _append(self, frame: DataFrame, table: str) -> StreamingQuery:
         columns = frame.select(*TABLES[table].columns)
