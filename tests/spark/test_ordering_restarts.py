@@ -72,11 +72,11 @@ def test_killed_at_random_points_it_repeats_and_loses_nothing(
     log = log_of(240)
     coming = sorted(log, key=lambda one: one["published_at"].timestamp() + random.uniform(0, 60))
     streamed = Streamed(spark, tmp_path)
-    streamed.arrive(*pieces(coming, 20))
+    streamed.arrive(*pieces(coming, 40))
     for _ in range(KILLS):
         with driver(tmp_path) as running:
             # At random moments of the work: after so many commits, and then a part of a batch.
-            target = commits(tmp_path) + random.randrange(3)
+            target = commits(tmp_path) + random.randrange(2)
             while commits(tmp_path) < target and running.poll() is None:
                 time.sleep(0.02)
             time.sleep(random.uniform(0, 1.5))
