@@ -1,8 +1,8 @@
 """The verdict on each run, for its report.
 
 One function, `judge`, says whether the order that was promised was kept, and names the first
-violation, which the report draws. It uses the checkers, which hold a run's rows in memory: a trace
-of more than `ROWS_MAX` rows is not judged here, and the report says so.
+violation, which the report draws. A trace of up to `ROWS_MAX` rows is judged by the checkers, in
+memory; a larger one by the audit, on Spark. Both say the same, but the checkers sooner.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,13 @@ from pyspark.sql import DataFrame
 from ensue import checkers
 from ensue.checkers import Report, Verdict, Violation
 from ensue.checkers.total import SEARCH_ENDED
+from ensue.spark.auditing import audit
 from ensue.trace import Row
 
 __all__ = ["ROWS_MAX", "Judgement", "judge"]
 
 ROWS_MAX = 1_000_000
-"""Rows of a trace that are judged, all runs together."""
+"""Rows of a trace that are judged in memory, all runs together."""
 
 _PREFERRED = ("total", "causal", "fifo", "complete")
 """A disagreement is the best picture; an event lost is the poorest."""
@@ -41,14 +42,14 @@ def judge(
     trace: DataFrame, runs: Sequence[str], *, order: str, row_count: int
 ) -> dict[str, Judgement]:
     """Judge each of these runs by the order that was promised."""
-    if row_count > ROWS_MAX:
-        reason = f"not judged: the trace has {row_count:,} rows, more than {ROWS_MAX:,}"
-        unknown = Judgement(verdict=Verdict.UNKNOWN, sentences=(reason,))
-        return dict.fromkeys(runs, unknown)
     found = {}
     for run in runs:
-        rows = _rows(trace.where(trace["run"] == run))
-        found[run] = _judgement(checkers.check(rows, order))
+        rows = trace.where(trace["run"] == run)
+        if row_count > ROWS_MAX:
+            told = audit(rows, order).report()
+        else:
+            told = checkers.check(_rows(rows), order)
+        found[run] = _judgement(told)
     return found
 
 
