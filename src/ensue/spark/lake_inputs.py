@@ -56,9 +56,7 @@ def find_inputs(source: str | Path) -> Inputs:
     has_log = Layout(log).exists()
     rows = trace.folder(place)
     # A run that has just begun has the directory, and no file in it.
-    has_trace = rows != place or (log != place and _has_files(rows))
-    if has_log and log == place:
-        has_trace = False
+    has_trace = rows != place or (not (has_log and log == place) and _has_files(rows))
     if not has_log and not has_trace:
         raise BadInput(
             f"{source} holds neither a trace (Parquet files, here or in trace/) nor an event log (a "

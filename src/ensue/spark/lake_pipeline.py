@@ -59,7 +59,8 @@ ATTEMPTS_MAX = 10
 """So often a stage is started whose Python worker did not come up, as on a machine that is busy."""
 
 _OVERLOADED = "Python worker failed to connect back"
-_FAULT = re.compile(r"ensue\.[\w.]+: ([^\n]+)|(\[[A-Z]+(?:_[A-Z]+)+\] [^\n]+)")
+_RAISED = re.compile(r"ensue\.[\w.]+: ([^\n]+)")
+_CONDITION = re.compile(r"\[[A-Z]+(?:_[A-Z]+)+\] [^\n]+")
 
 Progress = Callable[[str], None]
 
@@ -383,5 +384,7 @@ class _Pipeline:
 
 def _reason(error: str) -> str:
     """Return the line that matters of what Spark tells of a failed query."""
-    found = [first or second for first, second in _FAULT.findall(error)]
-    return found[-1] if found else error.strip().partition("\n")[0]
+    # Behind it is the plan of the query, which quotes whatever the query might say.
+    told = error.partition("=== Streaming Query ===")[0].strip()
+    found = _RAISED.findall(told) or _CONDITION.findall(told)
+    return str(found[-1]) if found else told.partition("\n")[0]
