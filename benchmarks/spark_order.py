@@ -16,12 +16,12 @@ import argparse
 import os
 import platform
 import shutil
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -30,6 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.watching import Watch
 
 from ensue.spark import order, session
 
@@ -115,66 +119,6 @@ def generate(folder: Path, events: int, segment: int) -> None:
                 behind = which % 3
                 arrival = 1_700_000_000 + (number + behind) * 100 + which
                 os.utime(file, (arrival, arrival))
-
-
-class Watch:
-    """The most memory that the descendants of this process had, and the time of the cores."""
-
-    def __init__(self) -> None:
-        self.most: dict[str, int] = {}
-        self.cpu_s = 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Self:
-        self.cpu_s = -sum(usage.cpu_s for usage in descendants())
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self.cpu_s += sum(usage.cpu_s for usage in descendants())
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.2):
-            found = descendants()
-            for kind in ("java", "python"):
-                size = sum(usage.resident for usage in found if usage.name.startswith(kind))
-                self.most[kind] = max(size, self.most.get(kind, 0))
-
-
-class Usage(NamedTuple):
-    """What a process uses."""
-
-    name: str
-    resident: int
-    cpu_s: float
-    """Its own, and that of its children that have ended."""
-
-
-def descendants() -> list[Usage]:
-    """Return this process and all below it."""
-    parents: dict[int, int] = {}
-    found: dict[int, Usage] = {}
-    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            head, _, tail = stat.read_text(encoding="utf-8").rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # It ended meanwhile.
-        number, fields = int(stat.parent.name), tail.split()
-        parents[number] = int(fields[1])
-        cpu_s = sum(int(field) for field in fields[11:15]) / ticks
-        found[number] = Usage(head.partition("(")[2], int(fields[21]) * page, cpu_s)
-    mine = []
-    for number, usage in found.items():
-        above = number
-        while above not in (0, os.getpid()):
-            above = parents.get(above, 0)
-        if above:
-            mine.append(usage)
-    return mine
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -10,6 +10,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LABELS = {
+    "spark_audit": (
+        "session",
+        "deliveries/s",
+        "Java MB",
+        "invalid: checked fifo, total, complete",
+        "planted 60, found 60;",
+        " 0 of them of nothing planted",
+        "DuckDB",
+        "goals:",
+    ),
     "spark_order": (
         "batch, Spark",
         "batch, DuckDB",
