@@ -20,6 +20,7 @@ from ensue import trace
 from ensue.checkers import Verdict, check
 from ensue.errors import BadInput
 from ensue.spark import metrics, order, pipeline, read_table, read_trace
+from ensue.spark.lake import Choices, Lake
 from ensue.spark.lake_pipeline import Outcome
 from ensue.spark.lake_runs import deliveries
 from ensue.spark.lake_tables import APPENDED, TABLES
@@ -178,3 +179,41 @@ def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_
     with pytest.raises(BadInput, match="orders the topics b, not a"):
         pipeline(spark, place, tmp_path / "lake", topics=["a"], once=True)
     assert pipeline(spark, place, tmp_path / "lake", once=True).topics == ["b"]
+
+
+def test_a_lake_of_anything_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    source, lake = tmp_path / "t", tmp_path / "lake"
+    add_trace(source, "1", agreeing("r"))
+    with (
+        Lake(lake).opened(Choices(source=str(source), order="total")),
+        pytest.raises(BadInput, match=r"a pipeline runs on .*lake already"),
+    ):
+        pipeline(spark, source, lake, once=True)
+    add_trace(tmp_path / "other", "1", agreeing("r"))
+    with pytest.raises(BadInput, match=r"was made with source .*/t, not .*/other"):
+        pipeline(spark, tmp_path / "other", lake, once=True)
+    with pytest.raises(BadInput, match="was made with order total, not fifo"):
+        pipeline(spark, source, lake, order="fifo", once=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").touch()
+    with pytest.raises(BadInput, match="is no lake, and not empty"):
+        pipeline(spark, source, tmp_path / "full", once=True)
+    with pytest.raises(BadInput, match="is no lake"):
+        read_table(spark, tmp_path / "full", "events")
+    with pytest.raises(BadInput, match="has no table 'event'; it has events, ordered"):
+        read_table(spark, lake, "event")
+
+
+def test_bad_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    grow_log(tmp_path / "log", stamped(2, counts={}))
+    lake = tmp_path / "lake"
+    for options, told in (
+        ({"order": "alphabetical"}, "there is no order 'alphabetical'"),
+        ({"every_s": 0}, "every_s is 0"),
+        ({"topics": "a"}, "give a list of topics"),
+        ({"topics": []}, "name at least one"),
+        ({"topics": ["a", "c"], "once": True}, "has no topics c; it has a, b"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            pipeline(spark, tmp_path / "log", lake, **options)
+    assert not lake.exists()

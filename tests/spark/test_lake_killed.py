@@ -1,0 +1,139 @@
+"""A pipeline killed at random moments, and started again: every row once, in every table."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.lake_sources import add_trace, agreeing, disagreeing, grow_log, stamped
+from tests.store.helpers import everything
+
+from ensue.spark import metrics, read_table, read_trace
+from ensue.spark.lake_runs import deliveries
+
+ROOT = Path(__file__).parents[2]
+KILLS = 5
+
+
+@contextmanager
+def pipeline(place: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start the command; kill it and its Java at once when left."""
+    command = [sys.executable, "-c", "from ensue.cli import main; main()", "pipeline"]
+    with (place / "told").open("w") as told:
+        process = subprocess.Popen(
+            [*command, str(place / "run"), "--lake", str(place / "lake"), *words],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_MASTER": "local[2]"},
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def batches(place: Path, kind: str = "offsets") -> set[tuple[str, str]]:
+    """Return the batches that the queries have begun (`offsets`) or ended (`commits`)."""
+    found = place.glob(f"lake/_checkpoints/*/{kind}/[0-9]*")
+    return {(path.parents[1].name, path.name) for path in found}
+
+
+def live(place: Path, begun: int, then_s: float) -> None:
+    """Kill a pipeline a moment after it has begun so many batches, or when it has ended."""
+    wanted = len(batches(place)) + begun
+    with pipeline(place, "--every", "1s") as process:
+        while len(batches(place)) < wanted:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+                pytest.fail((place / "told").read_text()[-5000:])
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(then_s)
+            pytest.fail((place / "told").read_text()[-5000:])
+
+
+@pytest.mark.timeout(1800)
+def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    rng = random.Random(seed)
+    run = tmp_path / "run"
+    counts: dict[str, int] = {}
+
+    def grow(number: int) -> None:
+        # Of a run that grows, the later part overlaps nothing of what was there.
+        grown = agreeing("grows", 3 * number + 3)
+        add_trace(run / "trace", f"grows-{number}", grown[(9 * number + 2 if number else 0) :])
+        add_trace(run / "trace", f"one-{number}", agreeing(f"one-{number}"))
+        grow_log(run / "log", stamped(7, counts=counts))
+
+    for number in range(KILLS):
+        grow(number)
+        live(tmp_path, rng.randrange(1, 5), rng.random() * 3)
+    add_trace(run / "trace", "wrong", disagreeing("wrong"))
+    with pipeline(tmp_path, "--once", "--json") as process:
+        out, _ = process.communicate()
+        assert process.returncode == 1, (tmp_path / "told").read_text()[-5000:]
+    told = json.loads(out)
+
+    def found(name: str) -> Counter[str]:
+        return counted(read_table(spark, tmp_path / "lake", name).toArrow().to_pylist())
+
+    source = everything(run / "log")
+    log = [each for rows in source.values() for each in rows]
+    assert found("events") == counted(log)
+    table = read_table(spark, tmp_path / "lake", "ordered").orderBy("position").collect()
+    assert [row.position for row in table] == list(range(1, 7 * KILLS + 1))
+    trace = read_trace(spark, run)
+    assert found("trace") == counted(trace.toArrow().to_pylist())
+    assert found("deliveries") == counted(deliveries(trace).toArrow().to_pylist())
+    for name, frame in metrics(trace).items():
+        assert found(f"metrics/{name}") == counted(frame.toArrow().to_pylist()), name
+    verdicts = {row["run"]: row["verdict"] for row in told["verdicts"]}
+    right = ["grows", *(f"one-{number}" for number in range(KILLS))]
+    assert verdicts == {"wrong": "invalid", **dict.fromkeys(right, "valid")}
+    assert told["tables"]["verdicts"] == len(verdicts)
+    assert told["tables"]["violations"] == 1
+    assert told["tables"]["gaps"] == 0
+    drafts = [path for path in (tmp_path / "lake" / "_versions").rglob(".*") if path.is_dir()]
+    assert drafts == []
+
+
+@pytest.mark.timeout(600)
+def test_ctrl_c_ends_it_after_the_batches_at_hand(tmp_path: Path) -> None:
+    add_trace(tmp_path / "run" / "trace", "one", agreeing("r"))
+    grow_log(tmp_path / "run" / "log", stamped(7, counts={}))
+    over = threading.Event()
+    with pipeline(tmp_path, "--every", "1s", "--json") as process:
+        while len(batches(tmp_path)) < 4:
+            assert process.poll() is None, (tmp_path / "told").read_text()[-5000:]
+            over.wait(0.05)
+        begun = batches(tmp_path)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate()
+    said = (tmp_path / "told").read_text()
+    assert "ending after the batches at hand" in said
+    told = json.loads(out)
+    assert told["failed"] == {}, said
+    assert begun <= batches(tmp_path, "commits")
+
+
+def counted(rows: list[dict[str, object]]) -> Counter[str]:
+    return Counter(repr(sorted(row.items())) for row in rows)
