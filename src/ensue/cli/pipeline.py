@@ -26,6 +26,25 @@ VERDICTS_TOLD = 20
 _SECOND_NS = 1_000_000_000
 
 
+LakeOption = Annotated[
+    str,
+    typer.Option(
+        "--lake",
+        metavar="OUT",
+        help="Where the tables go: a new directory, or that of a pipeline to go on with.",
+    ),
+]
+TopicsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topics",
+        metavar="A,B",
+        help="The topics to put in one order.",
+        show_default="all in the log when it first starts",
+    ),
+]
+
+
 @output.command
 def pipeline(
     source: Annotated[
@@ -36,13 +55,7 @@ def pipeline(
         ),
     ],
     *,
-    lake: Annotated[
-        str,
-        typer.Option(
-            metavar="OUT",
-            help="Where the tables go: a new directory, or that of a pipeline to go on with.",
-        ),
-    ],
+    lake: LakeOption,
     once: Annotated[
         bool, typer.Option("--once", help="Take all that is there, then stop.")
     ] = False,
@@ -52,14 +65,7 @@ def pipeline(
     order: Annotated[
         Order, typer.Option(help="The order that every run is judged by, and events are put in.")
     ] = Order.TOTAL,
-    topics: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="The topics to put in one order.",
-            show_default="all in the log when it first starts",
-        ),
-    ] = None,
+    topics: TopicsOption = None,
     master: MasterOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object in the end instead.")
@@ -75,13 +81,8 @@ def pipeline(
 
     Example: [bold]ensue pipeline runs/tuesday --lake lake --once[/bold]
     """
-    with output.option("--every"):
-        every_ns = parse_duration(every)
-        if every_ns <= 0:
-            raise BadInput("expected more than nothing")
-    names = None if topics is None else [name.strip() for name in topics.split(",")]
-    if names is not None and not all(names):
-        raise BadInput(f"--topics: expected names between commas like a,b, not {topics!r}")
+    every_s = _parse_every(every)
+    names = _parse_topics(topics)
     from ensue.spark.lake import Lake  # noqa: PLC0415 - an extra
     from ensue.spark.lake_inputs import find_inputs  # noqa: PLC0415 - as above
 
@@ -101,7 +102,7 @@ def pipeline(
             order=order.value,
             topics=names,
             once=once,
-            every_s=every_ns / _SECOND_NS,
+            every_s=every_s,
             progress=_say,
             stop=stop,
         )
@@ -113,6 +114,23 @@ def pipeline(
         output.print_error("interrupted: not all is in the lake; start it again to go on")
         return output.EXIT_UNKNOWN
     return output.exit_code(found.verdict)
+
+
+def _parse_every(every: str) -> float:
+    with output.option("--every"):
+        every_ns = parse_duration(every)
+        if every_ns <= 0:
+            raise BadInput("expected more than nothing")
+    return every_ns / _SECOND_NS
+
+
+def _parse_topics(topics: str | None) -> list[str] | None:
+    if topics is None:
+        return None
+    names = [name.strip() for name in topics.split(",")]
+    if not all(names):
+        raise BadInput(f"--topics: expected names between commas like a,b, not {topics!r}")
+    return names
 
 
 def _say(line: str) -> None:

@@ -72,4 +72,6 @@ def find_inputs(source: str | Path) -> Inputs:
 
 
 def _has_files(place: Path) -> bool:
-    return any(path.name[0] not in "._" for path in place.rglob("*.parquet"))
+    """Look for a trace's files: here, or below folders like `run=1`, but not in runs below."""
+    found = (path for pattern in ("*.parquet", "*=*/**/*.parquet") for path in place.glob(pattern))
+    return any(path.name[0] not in "._" for path in found)
