@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.timeout(900)
+"""Some start Spark, which takes its time on a busy machine."""
+
 LABELS = {
     "spark_audit": (
         "session",
