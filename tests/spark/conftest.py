@@ -8,6 +8,8 @@ from pyspark.sql import SparkSession
 from ensue.spark import session
 
 
+# First, because pytest-xdist reads the groups in a hook of the same name.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(__file__.rpartition("/")[0]):
