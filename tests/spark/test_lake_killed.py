@@ -21,7 +21,7 @@ from ensue.spark import metrics, read_table, read_trace
 from ensue.spark.lake_runs import deliveries
 
 ROOT = Path(__file__).parents[2]
-KILLS = 3
+KILLS = 5
 
 
 @contextmanager

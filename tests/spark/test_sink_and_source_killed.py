@@ -23,7 +23,7 @@ from tests.store.helpers import everything, rows
 from ensue.store import LogWriter
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("ENSUE_KILLS", "5"))
+KILLS = 20
 TOPICS = ("a", "b", "c")
 
 
