@@ -8,7 +8,7 @@ and `publisher_seq` together are one int64, `code`. Equal codes are equal events
 lane and then by number.
 
 Units and tiles. The events of a run are cut into *units* by the time they were published, so that
-each has about the same number. `units_of` finds the unit of an event from its code alone. A *tile*
+each has about the same number. `UnitFinder` finds the unit of an event from its code alone. A *tile*
 is a number of neighbouring units and the first unit of the next tile: any two events in the same
 or in neighbouring units are together in some tile.
 
@@ -22,11 +22,23 @@ import numpy as np
 
 from ensue.spark.auditing.layers import Numbers
 
-__all__ = ["NEVER", "SEQ_BITS", "SEQ_MAX", "Facts", "Lanes", "RunFacts", "Span", "codes"]
+__all__ = [
+    "NEVER",
+    "SEQ_BITS",
+    "SEQ_MAX",
+    "Facts",
+    "Lanes",
+    "RunFacts",
+    "Span",
+    "UnitFinder",
+    "codes",
+]
 
 SEQ_BITS = 40
 SEQ_MAX = (1 << SEQ_BITS) - 1
 NEVER = np.iinfo(np.int64).max
+BLOCKS_MAX = 1_000_000
+"""Entries of the table that finds units. More cost more to make than they save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +97,55 @@ class Lanes:
         found[found == len(self.hashes)] = 0
         return np.where(self.hashes[found] == hashes, found, -1).astype(np.int64)
 
-    def units_of(self, wanted: Numbers) -> Numbers:
+
+class UnitFinder:
+    """Finds the units of events.
+
+    A table has an entry for each block of neighbouring numbers of a lane: the first end that is not
+    before the block. The unit of an event ends there or, if its block holds an end, a few ends
+    later. A fragment's deliveries walk along the lanes, so that looking into the table is
+    many times as fast as searching among all ends.
+    """
+
+    def __init__(self, lanes: Lanes, blocks_max: int = BLOCKS_MAX) -> None:
+        self._ends = lanes.ends
+        self._end_units = lanes.end_units
+        if not len(self._ends):
+            return
+        lane_count = len(lanes.hashes)
+        # Lanes without an end are of runs that are not cut up; nobody asks for them.
+        starts = np.searchsorted(self._ends, codes(np.arange(lane_count + 1, dtype=np.int64), 0))
+        first_ends = np.minimum(starts[:-1], len(self._ends) - 1)
+        self._last_ends = np.maximum(starts[1:] - 1, first_ends)
+        self._bases = self._ends[first_ends] & SEQ_MAX
+        lengths = np.maximum((self._ends[self._last_ends] & SEQ_MAX) - self._bases, 0)
+        self._shift = 0
+        while int((lengths >> self._shift).sum()) > blocks_max:
+            self._shift += 1
+        self._last_blocks = lengths >> self._shift
+        sizes = self._last_blocks + 1
+        self._starts = np.cumsum(sizes) - sizes
+        lane_of = np.repeat(np.arange(lane_count, dtype=np.int64), sizes)
+        blocks = np.arange(len(lane_of), dtype=np.int64) - self._starts[lane_of]
+        numbers = self._bases[lane_of] + (blocks << self._shift)
+        self._first = np.searchsorted(self._ends, codes(lane_of, numbers))
+
+    def of(self, wanted: Numbers) -> Numbers:
         """Return the unit of each event; beyond the end of its lane, that of the lane's last."""
-        if not len(self.ends):
+        if not len(self._ends):
             return np.zeros(len(wanted), dtype=np.int64)
-        found = np.searchsorted(self.ends, wanted)
-        beyond = found == len(self.ends)
-        found[beyond] -= 1
-        other_lane = (self.ends[found] >> SEQ_BITS) != (wanted >> SEQ_BITS)
-        found[other_lane & (found > 0)] -= 1
-        return self.end_units[found]
+        lanes = wanted >> SEQ_BITS
+        blocks = ((wanted & SEQ_MAX) - self._bases[lanes]) >> self._shift
+        blocks = np.clip(blocks, 0, self._last_blocks[lanes])
+        found: Numbers = self._first[self._starts[lanes] + blocks]
+        if self._shift:
+            behind = np.flatnonzero(self._ends[found] < wanted)
+            while len(behind):
+                behind = behind[found[behind] < self._last_ends[lanes[behind]]]
+                found[behind] += 1
+                behind = behind[self._ends[found[behind]] < wanted[behind]]
+        units: Numbers = self._end_units[found]
+        return units
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +160,6 @@ class Facts:
     """Rows that a task gathers before it packs them."""
 
 
-def codes(lanes: Numbers, numbers: Numbers) -> Numbers:
+def codes(lanes: Numbers, numbers: Numbers | int) -> Numbers:
     """Return the events with these lanes and publisher numbers as codes."""
     return (lanes << SEQ_BITS) | numbers

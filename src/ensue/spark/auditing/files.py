@@ -168,6 +168,11 @@ class _Coded:
         self.values: list[str] = column.dictionary.to_pylist()
         self.numbers: Numbers = column.indices.fill_null(-1).to_numpy().astype(np.int64)
 
+    @property
+    def constant(self) -> bool:
+        """Whether all rows have the same name, which is what one node's file mostly says."""
+        return len(self.values) == 1 and not self.numbers.any()
+
     def number(self, value: str) -> int:
         """Return the number of a value; one that no row has, if there is no such value."""
         return self.values.index(value) if value in self.values else -2
@@ -243,10 +248,15 @@ class _Rows:
 
 def _looked_up(columns: tuple[_Coded, ...], find: Callable[..., int]) -> Numbers:
     """Return a number for each row, found once for each combination of names that there is."""
-    keys = np.zeros(len(columns[0].numbers), dtype=np.int64)
+    rows = len(columns[0].numbers)
+    if all(column.constant for column in columns):
+        return np.full(rows, find(*(column.values[0] for column in columns)), dtype=np.int64)
+    keys = np.zeros(rows, dtype=np.int64)
     size = 1
     for column in columns:
-        keys = keys * (len(column.values) + 1) + (column.numbers + 1)
+        keys *= len(column.values) + 1
+        keys += column.numbers
+        keys += 1
         size *= len(column.values) + 1
     if size <= _DIRECT_MAX:
         present = np.zeros(size, dtype=np.bool_)

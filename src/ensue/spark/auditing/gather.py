@@ -35,7 +35,7 @@ __all__ = [
 
 TILE_UNITS = 16
 LANES_MAX = 1 << (63 - SEQ_BITS)
-BUCKETS_A_UNIT = 4
+BUCKETS_A_UNIT = 2
 """How finely time is looked at to cut it into units of equal size."""
 
 _CHANGES = ("subscribed", "unsubscribed", "crashed", "restarted")
@@ -48,7 +48,7 @@ class Sizes:
 
     tile_rows: int = 2_000_000
     """Deliveries of a tile, about: what one task holds in memory at once."""
-    fragment_rows: int = 2_000_000
+    fragment_rows: int = 1_000_000
     """Rows that a task gathers before it packs them."""
     whole_rows: int = 100_000
     """Runs of up to so many rows are judged as a whole if there is any doubt."""

@@ -157,9 +157,9 @@ def _unpack(table: pa.Table) -> Tile:
 
 
 def _deliveries(pieces: list[dict[str, bytes]], named: bool) -> Deliveries:
-    steps = _joined(_numbers(row, "steps") for row in pieces)
+    steps = _joined(scan.widened(row["steps"], len(row["codes"]) // 8) for row in pieces)
     codes = _joined(_numbers(row, "codes") for row in pieces)
-    tagged = np.concatenate([np.frombuffer(row["more"], dtype=np.bool_) for row in pieces])
+    tagged = np.concatenate([_flags(row) for row in pieces])
     names = _joined(_numbers(row, "names") for row in pieces) if named else None
     if not np.all(np.diff(steps) > 0):
         order = np.argsort(steps, kind="stable")
@@ -170,6 +170,12 @@ def _deliveries(pieces: list[dict[str, bytes]], named: bool) -> Deliveries:
 
 def _numbers(row: dict[str, bytes], column: str) -> Numbers:
     return np.frombuffer(row[column] or b"", dtype=np.int64)
+
+
+def _flags(row: dict[str, bytes]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    if row["more"] is None:
+        return np.zeros(len(row["codes"]) // 8, dtype=np.bool_)
+    return np.frombuffer(row["more"], dtype=np.bool_)
 
 
 def _joined(arrays: Iterable[Numbers]) -> Numbers:

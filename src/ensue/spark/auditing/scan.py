@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ensue.spark.auditing.facts import SEQ_MAX, Facts, codes
+from ensue.spark.auditing.facts import SEQ_MAX, Facts, UnitFinder, codes
 from ensue.spark.auditing.layers import Numbers
 
 __all__ = [
@@ -39,8 +39,10 @@ __all__ = [
     "Columns",
     "Reach",
     "gathered",
+    "narrowed",
     "pack_deliveries",
     "pack_publications",
+    "widened",
 ]
 
 Columns = dict[str, Numbers]
@@ -50,6 +52,8 @@ DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS = range(6)
 TAGGED, ODD = 1, 2
 """Flags of a delivery: its subscriber was told; its name or label can't be told as a code."""
 TILE_BITS = 24
+NARROWED_MIN = 2
+"""Of so many numbers or fewer, the narrowed form is no shorter."""
 STRAYS_MAX = 100_000
 """Rows with no code that one fragment hands on."""
 
@@ -65,8 +69,8 @@ PACKED = t.StructType(
         t.StructField("names", t.BinaryType()),
     ]
 )
-"""`key` is the run and the tile; below zero, the run alone. Arrays are little-endian int64, flags
-are one byte each."""
+"""`key` is the run and the tile; below zero, the run alone. Arrays are little-endian int64, steps of
+deliveries are `narrowed`, flags are one byte each and left out where none is set."""
 _ARROW = to_arrow_schema(PACKED)
 
 
@@ -94,6 +98,7 @@ class _Packer:
     def __init__(self, facts: Facts, reach: Reach) -> None:
         self.facts = facts
         self.reach = reach
+        self.units = UnitFinder(facts.lanes)
         self._rows: list[tuple[object, ...]] = []
 
     def add(
@@ -104,7 +109,7 @@ class _Packer:
         home: bool = True,
         owner: int = 0,
         codes: Numbers | None = None,
-        steps: Numbers | None = None,
+        steps: npt.NDArray[np.generic] | None = None,
         more: npt.NDArray[np.generic] | None = None,
         names: Numbers | None = None,
     ) -> None:
@@ -124,18 +129,46 @@ class _Packer:
         """List each tile with the rows that go there, its own ones first, then shared ones."""
         size = self.facts.tile_units
         own = units // size
-        shared = (units % size == 0) & (units > 0)
-        for tile in np.unique(own).tolist():
-            yield tile, True, np.flatnonzero(own == tile)
-        for tile in np.unique(own[shared]).tolist():
-            yield tile - 1, False, np.flatnonzero(shared & (own == tile))
+        for tile, rows in _grouped(own):
+            yield tile, True, rows
+        shared = np.flatnonzero((own * size == units) & (units > 0))
+        for tile, rows in _grouped(own[shared]):
+            yield tile - 1, False, shared[rows]
         further, first, last = self.reach.of(event_codes)
         if further.any():
             for tile in range(int(first[further].min()), int(last[further].max()) + 1):
-                at_home = (own == tile) | (shared & (own == tile + 1))
+                at_home = (own == tile) | (units == (tile + 1) * size)
                 rows = np.flatnonzero(further & (first <= tile) & (tile <= last) & ~at_home)
                 if len(rows):
                     yield tile, False, rows
+
+
+def _grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """List each key with the places where it is, in sequence."""
+    order = np.argsort(keys, kind="stable")
+    cuts = np.flatnonzero(np.diff(keys[order])) + 1
+    for places in np.split(order, cuts):
+        if len(places):
+            yield int(keys[places[0]]), places
+
+
+def narrowed(numbers: Numbers) -> npt.NDArray[np.generic]:
+    """Return numbers in half the bytes, if they are near each other: the first one, and offsets."""
+    if len(numbers) <= NARROWED_MIN:
+        return numbers
+    offsets = numbers - numbers[0]
+    narrow = offsets.astype(np.int32)
+    if not np.array_equal(narrow, offsets):
+        return numbers
+    return np.concatenate([numbers[:1].view(np.int32), narrow])
+
+
+def widened(data: bytes, count: int) -> Numbers:
+    """Return what `narrowed` was given: so many numbers."""
+    if len(data) == 8 * count:
+        return np.frombuffer(data, dtype=np.int64)
+    first = np.frombuffer(data, dtype=np.int64, count=1)
+    return first + np.frombuffer(data, dtype=np.int32, offset=8)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[Columns]:
@@ -222,7 +255,7 @@ def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
     names = rows.get("name")
     units = np.zeros(len(steps), dtype=np.int64)
     if facts.runs[run].unit_count > 1:
-        units = facts.lanes.units_of(event_codes)
+        units = packer.units.of(event_codes)
     kept, furthest = _in_place(units)
     low, high = int(units[kept].min()), int(units[kept].max())
     says = np.array([steps[0], steps[-1], low, high, len(steps)], dtype=np.int64)
@@ -244,8 +277,8 @@ def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
             home=home,
             owner=owner,
             codes=event_codes[chosen],
-            steps=steps[chosen],
-            more=tagged[chosen],
+            steps=narrowed(steps[chosen]),
+            more=tagged[chosen] if tagged.any() else None,
             names=None if names is None else names[chosen],
         )
 
@@ -285,7 +318,7 @@ def pack_publications(
         many = np.array([run.unit_count > 1 for run in facts.runs], dtype=np.bool_)
         units = np.zeros(len(runs), dtype=np.int64)
         cut_up = many[runs] if len(runs) else np.zeros(0, dtype=np.bool_)
-        units[cut_up] = facts.lanes.units_of(event_codes[cut_up])
+        units[cut_up] = packer.units.of(event_codes[cut_up])
         order = np.argsort(runs, kind="stable")
         cuts = np.flatnonzero(np.diff(runs[order])) + 1
         for chosen in np.split(order, cuts):

@@ -1,0 +1,85 @@
+"""The parts of the audit that work on arrays, against slow and obvious models."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ensue.spark.auditing.facts import SEQ_MAX, Lanes, UnitFinder, codes
+from ensue.spark.auditing.scan import narrowed, widened
+
+UNITS_OF_LANES = st.lists(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6), min_size=1, max_size=5
+)
+"""By lane: how many numbers each of its units has."""
+
+
+def lanes_of(units: list[list[int]]) -> Lanes:
+    """Return lanes whose n-th unit has so many numbers."""
+    ends = [
+        (lane, int(end), unit)
+        for lane, sizes in enumerate(units)
+        for unit, end in enumerate(np.cumsum(sizes))
+    ]
+    numbers = np.arange(len(units), dtype=np.int64)
+    return Lanes(
+        hashes=numbers,
+        runs=numbers * 0,
+        topics=numbers,
+        publishers=["p"] * len(units),
+        topic_names=["t"] * len(units),
+        ends=codes(
+            np.array([lane for lane, _, _ in ends], dtype=np.int64),
+            np.array([end for _, end, _ in ends], dtype=np.int64),
+        ),
+        end_units=np.array([unit for _, _, unit in ends], dtype=np.int64),
+    )
+
+
+@given(units=UNITS_OF_LANES, blocks_max=st.sampled_from([1, 5, 50, 1_000]), data=st.data())
+def test_the_unit_of_an_event_is_the_first_that_ends_at_it_or_later(
+    units: list[list[int]], blocks_max: int, data: st.DataObject
+) -> None:
+    finder = UnitFinder(lanes_of(units), blocks_max)
+    events = data.draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, len(units) - 1), st.one_of(st.integers(0, 250), st.just(SEQ_MAX))
+            ),
+            min_size=1,
+        )
+    )
+    wanted = codes(
+        np.array([lane for lane, _ in events], dtype=np.int64),
+        np.array([number for _, number in events], dtype=np.int64),
+    )
+
+    expected = []
+    for lane, number in events:
+        reached = [unit for unit, end in enumerate(np.cumsum(units[lane])) if number <= end]
+        expected.append(reached[0] if reached else len(units[lane]) - 1)
+    assert finder.of(wanted).tolist() == expected
+
+
+def test_runs_that_are_not_cut_up_have_one_unit() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    lanes = Lanes(nothing, nothing, nothing, [], [], nothing, nothing)
+
+    assert UnitFinder(lanes).of(np.array([5, 7])).tolist() == [0, 0]
+
+
+@given(
+    first=st.integers(-(2**40), 2**40),
+    offsets=st.lists(st.integers(-(2**33), 2**33) | st.integers(0, 100)),
+)
+def test_narrowed_numbers_come_back(first: int, offsets: list[int]) -> None:
+    numbers = np.array([first, *(first + offset for offset in offsets)], dtype=np.int64)
+
+    assert widened(narrowed(numbers).tobytes(), len(numbers)).tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("count", [3, 1_000])
+def test_near_numbers_take_half_the_bytes(count: int) -> None:
+    numbers = np.arange(count, dtype=np.int64) + 2**40
+
+    assert len(narrowed(numbers).tobytes()) == 8 + 4 * count
