@@ -26,6 +26,8 @@ STEP_NS = 10_000
 LATE_NS = 50_000_000
 GAP = 64
 """Deliveries between two violations of one subscriber, at least."""
+NOBODYS = 1_000_000_000
+"""No publisher gets as far as this number."""
 KINDS = ("total", "fifo", "lost", "duplicate", "phantom", "moved")
 joined: Any = pc.binary_join_element_wise
 
@@ -104,18 +106,28 @@ def generate(
         order = np.flatnonzero(np.isin(events.topic, topics)).astype(np.int64)
         share = planted // shape.subscribers + (subscriber < planted % shape.subscribers)
         node = f"subscriber-{subscriber}"
-        delivered, phantoms, told = _plant(events, order, node, share, random)
+        nobodys = NOBODYS * (subscriber + 1)
+        delivered, phantoms, told = _plant(events, order, node, share, nobodys, random)
         found += told
         _write_subscriber(folder, events, node, topics, delivered, phantoms)
     return found, events.ids
 
 
 def _plant(
-    events: _Events, order: Integers, node: str, count: int, random: np.random.Generator
-) -> tuple[Integers, npt.NDArray[np.bool_], list[Planted]]:
-    """Change the deliveries of a subscriber; return them, and which of them are phantoms."""
+    events: _Events,
+    order: Integers,
+    node: str,
+    count: int,
+    nobodys: int,
+    random: np.random.Generator,
+) -> tuple[Integers, dict[int, int], list[Planted]]:
+    """Change the deliveries of a subscriber; return them, and where phantoms are, with what numbers.
+
+    Phantoms have numbers from `nobodys` on. No two are the same: one phantom at two subscribers
+    would be in another order at each than all events between, and drown what else is planted there.
+    """
     pieces: list[Integers] = []
-    phantom_places: list[int] = []
+    phantoms: dict[int, int] = {}
     told: list[Planted] = []
     end = size = 0
     room = len(order) // max(1, count)
@@ -131,16 +143,14 @@ def _plant(
             kind, taken = "lost", (1, np.empty(0, dtype=np.int64))
         length, put = taken
         if kind == "phantom":
-            phantom_places.append(size + len(put) - 1)
+            phantoms[size + len(put) - 1] = nobodys + index
         pieces.append(put)
         size += len(put)
         end = place + length
-        told.append(Planted(kind, node, _concerned(events, order, place, kind)))
+        concerned = _concerned(events, order, place, kind, nobodys + index)
+        told.append(Planted(kind, node, concerned))
     pieces.append(order[end:])
-    delivered = np.concatenate(pieces)
-    phantoms = np.zeros(len(delivered), dtype=np.bool_)
-    phantoms[phantom_places] = True
-    return delivered, phantoms, told
+    return np.concatenate(pieces), phantoms, told
 
 
 def _violation(
@@ -166,12 +176,13 @@ def _violation(
     return len(swapped), swapped
 
 
-def _concerned(events: _Events, order: Integers, place: int, kind: str) -> tuple[str, ...]:
+def _concerned(
+    events: _Events, order: Integers, place: int, kind: str, phantom: int
+) -> tuple[str, ...]:
     """Return the ids of the events that a violation moved, left out, repeated or made up."""
     first = int(order[place])
     if kind == "phantom":
-        # Numbers begin with 1: nobody published this one.
-        return (f"publisher-{events.publisher[first]}/topic-{events.topic[first]}/0",)
+        return (f"publisher-{events.publisher[first]}/topic-{events.topic[first]}/{phantom}",)
     concerned = [first]
     if kind in ("total", "fifo"):
         length, _ = _violation(events, order, place, kind) or (1, order)
@@ -198,7 +209,7 @@ def _write_subscriber(
     node: str,
     topics: Integers,
     delivered: Integers,
-    phantoms: npt.NDArray[np.bool_],
+    phantoms: dict[int, int],
 ) -> None:
     first = len(topics)
     joins = {
@@ -209,10 +220,9 @@ def _write_subscriber(
     }
     times = np.maximum.accumulate(events.time[delivered]) + LATE_NS
     labels = _labels(events, delivered)
-    if phantoms.any():
-        places = np.flatnonzero(phantoms)
+    if phantoms:
         numbers = events.number[delivered].copy()
-        numbers[places] = 0
+        numbers[list(phantoms)] = list(phantoms.values())
         labels = _labels(events, delivered, numbers)
     deliveries = {
         "step": np.arange(first + 1, first + 1 + len(delivered)),
