@@ -44,26 +44,54 @@ LOG = log_of(120)
         (cut_at(LOG, 20), cut_at(LOG, 20)),
     ],
 )
-@pytest.mark.parametrize("lookups_max", [0, 32])
+@pytest.mark.parametrize(("lookups_max", "rows_max"), [(0, 500_000), (32, 500_000), (32, 7)])
 def test_a_batch_comes_in_the_order_in_which_the_sequencer_stamped_it(
     spark: SparkSession,
     topics: Any,
     cut: dict[str, int],
     lookups_max: int,
+    rows_max: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rules, "LOOKUPS_MAX", lookups_max)
+    monkeypatch.setattr(rules, "ROWS_MIN", rows_max)
+    monkeypatch.setattr(rules, "ROWS_MAX", rows_max)
     frame = frame_of(spark, arriving(LOG, seed=1, reach=200))
     assert plain(frame.transform(order, topics).collect()) == expected(LOG, cut)
 
 
-def test_a_batch_is_sorted_by_one_range_exchange_and_by_no_python(
+def test_a_batch_is_sorted_in_ranges_of_equal_size_whose_bounds_its_offsets_tell(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "ROWS_MIN", 1)
+    monkeypatch.setattr(rules, "ROWS_MAX", 10)
+    log = log_of(100)[40:]  # Its beginning was trimmed.
+    ordered = frame_of(spark, arriving(log, seed=3, reach=60)).transform(order, voids=True)
+    ranges = ordered.groupBy(f.spark_partition_id().alias("part")).agg(
+        f.count("*").alias("rows"), f.min("position").alias("first")
+    )
+
+    found = [(row["part"], row["rows"], row["first"]) for row in ranges.sort("part").collect()]
+    assert found == [(part, 10, 41 + 10 * part) for part in range(6)]
+
+
+def test_positions_that_offsets_do_not_tell_are_sorted_all_the_same(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "ROWS_MIN", 1)
+    monkeypatch.setattr(rules, "ROWS_MAX", 5)
+    log = [one for one in log_of(90) if one["topic"] == "c"]
+    ordered = frame_of(spark, arriving(log, seed=4, reach=60)).transform(order, TOPICS, voids=True)
+
+    assert [row["event"] for row in ordered.collect()] == [one["event"] for one in log]
+
+
+def test_a_batch_is_sorted_by_one_exchange_and_by_no_python(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frame_of(spark, log_of(3)).transform(order, TOPICS).explain()
     plan = capsys.readouterr().out
     assert plan.count("Exchange") == 1
-    assert plan.count("Exchange rangepartitioning(position") == 1
     for costly in ("Join", "Python", "InArrow", "Window"):
         assert costly not in plan
 

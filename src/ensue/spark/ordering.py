@@ -3,9 +3,9 @@
 Order is a column: sort by `position` wherever sequence matters. A batch comes sorted and a stream
 leaves in order within each micro-batch, but whatever is done to the frame next may shuffle its rows.
 
-The function takes and returns a data frame, does no work of its own on a stream and at most one
-look at the column `topic` on a batch, and needs neither a join nor a user-defined function for the
-position. The rules of order are in `rules`, the queue of a stream in `holdback` and `streams`.
+The function takes and returns a data frame, does no work of its own on a stream and takes one
+look at the columns `topic` and `offset` of a batch, and needs neither a join nor a user-defined
+function for the position. The rules of order are in `rules`, the queue of a stream in `holdback` and `streams`.
 """
 
 import re
@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 
 from ensue.errors import BadInput
 from ensue.spark.holdback import VOID, Limits
-from ensue.spark.rules import Cut, OrderingRule, rule_named
+from ensue.spark.rules import Cut, Held, OrderingRule, rule_named
 from ensue.spark.streams import hold_back
 
 __all__ = ["order"]
@@ -70,7 +70,11 @@ def order(
     limits = Limits(held_max=held_max, time_to_live_us=_micros(time_to_live), voids=voids)
     if held_max < 1:
         raise BadInput(f"held_max is {held_max}: at least one event must be allowed to wait")
-    cut = _cut(frame, topics)
+    held: Held | None = None
+    if topics is None:
+        held = _held(frame)
+        topics = sorted(held)
+    cut = _cut(topics)
     added = rule.columns(cut)
     taken = sorted({"verdict", *added} & set(frame.columns))
     if taken:
@@ -85,7 +89,7 @@ def order(
             verdict = f.when(f.col("value").isNull(), VOID).otherwise("")
         else:
             chosen = chosen.where(f.col("value").isNotNull())
-    return chosen.withColumn("verdict", verdict).orderBy(*rule.sorts_by)
+    return rule.sort(chosen.withColumn("verdict", verdict), cut, held or _held(_chosen(frame, cut)))
 
 
 def _check_columns(frame: DataFrame, rule: OrderingRule) -> None:
@@ -112,15 +116,19 @@ def _micros(time_to_live: timedelta | str | None) -> int | None:
     return time_to_live // timedelta(microseconds=1)
 
 
-def _cut(frame: DataFrame, topics: Iterable[str] | Mapping[str, int] | None) -> Cut:
-    if topics is None:
-        if frame.isStreaming:
-            raise BadInput(
-                "a stream does not know its topics before they come: name them, topics=[...], the "
-                "same ones for as long as its checkpoint lives"
-            )
-        some = frame.select("topic").distinct().limit(TOPICS_MAX + 1).collect()
-        topics = sorted(row["topic"] for row in some)
+def _held(frame: DataFrame) -> Held:
+    """Look which topics a batch holds, and which offsets of each."""
+    if frame.isStreaming:
+        raise BadInput(
+            "a stream does not know its topics before they come: name them, topics=[...], the "
+            "same ones for as long as its checkpoint lives"
+        )
+    ends = (f.min("offset").alias("first"), f.max("offset").alias("last"))
+    found = frame.groupBy("topic").agg(*ends).limit(TOPICS_MAX + 1).collect()
+    return {row["topic"]: (row["first"], row["last"]) for row in found}
+
+
+def _cut(topics: Iterable[str] | Mapping[str, int]) -> Cut:
     if isinstance(topics, str):
         raise BadInput(f"topics is the text {topics!r}: give a list of topics, [{topics!r}]")
     cut = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 0)

@@ -14,22 +14,27 @@ topics between them, were subscribed together by somebody while their events wer
 topics two events share a position. A stream raises when it meets them; for a batch `gaps` tells.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 from typing import Protocol
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from ensue.errors import UnsupportedOrder
 from ensue.spark.holdback import Limits, MakeHoldBack, TotalHoldBack
 
-__all__ = ["RULES", "Cut", "OrderingRule", "TotalRule", "rule_named"]
+__all__ = ["RULES", "Cut", "Held", "OrderingRule", "TotalRule", "rule_named"]
 
 Cut = Mapping[str, int]
 """The topics to order, and the offset at which each one starts."""
+Held = Mapping[str, tuple[int, int]]
+"""By topic: the first and the last offset that a batch holds."""
+
+ROWS_MIN, ROWS_MAX = 100_000, 500_000
+"""Events of one task that sorts: not fewer for the sake of more tasks, and not more."""
 
 LOOKUPS_MAX = 32
 """With more topics than this a stamp is walked through once instead of asked for each topic."""
@@ -43,9 +48,8 @@ class OrderingRule(Protocol):
         """The columns it needs beside topic and offset, with their types."""
         ...
 
-    @property
-    def sorts_by(self) -> Sequence[str]:
-        """The columns, of those that it adds or of the log, that an ordered batch is sorted by."""
+    def sort(self, frame: DataFrame, cut: Cut, held: Held) -> DataFrame:
+        """Sort a batch that has the added columns; `held` says which offsets it holds."""
         ...
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
@@ -66,10 +70,20 @@ class TotalRule:
         """See `OrderingRule`."""
         return {"event": "string", "stamp": "map<string,bigint>", "published_at": "timestamp"}
 
-    @property
-    def sorts_by(self) -> Sequence[str]:
-        """See `OrderingRule`."""
-        return ("position",)
+    def sort(self, frame: DataFrame, cut: Cut, held: Held) -> DataFrame:
+        """See `OrderingRule`.
+
+        The positions of a log are known from its offsets, so that they can be cut into ranges
+        without the look at all columns of all rows that Spark's own range sort takes beforehand.
+        """
+        low = sum(first - cut[topic] for topic, (first, _) in held.items())
+        count = max(1, sum(last - first + 1 for first, last in held.values()))
+        few = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", None) or 1)
+        parts = min(-(-count // ROWS_MIN), max(few, -(-count // ROWS_MAX)))
+        # Positions beyond what offsets say, as of a log that lacks topics, are in order all the same.
+        part = f.floor((f.col("position") - 1 - low) * parts / count).cast("int")
+        part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part))
+        return frame.repartitionById(parts, part).sortWithinPartitions("position")
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
         """See `OrderingRule`."""
