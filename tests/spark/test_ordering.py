@@ -44,16 +44,14 @@ LOG = log_of(120)
         (cut_at(LOG, 20), cut_at(LOG, 20)),
     ],
 )
-@pytest.mark.parametrize(("lookups_max", "rows_max"), [(0, 500_000), (32, 500_000), (32, 7)])
+@pytest.mark.parametrize("rows_max", [500_000, 7])
 def test_a_batch_comes_in_the_order_in_which_the_sequencer_stamped_it(
     spark: SparkSession,
     topics: Any,
     cut: dict[str, int],
-    lookups_max: int,
     rows_max: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rules, "LOOKUPS_MAX", lookups_max)
     monkeypatch.setattr(rules, "ROWS_MIN", rows_max)
     monkeypatch.setattr(rules, "ROWS_MAX", rows_max)
     frame = frame_of(spark, arriving(LOG, seed=1, reach=200))

@@ -16,8 +16,7 @@ topics two events share a position. A stream raises when it meets them; for a ba
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
@@ -35,9 +34,6 @@ Held = Mapping[str, tuple[int, int]]
 
 ROWS_MIN, ROWS_MAX = 100_000, 500_000
 """Events of one task that sorts: not fewer for the sake of more tasks, and not more."""
-
-LOOKUPS_MAX = 32
-"""With more topics than this a stamp is walked through once instead of asked for each topic."""
 
 
 class OrderingRule(Protocol):
@@ -87,7 +83,7 @@ class TotalRule:
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
         """See `OrderingRule`."""
-        total = _sum_by_topic(cut) if len(cut) <= LOOKUPS_MAX else _sum_by_entry(cut)
+        own = f.coalesce(f.col("stamp")[f.col("topic")], f.lit(0))
         unordered = f.raise_error(
             f.concat(
                 f.lit("[MISSING_STAMP] event "),
@@ -98,8 +94,7 @@ class TotalRule:
                 ),
             )
         )
-        # The own entry is at least one, so a smaller sum means that there is none.
-        return {"position": f.when(total >= 1, total).otherwise(unordered).cast("bigint")}
+        return {"position": f.when(own >= 1, _sum(cut)).otherwise(unordered).cast("bigint")}
 
     def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
         """See `OrderingRule`. Positions start at one whatever the cut is."""
@@ -107,19 +102,8 @@ class TotalRule:
         return partial(TotalHoldBack, limits)
 
 
-def _sum_by_topic(cut: Cut) -> Column:
-    return reduce(
-        add,
-        (
-            f.greatest(f.coalesce(f.col("stamp")[topic], f.lit(0)) - base, f.lit(0).cast("bigint"))
-            if base
-            else f.coalesce(f.col("stamp")[topic], f.lit(0))
-            for topic, base in cut.items()
-        ),
-    )
-
-
-def _sum_by_entry(cut: Cut) -> Column:
+def _sum(cut: Cut) -> Column:
+    """Walk through a stamp once: asking it for each topic takes twice as long for eight topics."""
     bases = {topic: base for topic, base in cut.items() if base}
     known = f.create_map(*(f.lit(part) for pair in bases.items() for part in pair))
 

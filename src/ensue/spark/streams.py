@@ -5,7 +5,8 @@ slow and not exact for maps, nulls and binaries. So whole Arrow record batches a
 binary each (in parallel, where the rows are read), the operator unpacks, orders and packs them as
 Arrow, and a last step unpacks them to rows. Every value comes out exactly as it went in.
 
-All events of one order pass one task: that is what a total order means. The rest is parallel.
+All events of one order pass one task: that is what a total order means. The rest is parallel: what
+leaves in a micro-batch is spread over partitions, the first rows in the first one and so on.
 
 State is one value, rewritten with each micro-batch: what is held back, compressed, and the
 frontier. It is kept by Spark with the offsets of the source, so a query that is killed and started
@@ -20,6 +21,7 @@ an ordered stream first starts; `ensue.spark.session` does on one machine.
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -44,18 +46,26 @@ def hold_back(frame: DataFrame, schema: StructType, make: MakeHoldBack) -> DataF
             "an ordered stream keeps its state in RocksDB: set "
             f"{_PROVIDER} to {_ROCKSDB} before the query starts (ensue.spark.session does)"
         )
+    parts = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", None) or 1)
     packed = frame.mapInArrow(_pack, "queue int, chunk binary")
     ordered = packed.groupBy("queue").transformWithStateInPandas(
-        HoldBackProcessor(make), "chunk binary", outputMode="Append", timeMode="None"
+        HoldBackProcessor(make, parts),
+        "part int, chunk binary",
+        outputMode="Append",
+        timeMode="None",
     )
-    return ordered.mapInArrow(_unpack, schema)
+    # One task orders, and all of them unpack and go on from there: making rows of a chunk takes many
+    # times as long as putting it in order.
+    return ordered.repartitionById(parts, "part").mapInArrow(_unpack, schema)
 
 
 class HoldBackProcessor(StatefulProcessor):
     """Feeds packed record batches to a hold-back queue and keeps its state from batch to batch."""
 
-    def __init__(self, make: MakeHoldBack) -> None:
+    def __init__(self, make: MakeHoldBack, parts: int = 1) -> None:
         self._make = make
+        self._parts = parts
+        """Partitions over which what leaves is spread, the first rows to the first one."""
         self._state: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -72,8 +82,10 @@ class HoldBackProcessor(StatefulProcessor):
         del key, timerValues
         kept = self._state.get()
         queue = self._make(None if kept is None else bytes(kept[0]))
-        for batch in _through(queue, rows):
-            yield pd.DataFrame({"chunk": [to_bytes([batch])]})
+        chunks = [to_bytes([batch]) for batch in _through(queue, rows)]
+        for number, chunk in enumerate(chunks):
+            part = number * self._parts // len(chunks)
+            yield pd.DataFrame({"part": np.array([part], dtype=np.int32), "chunk": [chunk]})
         self._state.update((queue.dump(),))
 
     def close(self) -> None:
@@ -98,5 +110,5 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for chunk in batch.column(0):
+        for chunk in batch.column("chunk"):
             yield from from_bytes(chunk.as_py())
