@@ -157,8 +157,9 @@ def stream(
     query = writer.option("checkpointLocation", f"{out}-checkpoint").start(str(out))
     query.awaitTermination()
     later = query.recentProgress[1:]
-    rows = sum(one["numInputRows"] for one in later)
-    return rows * 1000 / max(1, sum(one["durationMs"]["triggerExecution"] for one in later))
+    rows = sum(int(one["numInputRows"]) for one in later)
+    milliseconds = sum(int(one["durationMs"]["triggerExecution"]) for one in later)
+    return rows * 1000 / max(1, milliseconds)
 
 
 def in_order(spark: SparkSession, table: Path, events: int) -> bool:

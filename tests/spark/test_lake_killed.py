@@ -1,51 +1,32 @@
 """A pipeline killed at random moments, and started again: every row once, in every table."""
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.drivers import driver
 from tests.spark.lake_sources import add_trace, agreeing, disagreeing, grow_log, stamped
 from tests.store.helpers import everything
 
 from ensue.spark import metrics, read_table, read_trace
 from ensue.spark.lake_runs import deliveries
 
-ROOT = Path(__file__).parents[2]
 KILLS = 5
 
 
-@contextmanager
-def pipeline(place: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start the command; kill it and its Java at once when left."""
-    command = [sys.executable, "-c", "from ensue.cli import main; main()", "pipeline"]
-    with (place / "told").open("w") as told:
-        process = subprocess.Popen(
-            [*command, str(place / "run"), "--lake", str(place / "lake"), *words],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_MASTER": "local[2]"},
-            stdout=subprocess.PIPE,
-            stderr=told,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+def pipeline(place: Path, *words: str) -> AbstractContextManager["subprocess.Popen[str]"]:
+    """Start the command, to be killed when left."""
+    command = ["-c", "from ensue.cli import main; main()", "pipeline"]
+    return driver(
+        [*command, str(place / "run"), "--lake", str(place / "lake"), *words], place / "told"
+    )
 
 
 def batches(place: Path, kind: str = "offsets") -> set[tuple[str, str]]:

@@ -4,25 +4,22 @@ One driver runs two queries over a growing log, to a Parquet table and to anothe
 random moments, and started again from its checkpoints each time.
 """
 
-import os
 import random
-import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.copying import END, NAMES
+from tests.spark.drivers import driver
 from tests.store.helpers import everything, rows
 
 from ensue.store import LogWriter
 
-ROOT = Path(__file__).parents[2]
 KILLS = 20
 TOPICS = ("a", "b", "c")
 
@@ -56,27 +53,9 @@ def growing(place: Path) -> Iterator[None]:
         thread.join()
 
 
-@contextmanager
-def driver(place: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Start the driver; kill it and its Java at once when left."""
-    with (place / "driver.log").open("w") as told:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.copying", str(place)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            stdout=subprocess.PIPE,
-            stderr=told,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+def copier(place: Path) -> AbstractContextManager["subprocess.Popen[str]"]:
+    """Start the driver, to be killed when left."""
+    return driver(["-m", "tests.spark.copying", str(place)], place / "driver.log")
 
 
 class Overloaded(Exception):
@@ -97,7 +76,7 @@ def line(process: "subprocess.Popen[str]", place: Path) -> str:
 
 def live(place: Path, query: str, batches: int, then_s: float) -> bool:
     """Kill a driver a moment after some batches of a query; return whether it lived so long."""
-    with driver(place) as process:
+    with copier(place) as process:
         try:
             assert line(process, place) == "started"
             while batches:
@@ -113,7 +92,7 @@ def live(place: Path, query: str, batches: int, then_s: float) -> bool:
 
 def finish(place: Path) -> bool:
     """Run a driver until both queries have everything."""
-    with driver(place) as process:
+    with copier(place) as process:
         try:
             while line(process, place) != "done":
                 pass

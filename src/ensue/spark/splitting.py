@@ -6,8 +6,9 @@ go there whole and never hop. One that does not fit is split. What hops then are
 topics below a partner, so a split wants the busy side of a link above the other, and few links.
 
 What is minimised: events a second, times the hops of each; and an event published elsewhere than
-at its node's site counts as `SITE_HOPS` more. The bound: no node has more than `balance` times its
-even share of all events, except a node that hosts one topic alone.
+at its node's site counts as `SITE_HOPS` more. The bound that is kept where the search finds a way:
+no node has more than `balance` times its even share of all events, except a node that hosts one
+topic alone. A handful of heavy topics may not divide so evenly.
 
 How. Components that are too large are cut up in three ways (along the strongest links, by
 popularity, by site), filling nodes from the top of the chain; each way is refined by moving single

@@ -1,0 +1,37 @@
+"""Processes with a Spark of their own, to be killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def driver(arguments: Sequence[str], told: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start Python with these arguments; kill it and its Java at once when left.
+
+    What it writes to standard error is in `told`.
+    """
+    with told.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_MASTER": "local[2]"},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
