@@ -1,8 +1,9 @@
 """Rows per second that Spark reads from an event log, and what the log alone can do.
 
 Makes a log of 4 topics with 100-byte values and stamps of 4 entries, then reads all of it on two
-cores: with Spark, every column and two of them, into a sink that drops everything; as a stream; and
-with the reader alone, without Spark, on one core. Wall-clock time, and the CPU time of all processes
+cores: with Spark, every column and two of them, into a sink that drops everything; as a stream; by
+Spark's own Parquet reader, from a copy, which is what Spark can do with such rows; and with the
+reader alone, without Spark, on one core. Wall-clock time, and the CPU time of all processes
 (Python, Java and its Python workers), which a busy machine disturbs less. The first read, which
 starts Python workers, is not counted.
 
@@ -22,6 +23,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.watching import descendants
 
 from ensue.spark import session
 from ensue.store import LogWriter, open_log
@@ -84,24 +89,8 @@ def read_alone(place: Path) -> None:
 
 
 def cpu_s() -> float:
-    """Return the CPU seconds of this process and of all below it, as far as the system tells."""
-    ticks: dict[int, int] = {}
-    below: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name, in brackets, may contain anything.
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        number = int(stat.parent.name)
-        below.setdefault(int(fields[1]), []).append(number)
-        ticks[number] = sum(int(each) for each in fields[11:15])
-    total, waiting = 0, [os.getpid()]
-    while waiting:
-        number = waiting.pop()
-        total += ticks.get(number, 0)
-        waiting.extend(below.get(number, ()))
-    return total / os.sysconf("SC_CLK_TCK")
+    """Return the CPU seconds of this process and of all below it."""
+    return sum(usage.cpu_s for usage in descendants())
 
 
 def main() -> None:
@@ -133,8 +122,11 @@ def main() -> None:
                 spark.read.format("ensue").schema("topic string, offset bigint").load(str(place))
             ),
             "Spark, as a stream": lambda: follow(spark, place),
+            "Spark, a copy in Parquet": lambda: drain(spark.read.parquet(copy)),
             "the reader alone": lambda: read_alone(place),
         }
+        copy = f"{folder}/copy"
+        source.load(str(place)).write.parquet(copy)
         kinds["Spark, all columns"]()
         print(f"{'read by':26}{'rows/s':>14}{'seconds':>10}{'CPU s':>10}")
         for name, read in kinds.items():
