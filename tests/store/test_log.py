@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -290,6 +291,19 @@ def test_topics_that_are_awkward_as_file_names_are_kept_apart(tmp_path: Path) ->
     )
     inside = [path for path in tmp_path.rglob("*.arrow") if path.parent.parent.name == "topics"]
     assert len(inside) == len(topics)
+
+
+def test_batches_of_any_size_are_read_whole(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        log.append(rows("a", range(1, 11)))
+    (segment,) = tmp_path.rglob("*.arrow")
+    table = pa.ipc.open_file(str(segment)).read_all()
+    with pa.ipc.new_file(str(segment), table.schema) as file:
+        file.write_table(table, max_chunksize=3)
+
+    assert numbers(tmp_path) == {"a": list(range(1, 11))}
+    read = DirectoryReader(tmp_path).read("a", 2, 9)
+    assert [each["publisher_seq"] for b in read for each in b.to_pylist()] == list(range(3, 10))
 
 
 @settings(max_examples=40, deadline=None)

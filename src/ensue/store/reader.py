@@ -177,6 +177,8 @@ def _batches(count: int, segment: Segment, start: int, end: int) -> range:
     """Return which record batches of a segment a range of offsets touches."""
     if segment.next - segment.first != segment.rows:
         return range(count)  # With gaps the place of an offset is not known.
+    if count != -(-segment.rows // segment.batch_rows):
+        return range(count)  # Nor with batches of other sizes.
     first = max(0, start - segment.first) // segment.batch_rows
     last = (min(end, segment.next) - segment.first - 1) // segment.batch_rows
     return range(first, last + 1)

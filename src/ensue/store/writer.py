@@ -196,7 +196,10 @@ class LogWriter:
         with path.open("xb") as file:
             options = ipc.IpcWriteOptions(compression="lz4")
             with ipc.new_file(file, log_schema(), options=options) as writer:
-                writer.write_table(rows.combine_chunks(), max_chunksize=BATCH_ROWS)
+                # A batch at a time: joined as a whole, columns of over 2 GB would stay in chunks,
+                # each of which ends a batch early.
+                for start in range(0, rows.num_rows, BATCH_ROWS):
+                    writer.write_table(rows.slice(start, BATCH_ROWS).combine_chunks())
             file.flush()
             os.fsync(file.fileno())
         sync_folder(path.parent)
