@@ -72,7 +72,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Size on the wire, for `sent` and `published`."""
 
 
-_REQUIRED = ("run", "node", "step", "at_ns", "action", "verdict", "order")
+REQUIRED = ("run", "node", "step", "at_ns", "action", "verdict", "order")
 """Columns that are never null."""
 
 
@@ -103,7 +103,7 @@ def schema() -> "pa.Schema":
         "bytes": pa.int32(),
     }
     assert tuple(types) == Row.__struct_fields__
-    fields = [pa.field(name, kind, nullable=name not in _REQUIRED) for name, kind in types.items()]
+    fields = [pa.field(name, kind, nullable=name not in REQUIRED) for name, kind in types.items()]
     return pa.schema(fields)
 
 

@@ -4,6 +4,7 @@ The columns and types are those of `ensue.trace`. A directory that holds anythin
 name, as there.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,10 +27,10 @@ def trace_schema() -> t.StructType:
 
 def read_trace(spark: SparkSession, source: str | Path) -> DataFrame:
     """Read a trace from a directory, a recorded run, one Parquet file, or a URL that Spark reads."""
-    place = str(source)
+    places = [str(source)]
     if is_local(source):
-        place = str(_local(Path(source)).absolute())
-    return spark.read.schema(trace_schema()).parquet(place)
+        places = [str(path.absolute()) for path in _local(Path(source))]
+    return spark.read.schema(trace_schema()).parquet(*places)
 
 
 def is_local(source: str | Path) -> bool:
@@ -54,15 +55,32 @@ def check_trace(frame: DataFrame) -> None:
             )
 
 
-def _local(source: Path) -> Path:
-    """Return where a trace on this machine lies, having looked at the schema of each file."""
+def _local(source: Path) -> Sequence[Path]:
+    """Return the files of a trace on this machine, having looked at the schema of each."""
     wanted = trace.schema()
-    for path in trace.files(source):
-        found = pq.read_schema(str(path))
+    paths = trace.files(source)
+    for path in paths:
+        with pq.ParquetFile(str(path)) as file:
+            found, nulls = file.schema_arrow, _columns_with_nulls(file.metadata)
+        for name in trace.REQUIRED:
+            if name in nulls:
+                raise BadInput(f"{path} is no part of a trace: column {name!r} has nulls")
         for field in wanted:
             if field.name not in found.names or found.field(field.name).type != field.type:
                 raise BadInput(
                     f"{path} is no part of a trace: column {field.name!r} is missing or not "
                     f"{field.type}"
                 )
-    return trace.folder(source)
+    return paths
+
+
+def _columns_with_nulls(metadata: pq.FileMetaData) -> set[str]:
+    """Return the columns of a file that have nulls, as far as its statistics tell."""
+    found = set()
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            column = metadata.row_group(group).column(index)
+            statistics = column.statistics
+            if statistics is not None and statistics.null_count:
+                found.add(column.path_in_schema)
+    return found
