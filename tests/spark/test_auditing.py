@@ -4,6 +4,8 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from benchmarks.big_traces import Shape, generate
 from pyspark.sql import DataFrame, SparkSession
@@ -302,3 +304,86 @@ def test_violations_come_as_a_data_frame(spark: SparkSession, tmp_path: Path) ->
     assert found.violations.columns[:6] == ["run", "anomaly", "node", "first", "second", "because"]
     assert found.violations.count() == found.violation_count > 0
     assert found.verdict == "invalid"
+
+
+def published(node: str, step: int, at_ns: int, topic: str, seq: int, run: str = "r") -> Row:
+    event = f"{node}/{topic}/{seq}"
+    return Row(run=run, node=node, step=step, at_ns=at_ns, action="published", event=event,
+               topic=topic, publisher=node, publisher_seq=seq)  # fmt: skip
+
+
+def delivered(node: str, step: int, one: Row) -> Row:
+    return Row(run=one.run, node=node, step=step, at_ns=step, action="delivered", event=one.event,
+               topic=one.topic, publisher=one.publisher, publisher_seq=one.publisher_seq,
+               position=step, subscription=node)  # fmt: skip
+
+
+def change(node: str, step: int, action: str, topic: str) -> Row:
+    return Row(run="r", node=node, step=step, at_ns=step, action=action, topic=topic,
+               subscription=node)  # fmt: skip
+
+
+def test_an_effect_that_a_slow_clock_dates_long_before_its_cause_is_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    causes = [published("q", number, 1_000 * number, "a", number) for number in range(1, 41)]
+    effect = published("p", 50, 2_500, "b", 1)
+    rows = [*causes, effect]
+    rows += [change("p", 1, "subscribed", "a"), delivered("p", 30, causes[19])]
+    rows += [change("s", 1, "subscribed", "a"), change("s", 2, "subscribed", "b")]
+    seen = [*causes[:2], effect, *causes[2:]]
+    rows += [delivered("s", 3 + place, one) for place, one in enumerate(seen)]
+    assert check(rows, "none", causal=True)["causal"].verdict == "invalid"
+    trace.write(rows, tmp_path / "trace")
+
+    found = audit(tmp_path / "trace", "none", causal=True, sizes=TILES).report()
+    assert found["causal"].verdict == "invalid"
+
+
+def test_a_phantom_does_not_tell_how_far_an_ended_subscription_got(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = [published("q", number, 1_000 * number, "a", number) for number in range(1, 9)]
+    phantom = published("q", 99, 0, "a", 1_000)
+    rows = [*events, change("s", 1, "subscribed", "a")]
+    rows += [delivered("s", 2, events[0]), delivered("s", 3, phantom)]
+    rows += [change("s", 4, "unsubscribed", "a")]
+    expected = check(rows, violations_max=MANY)
+    assert expected["complete"].anomaly_counts == {"phantom": 1}
+    trace.write(rows, tmp_path / "trace")
+
+    found = audit(tmp_path / "trace", violations_max=MANY, sizes=EXCERPTS).report()
+    assert found["complete"].anomaly_counts == {"phantom": 1}
+
+
+def test_numbers_that_do_not_fit_are_refused_and_not_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    trace.write([published("q", 1, 1, "a", 2**41)], tmp_path / "trace")
+
+    with pytest.raises(BadInput, match=f"publisher_seq {2**41}; an audit on Spark takes numbers"):
+        audit(tmp_path / "trace")
+
+
+def test_the_files_of_a_trace_are_the_same_for_everybody(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one = published("q", 1, 1, "a", 1)
+    trace.write([one], tmp_path / "trace")
+    trace.write([published("p", 1, 1, "a", 1)], tmp_path / "trace" / "more")
+    (tmp_path / "trace" / "notes.txt").write_text("Tuesday's run", encoding="utf-8")
+
+    assert len(list(trace.read(tmp_path / "trace"))) == 2
+    assert read_trace(spark, tmp_path / "trace").count() == 2
+
+
+def test_a_column_that_is_never_null_is_refused_with_nulls(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = trace.write([published("q", 1, 1, "a", 1)], tmp_path / "trace")
+    table = pq.read_table(path)
+    place = table.column_names.index("verdict")
+    pq.write_table(table.set_column(place, "verdict", pa.nulls(1, pa.string())), path)
+
+    with pytest.raises(BadInput, match="column 'verdict' has nulls"):
+        read_trace(spark, tmp_path / "trace")

@@ -1,5 +1,6 @@
 """`ensue.spark.audit`: gather, look, judge. See the package for how it works."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from ensue.spark.traces import check_trace, is_local, read_trace
 __all__ = ["audit"]
 
 ATTEMPTS_MAX = 8
-"""Each either sorts the trace or makes units four times as large, so these are enough for any."""
+"""One sorts the trace, others make units four times as large, the last one takes runs as one unit."""
 OUTLIERS_SHARE = 0.01
 OUTLIERS_MIN = 1_000
 """More outliers than this share of the deliveries, and than this number: units are too small."""
@@ -55,8 +56,9 @@ def audit(
 ) -> Audit:
     """Judge a trace by the order that was promised.
 
-    `trace` is a directory, which is the fastest, or a data frame as `read_trace` gives it. The arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each
-    rule are told of each tile. `sizes` says how a trace is cut up.
+    `trace` is a directory, which is the fastest, or a data frame as `read_trace` gives it. The
+    arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each rule
+    are told of each tile. `sizes` says how a trace is cut up.
     """
     rules = rules_of(order, causal=causal)
     if violations_max < 1:
@@ -128,9 +130,11 @@ class _Auditor:
     def _look_until_clear(self) -> Found:
         """Look at all deliveries, again with larger units or sorted rows where that is needed."""
         coarser: dict[str, int] = {}
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX):
             self._gathered = with_furthest(
-                self._trace, g.gather(self._trace, self._sizes, coarser), self._terms
+                self._trace,
+                g.gather(self._trace, self._sizes, coarser, causal="causal" in self._rules),
+                self._terms,
             )
             facts = self._gathered.facts
             found = self._look(facts, scan.Reach())
@@ -146,7 +150,8 @@ class _Auditor:
                 break
             for run in torn:
                 name = facts.runs[run].name
-                coarser[name] = coarser.get(name, 1) * 4
+                last = attempt == ATTEMPTS_MAX - 2
+                coarser[name] = sys.maxsize if last else coarser.get(name, 1) * 4
         if found.outliers:
             found = self._look(facts, _reach(found.outliers.values()))
         return found

@@ -46,11 +46,15 @@ def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathere
         pa.Table.from_pylist(spans, schema=pa.schema(_SPANS))
     )
     step = f.col("step")
+    same = ["run", "event", "publisher", "topic", "publisher_seq"]
+    published = trace.where(f.col("action") == "published").select(*same)
     table = (
         trace.where(f.col("action") == "delivered")
         .withColumn("owner", subscriber_hash())
         .join(f.broadcast(ended), ["owner", "topic"])
         .where((step > f.col("opened")) & (step < f.col("closed")))
+        # A phantom says nothing about how far its publisher was followed.
+        .join(published, same, "leftsemi")
         .groupBy("owner", "opened", lane_hash().alias("lane"))
         .agg(f.max("publisher_seq").alias("furthest"))
         .toArrow()

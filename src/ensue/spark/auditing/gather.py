@@ -5,6 +5,7 @@ publisher, topic and stretch of time. Deliveries are not touched here, except to
 subscriptions got.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,10 +124,17 @@ class _Overview:
     last_ns: int
 
 
-def gather(trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int]) -> Gathered:
-    """Gather what is known of a trace; `coarser` divides the number of units of a run."""
+def gather(
+    trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int], *, causal: bool = False
+) -> Gathered:
+    """Gather what is known of a trace; `coarser` divides the number of units of a run.
+
+    For causal order a run whose clocks can't be believed is one unit: what a node publishes after a
+    delivery may by its clock be published long before, and share no tile with it.
+    """
     overviews = _overviews(trace)
-    unit_counts = _unit_counts(trace, overviews, sizes, coarser)
+    in_one = {one.run: sys.maxsize for one in overviews if causal and not one.simulated}
+    unit_counts = _unit_counts(trace, overviews, sizes, {**coarser, **in_one})
     changes, owners = _changes(trace)
     lanes, topics = _lanes(trace, overviews, unit_counts)
     runs: list[RunFacts] = []
@@ -166,6 +174,7 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
         | (action.isin("subscribed", "unsubscribed") & label[1])
         | ~action.isin(*ACTIONS)
     )
+    numbered = ~is_published | f.coalesce(f.col("publisher_seq"), f.lit(0)).between(0, SEQ_MAX)
     timed = action.isin(*_TIMED)
     times = {
         "first_at": f.min(f.when(is_published, f.col("at_ns"))),
@@ -182,6 +191,7 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
             f.count_if(timed & true_ns.isNull()).alias("untrue"),
             f.count_if(is_published & ~canonical()).alias("named"),
             f.count_if(bad).alias("bad"),
+            f.max(f.when(~numbered, f.col("publisher_seq"))).alias("beyond"),
             f.count_if(_nameless_void()).alias("nameless_voids"),
             *(value.alias(name) for name, value in times.items()),
         )
@@ -190,6 +200,11 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
     )
     overviews = []
     for row in table.to_pylist():
+        if row["beyond"] is not None:
+            raise BadInput(
+                f"run {row['run']} has an event with publisher_seq {row['beyond']}; an audit on "
+                f"Spark takes numbers from 0 to {SEQ_MAX:,}; `ensue check` takes any"
+            )
         base = "at" if row["untrue"] else "true"
         overviews.append(
             _Overview(

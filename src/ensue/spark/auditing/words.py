@@ -57,8 +57,8 @@ JUDGED = t.StructType(
     ]
 )
 """`what` is `violation`, or `untold` with the number of those not told, `note`, `unknown` for why one
-checker could not judge, or `reason` for why the run could not be judged, `tally` for a count told once for all runs. `place` is 0, 1, 2, … within
-the tile, so that what is told first stays first."""
+checker could not judge, `reason` for why the run could not be judged, or `tally` for a count told
+once for all runs. `place` is 0, 1, 2, … within the tile, so that what is told first stays first."""
 JUDGED_ARROW = to_arrow_schema(JUDGED)
 
 
