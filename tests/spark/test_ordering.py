@@ -84,6 +84,21 @@ def test_positions_that_offsets_do_not_tell_are_sorted_all_the_same(
     assert [row["event"] for row in ordered.collect()] == [one["event"] for one in log]
 
 
+def test_many_topics_may_start_at_offsets_of_their_own(spark: SparkSession) -> None:
+    cut = {f"topic-{number}": 1 for number in range(1_000)} | cut_at(LOG, 20)
+    ordered = frame_of(spark, LOG).transform(order, cut)
+
+    assert [row["position"] for row in ordered.sort("position").collect()] == [
+        one["position"] for one in expected(LOG, cut_at(LOG, 20))
+    ]
+
+
+def test_rows_without_a_topic_or_an_offset_are_refused(spark: SparkSession) -> None:
+    frame = frame_of(spark, LOG).withColumn("topic", f.lit(None).cast("string"))
+    with pytest.raises(BadInput, match="rows without a topic or an offset"):
+        order(frame)
+
+
 def test_a_batch_is_sorted_by_one_exchange_and_by_no_python(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,8 @@ leaves in order within each micro-batch, but whatever is done to the frame next 
 
 The function takes and returns a data frame, does no work of its own on a stream and takes one
 look at the columns `topic` and `offset` of a batch, and needs neither a join nor a user-defined
-function for the position. The rules of order are in `rules`, the queue of a stream in `holdback` and `streams`.
+function for the position. The rules of order are in `rules`, the queue of a stream in `holdback`
+and `streams`.
 """
 
 import re
@@ -125,6 +126,8 @@ def _held(frame: DataFrame) -> Held:
         )
     ends = (f.min("offset").alias("first"), f.max("offset").alias("last"))
     found = frame.groupBy("topic").agg(*ends).limit(TOPICS_MAX + 1).collect()
+    if any(None in tuple(row) for row in found):
+        raise BadInput("the data frame is no event log: it has rows without a topic or an offset")
     return {row["topic"]: (row["first"], row["last"]) for row in found}
 
 
@@ -143,7 +146,8 @@ def _cut(topics: Iterable[str] | Mapping[str, int]) -> Cut:
 def _chosen(frame: DataFrame, cut: Cut) -> DataFrame:
     """Return the events that are part of the order."""
     chosen = frame.where(f.col("topic").isin(list(cut)))
-    for topic, first in cut.items():
-        if first:
-            chosen = chosen.where((f.col("topic") != topic) | (f.col("offset") >= first))
+    later = [f.lit(part) for topic, first in cut.items() if first for part in (topic, first)]
+    if later:
+        starts = f.create_map(*later)[f.col("topic")]
+        chosen = chosen.where(f.col("offset") >= f.coalesce(starts, f.lit(0)))
     return chosen

@@ -77,8 +77,8 @@ class TotalRule:
         few = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", None) or 1)
         parts = min(-(-count // ROWS_MIN), max(few, -(-count // ROWS_MAX)))
         # Positions beyond what offsets say, as of a log that lacks topics, are in order all the same.
-        part = f.floor((f.col("position") - 1 - low) * parts / count).cast("int")
-        part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part))
+        part = f.floor((f.col("position") - 1 - low) * parts / count)
+        part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part)).cast("int")
         return frame.repartitionById(parts, part).sortWithinPartitions("position")
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
