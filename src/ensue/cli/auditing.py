@@ -7,14 +7,19 @@ from typing import Annotated
 import typer
 
 from ensue.cli import output
-from ensue.cli.checking import CausalOption, ClockErrorOption, LossyOption, Order, SettleOption
+from ensue.cli.checking import (
+    ALL_MAX,
+    EXPLAINED_MAX,
+    CausalOption,
+    ClockErrorOption,
+    LossyOption,
+    Order,
+    SettleOption,
+)
 from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
 
 __all__ = ["MasterOption", "audit"]
-
-EXPLAINED_MAX = 20
-"""Violations of each checker that are told in words."""
 
 MasterOption = Annotated[
     str | None,
@@ -77,6 +82,7 @@ def audit(
         lossy=lossy,
         settle_ns=settle_ns,
         clock_error_ns=clock_error_ns,
+        violations_max=ALL_MAX if every or violations is not None else EXPLAINED_MAX,
     )
     if violations is not None:
         found.violations.write.parquet(str(violations.absolute()))

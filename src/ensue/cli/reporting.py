@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ensue.cli import output
+from ensue.cli.auditing import MasterOption
 from ensue.cli.checking import Order
 from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
@@ -45,10 +46,7 @@ def report(
             metavar="EVENT", help="Show the time around this event in the diagram instead."
         ),
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The Spark master; by default all cores of this machine."),
-    ] = None,
+    master: MasterOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as one object.")] = False,
 ) -> int:
     """Draw what happened in a trace: one HTML page that needs nothing else.

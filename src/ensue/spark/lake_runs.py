@@ -30,6 +30,8 @@ from ensue.spark.measuring import tables
 
 __all__ = ["RunVerdict", "deliveries", "judge", "look_at_runs", "of_runs"]
 
+VIOLATIONS_MAX = 1_000_000
+"""Violations of each rule that are told of each tile of a run: all, as far as memory is finite."""
 NAMED_MAX = 1_000
 """More runs than this are joined with a trace instead of being named in the query."""
 JOBS_AT_ONCE = 3
@@ -126,7 +128,7 @@ def judge(trace: DataFrame, runs: Sequence[str], order: str) -> tuple[pa.Table, 
     """Return the violations of these runs, and the verdict on each of them."""
     if not runs:
         return arrow_schema("violations").empty_table(), []
-    found = audit(of_runs(trace, runs), order)
+    found = audit(of_runs(trace, runs), order, violations_max=VIOLATIONS_MAX)
     violations = found.violations.toArrow().cast(arrow_schema("violations"))
     counts = Counter(str(run) for run in violations.column("run").to_pylist())
     broken = [
