@@ -387,3 +387,19 @@ def test_a_column_that_is_never_null_is_refused_with_nulls(
 
     with pytest.raises(BadInput, match="column 'verdict' has nulls"):
         read_trace(spark, tmp_path / "trace")
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_a_trace_without_its_publishers_is_counted_and_looked_at_in_part(
+    spark: SparkSession, tmp_path: Path, as_frame: bool
+) -> None:
+    rows = [change("s", 1, "subscribed", "a")]
+    rows += [delivered("s", 1 + n, published("q", n, n, "a", n)) for n in range(1, 1_501)]
+    place = tmp_path / "trace"
+    trace.write(rows, place)
+
+    found = audit(read_trace(spark, place) if as_frame else place, sizes=EXCERPTS)
+    assert found.totals.deliveries == 1_500
+    phantoms = found.report(violations_max=MANY)["complete"].anomaly_counts["phantom"]
+    assert phantoms == 1_000
+    assert any("there may be more violations" in note for note in found.report()["complete"].notes)

@@ -101,6 +101,8 @@ class _Auditor:
         self._gathered: g.Gathered
         self._stray_counts: dict[str, int] = {}
         """By run: deliveries that have no code."""
+        self._many_strays = False
+        """Whether there are more of them than were told."""
 
     def audit(self) -> Audit:
         found = self._look_until_clear()
@@ -203,9 +205,24 @@ class _Auditor:
         ]
         if found.strays:
             rows += self._looked_up(found.strays)
-        for row in rows:
-            self._stray_counts[row["run"]] = self._stray_counts.get(row["run"], 0) + row["count"]
+        self._many_strays = found.stray_count > len(found.told_strays) + len(found.strays)
+        if self._many_strays:
+            self._stray_counts = self._count_strays(found)
+        else:
+            for row in rows:
+                known = self._stray_counts.get(row["run"], 0)
+                self._stray_counts[row["run"]] = known + row["count"]
         return rows
+
+    def _count_strays(self, found: Found) -> dict[str, int]:
+        """Count by run all deliveries that were not packed."""
+        delivered = self._trace.where(f.col("action") == "delivered")
+        packed = {
+            run.name: found.totals.get(index, {}).get("deliveries", 0)
+            for index, run in enumerate(self._gathered.facts.runs)
+        }
+        counts = delivered.groupBy("run").count().toArrow().to_pylist()
+        return {row["run"]: row["count"] - packed.get(row["run"], 0) for row in counts}
 
     def _looked_up(self, strays: list[tuple[int, int]]) -> list[dict[str, Any]]:
         owners, steps = zip(*dict.fromkeys(strays), strict=True)
@@ -235,9 +252,9 @@ class _Auditor:
         reasons: list[str] = []
         for name in sorted({row["run"] for row in doubts} | malformed):
             number = index.get(name)
-            size = 0
+            size = self._stray_counts.get(name, 0)
             if number is not None:
-                size = self._gathered.rows[number]
+                size += self._gathered.rows[number]
                 size += found.totals.get(number, {}).get("deliveries", 0)
             if size <= self._sizes.whole_rows:
                 whole.add(name)
@@ -333,6 +350,12 @@ class _Auditor:
                 collector.tally({row["anomaly"]: row["count"]})
         sum_up(collector)
         notes = {"complete": list(collector.finding().notes)}
+        if self._many_strays:
+            for rule in self._rules:
+                notes.setdefault(rule, []).append(
+                    "there are more deliveries of events whose publisher and topic nobody published "
+                    "on than were looked at; there may be more violations"
+                )
         for run in sorted(found.sampled):
             for rule in self._rules:
                 notes.setdefault(rule, []).append(

@@ -9,6 +9,7 @@ than one unit behind an earlier one (else the units are too small for how far de
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +58,8 @@ class Found:
     """Subscriber and step of deliveries that have no code."""
     told_strays: list[tuple[str, str | None, bool]] = field(default_factory=list)
     """The same where more is known: run, event, and whether the row lacks a label."""
+    stray_count: int = 0
+    """How many there are in all; of each fragment only some are told."""
     overlapping: set[int] = field(default_factory=set)
     """Runs in which the rows of a subscriber are not in sequence."""
     torn: set[int] = field(default_factory=set)
@@ -189,7 +192,8 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
     fragments: dict[int, list[tuple[int, int, int, int, int]]] = {}
     for row in table.to_pylist():
         if row["kind"] == scan.STRAYS:
-            rows.append((run, -1, "strays", [], row["codes"], row["steps"], row["more"]))
+            count = _numbers(row, "names").tolist()
+            rows.append((run, -1, "strays", count, row["codes"], row["steps"], row["more"]))
         elif row["kind"] == scan.OUTLIERS:
             codes, first, last = (_numbers(row, name) for name in ("codes", "steps", "more"))
             rows.append(_row(run, -1, "outliers", codes=codes, more=first, last=last))
@@ -214,14 +218,23 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
     return rows
 
 
+def _read_strays(row: dict[str, Any], found: Found) -> None:
+    found.stray_count += row["totals"][0]
+    if row["last"]:
+        found.told_strays += json.loads(row["last"])
+    else:
+        owners, steps = _numbers(row, "codes").tolist(), _numbers(row, "more").tolist()
+        found.strays += zip(owners, steps, strict=True)
+
+
 def read_found(table: pa.Table) -> Found:
     """Gather what all tasks found."""
     found = Found()
     outliers: dict[int, list[tuple[Numbers, Numbers, Numbers]]] = {}
     for row in table.to_pylist():
         run, what = row["run"], row["what"]
-        if what == "strays" and row["last"]:
-            found.told_strays += json.loads(row["last"])
+        if what == "strays":
+            _read_strays(row, found)
             continue
         codes, more, last = (_numbers(row, name) for name in ("codes", "more", "last"))
         if what == "totals":
@@ -233,8 +246,6 @@ def read_found(table: pa.Table) -> Found:
             found.names[run, row["tile"]] = more
         elif what == "steps":
             found.repeated_steps.setdefault(run, (row["totals"][0], row["totals"][1]))
-        elif what == "strays":
-            found.strays += zip(codes.tolist(), more.tolist(), strict=True)
         elif what == "outliers":
             outliers.setdefault(run, []).append((codes, more, last))
         else:

@@ -54,8 +54,8 @@ TAGGED, ODD = 1, 2
 TILE_BITS = 24
 NARROWED_MIN = 2
 """Of so many numbers or fewer, the narrowed form is no shorter."""
-STRAYS_MAX = 100_000
-"""Rows with no code that one fragment hands on."""
+STRAYS_MAX = 1_000
+"""Rows with no code that one fragment hands on; of more it tells how many."""
 
 PACKED = t.StructType(
     [
@@ -216,11 +216,13 @@ def pack_deliveries(
         rows = fragment
         rows["lane"], rows["code"], good = _coded(rows, facts)
         if not good.all():
-            strays = np.flatnonzero(~good)[:STRAYS_MAX]
+            every = np.flatnonzero(~good)
+            strays, count = every[:STRAYS_MAX], np.array([len(every)], dtype=np.int64)
             if tell_strays is None:
-                packer.add(-1, STRAYS, codes=rows["owner"][strays], steps=rows["step"][strays])
+                owners, steps = rows["owner"][strays], rows["step"][strays]
+                packer.add(-1, STRAYS, codes=owners, steps=steps, names=count)
             else:
-                packer.add(-1, STRAYS, more=tell_strays(strays))
+                packer.add(-1, STRAYS, more=tell_strays(strays), names=count)
             rows = _chosen(rows, good)
         rows = _by_subscriber(rows)
         cuts = np.flatnonzero(np.diff(rows["owner"])) + 1
