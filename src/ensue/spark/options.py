@@ -103,8 +103,6 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     topic: str | None = None
     lock_timeout_s: float = 60.0
     """How long to wait for another writer of the same log."""
-    checkpoint: str | None = None
-    """Where the query that writes keeps its progress."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
@@ -125,7 +123,6 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
             publisher=options.get("publisher"),
             topic=options.get("topic"),
             lock_timeout_s=timeout_s,
-            checkpoint=options.get("checkpointlocation"),
         )
 
 
