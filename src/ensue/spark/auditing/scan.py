@@ -55,7 +55,7 @@ TILE_BITS = 24
 NARROWED_MIN = 2
 """Of so many numbers or fewer, the narrowed form is no shorter."""
 STRAYS_MAX = 1_000
-"""Rows with no code that one fragment hands on; of more it tells how many."""
+"""Rows with no code that one fragment hands on of each subscriber; of more it tells how many."""
 
 PACKED = t.StructType(
     [
@@ -217,7 +217,8 @@ def pack_deliveries(
         rows["lane"], rows["code"], good = _coded(rows, facts)
         if not good.all():
             every = np.flatnonzero(~good)
-            strays, count = every[:STRAYS_MAX], np.array([len(every)], dtype=np.int64)
+            some = [places[:STRAYS_MAX] for _, places in _grouped(rows["owner"][every])]
+            strays, count = every[np.concatenate(some)], np.array([len(every)], dtype=np.int64)
             if tell_strays is None:
                 owners, steps = rows["owner"][strays], rows["step"][strays]
                 packer.add(-1, STRAYS, codes=owners, steps=steps, names=count)
