@@ -33,6 +33,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """An event that was lost on its way can be had again from a slot on."""
     conditional: bool
     """The first event put into a slot keeps it, and later ones are refused."""
+    multicast: bool = False
+    """One message reaches everybody who joined a topic, however many they are."""
+    message_bytes_max: int = 16 * 1024 * 1024
+    """The largest message it carries."""
 
 
 class Port(Protocol):
