@@ -5,12 +5,15 @@
 
 from typing import ClassVar
 
+from ensue.event import Event
+
 __all__ = [
     "BadInput",
     "ConfigurationError",
     "EnsueError",
     "EventRefused",
     "EventVoided",
+    "HandlerFailed",
     "LimitReached",
     "LocalProtocolError",
     "LogDamaged",
@@ -104,6 +107,22 @@ class SubscriptionRefused(EnsueError):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class HandlerFailed(EnsueError):
+    """A run of a subscription has stopped at an event: it was given up, and not acknowledged.
+
+    `cause` is what the handler raised at its last attempt, or why the event could not be parked.
+    """
+
+    def __init__(
+        self, message: str, *, event: Event, position: int, attempts: int, cause: BaseException
+    ) -> None:
+        super().__init__(message)
+        self.event = event
+        self.position = position
+        self.attempts = attempts
+        self.cause = self.__cause__ = cause
 
 
 class LogDamaged(EnsueError):
