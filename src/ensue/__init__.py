@@ -1,12 +1,14 @@
 """Ordered publish/subscribe for Python."""
 
 from ensue.client import Bus, ReceivedEvent, Subscription, connect
+from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
 from ensue.errors import (
     BadInput,
     ConfigurationError,
     EnsueError,
     EventRefused,
     EventVoided,
+    HandlerFailed,
     LimitReached,
     LocalProtocolError,
     MissingExtra,
@@ -28,14 +30,22 @@ __all__ = [
     "Event",
     "EventRefused",
     "EventVoided",
+    "HandlerFailed",
     "LimitReached",
     "LocalProtocolError",
     "Merged",
     "MissingExtra",
     "Order",
+    "Park",
+    "Parked",
+    "PerKey",
+    "Progress",
     "ReceivedEvent",
     "RemoteProtocolError",
+    "Retry",
+    "Sequential",
     "Stamp",
+    "Stop",
     "Subscription",
     "SubscriptionRefused",
     "Total",

@@ -21,7 +21,9 @@ from typing import Self
 
 from ensue.client.checks import Acknowledge, check_acknowledge, check_pending_max, check_topics
 from ensue.client.futures import fail
+from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
 from ensue.client.received import ReceivedEvent
+from ensue.client.running import READ_AHEAD_MAX, ReadAhead, Runner
 from ensue.errors import LocalProtocolError, SubscriptionRefused
 from ensue.order import Order, Total
 from ensue.protocols.core import Deliver, Join, Leave, Outcome, Refuse
@@ -73,6 +75,7 @@ class Subscription:
         """Topics asked for and not left: in effect, joining, or joining anew."""
         self._joining: dict[str, asyncio.Future[None]] = {}
         self._waiter: asyncio.Future[None] | None = None
+        self._ahead = ReadAhead()
         self._closed = False
 
     @property
@@ -209,6 +212,42 @@ class Subscription:
         self._handed_out = delivery.position
         self._unacknowledged[delivery.position] = None
         return ReceivedEvent(delivery, self.acknowledge)
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: Concurrency = Sequential(),  # noqa: B008 - a frozen value
+        on_failure: FailurePolicy = Stop(),  # noqa: B008 - a frozen value
+        pending_max: int = READ_AHEAD_MAX,
+        progress: Progress | None = None,
+    ) -> Progress:
+        """Call `handler` with every event until the subscription is closed; return what was done.
+
+        An event is acknowledged when its handler has returned, whatever `acknowledge` says, and for
+        good: reading on later is left to `ack`, too. `concurrency` says what may run at once,
+        `on_failure` what becomes of an event whose handler raises. At most `pending_max` events are
+        read from the first unfinished one on. Cancelled, it cancels the handlers and waits for them.
+        What a run leaves unfinished, the next one begins with, unless it was acknowledged meanwhile.
+        """
+        runner = Runner(
+            self,
+            handler,
+            concurrency=concurrency,
+            on_failure=on_failure,
+            pending_max=pending_max,
+            progress=progress,
+        )
+        if self._driver is None:
+            raise self._not_open()
+        self._hub.check_loop("this subscription")
+        ahead = self._ahead
+        if self._automatic:
+            for position in tuple(self._unacknowledged):
+                self._handled(position)
+            self._automatic = False
+        ahead.left = [event for event in ahead.left if event.position in self._unacknowledged]
+        return await runner.run(ahead)
 
     def acknowledge(self, position: int) -> None:
         """Say that the event at a position has been handled."""

@@ -1,0 +1,430 @@
+"""Running a handler over a subscription: in parallel across keys, one at a time within a key.
+
+Guarantees. Handlers of one key begin in the order of delivery, each after the one before has
+returned, or its event was parked. An event is acknowledged when its handler has returned or it was
+parked, and the subscription lets an acknowledgement count only once all earlier positions have
+theirs. A handler that fails is tried again, parked or the end of the run, and nothing of its key
+overtakes it (`policies`).
+
+How. Each key with unfinished events has a lane: a queue whose first event is running, waiting for a
+worker, or waiting to be tried again. Lanes take turns, so that a hot key does not starve the others.
+Every call of a handler is a task of its own, so that one which cancels itself harms nobody else.
+
+Limits. `workers` handlers at once. At most `pending_max` events from the first unfinished one to the
+last one read, finished ones in between included: so many come again, at the most, where a
+subscription is resumed. At that limit nothing is read, the subscription fills up, and publishers wait
+as they do for a plain reader.
+
+HAZARD: a handler that never returns stops everybody once the events behind it fill `pending_max`.
+Give handlers a time limit of their own, such as `asyncio.timeout`, which makes it a failure.
+
+HAZARD: a handler that publishes on a topic of its own subscription waits for room like everybody else.
+If all handlers wait for room that only they can make, nobody goes on.
+
+HAZARD: where a subscription is resumed, events that were handled behind an unfinished one come again.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from ensue.client.checks import check_pending_max
+from ensue.client.policies import (
+    Concurrency,
+    FailurePolicy,
+    Handler,
+    Park,
+    Parked,
+    PerKey,
+    Progress,
+    Retry,
+    Sequential,
+    Stop,
+)
+from ensue.client.received import ReceivedEvent
+from ensue.errors import (
+    BadInput,
+    ConfigurationError,
+    HandlerFailed,
+    LimitReached,
+    LocalProtocolError,
+)
+
+__all__ = ["READ_AHEAD_MAX", "ReadAhead", "Runner"]
+
+READ_AHEAD_MAX = 1_000
+"""Events from the first unfinished one to the last one read, unless a run says otherwise."""
+
+T = TypeVar("T")
+Task = asyncio.Task[None]
+
+_log = logging.getLogger("ensue")
+
+
+class Source(Protocol):
+    """What a run needs of a subscription."""
+
+    async def __anext__(self) -> ReceivedEvent: ...
+
+    def acknowledge(self, position: int) -> None:
+        """Say that the event at a position has been handled."""
+
+
+class ReadAhead:
+    """What a subscription remembers from one run to the next."""
+
+    def __init__(self) -> None:
+        self.running = False
+        self.left: list[ReceivedEvent] = []
+        """What the last run read and did not finish."""
+
+
+class _NotAsync(TypeError):
+    """A function that should be async is not."""
+
+
+class _Taken:
+    """An event that was read."""
+
+    __slots__ = ("attempts", "event", "finished")
+
+    def __init__(self, event: ReceivedEvent) -> None:
+        self.event = event
+        self.attempts = 0
+        self.finished = False
+
+
+class _Lane:
+    """The unfinished events of a key; the first of them is the one at work."""
+
+    __slots__ = ("events", "key")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.events: deque[_Taken] = deque()
+
+
+class Runner:
+    """One run, made for one `await runner.run(…)`."""
+
+    def __init__(
+        self,
+        source: Source,
+        handler: Handler,
+        *,
+        concurrency: Concurrency,
+        on_failure: FailurePolicy,
+        pending_max: int = READ_AHEAD_MAX,
+        progress: Progress | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        if not callable(handler):
+            raise BadInput(f"a handler is an async function of an event, not {handler!r}")
+        if not isinstance(concurrency, Sequential | PerKey):
+            raise BadInput(
+                "concurrency is a value such as ensue.Sequential() or ensue.PerKey(16), "
+                f"not {concurrency!r}"
+            )
+        if not isinstance(on_failure, Stop | Park | Retry):
+            raise BadInput(
+                "on_failure is a value such as ensue.Stop(), ensue.Park() or ensue.Retry(), "
+                f"not {on_failure!r}"
+            )
+        check_pending_max(pending_max)
+        self._workers = concurrency.workers if isinstance(concurrency, PerKey) else 1
+        if pending_max < self._workers:
+            raise ConfigurationError(
+                f"{self._workers} workers never have enough to do with pending_max of {pending_max}"
+            )
+        self._source = source
+        self._handler = handler
+        self._concurrency = concurrency
+        self._policy = on_failure
+        self._pending_max = pending_max
+        self._progress = Progress() if progress is None else progress
+        self._sleep = sleep
+        self._window: deque[_Taken] = deque()
+        """What was read, from the first unfinished one on."""
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._ready: deque[_Lane] = deque()
+        """Lanes whose first event waits for a worker."""
+        self._parked_keys: set[Hashable] = set()
+        self._tasks: set[Task] = set()
+        """The reader, and everything that runs for a lane."""
+        self._waits: set[Task] = set()
+        """Those of the tasks that wait to try again."""
+        self._working = 0
+        """How many workers have something to do."""
+        self._reader: Task | None = None
+        self._room = asyncio.Event()
+        self._over = asyncio.Event()
+        self._stopping = False
+        self._cancelled = False
+        self._error: BaseException | None = None
+
+    async def run(self, ahead: ReadAhead) -> Progress:
+        """Handle what the last run left and then what comes, until the source ends."""
+        if ahead.running:
+            raise LocalProtocolError("this subscription is being run already: one run at a time")
+        ahead.running = True
+        # Noted before anything can be cancelled: what was left must not be lost.
+        self._window.extend(map(_Taken, ahead.left))
+        self._reader = self._spawn(self._read(tuple(self._window)), self._read_ended)
+        try:
+            await self._until_over()
+        finally:
+            ahead.running = False
+            ahead.left = [taken.event for taken in self._window if not taken.finished]
+        return self._progress
+
+    async def _until_over(self) -> None:
+        cancelled: asyncio.CancelledError | None = None
+        while not self._over.is_set():
+            try:
+                await self._over.wait()
+            except asyncio.CancelledError as error:
+                # Handlers are waited for, however often one is told to hurry.
+                cancelled = error
+                self._cancel()
+        if cancelled is not None:
+            if isinstance(self._error, Exception):
+                _log.error("a run was cancelled while it was failing", exc_info=self._error)
+            raise cancelled
+        if self._error is not None:
+            raise self._error
+
+    async def _read(self, left: tuple[_Taken, ...]) -> None:
+        for taken in left:
+            self._enter(taken)
+        while True:
+            while len(self._window) >= self._pending_max:
+                self._room.clear()
+                await self._room.wait()
+            try:
+                event = await anext(self._source)
+            except StopAsyncIteration:
+                return
+            # Nothing is awaited between reading an event and taking note of it.
+            taken = _Taken(event)
+            self._window.append(taken)
+            self._enter(taken)
+
+    def _read_ended(self, task: Task) -> None:
+        error = _outcome(task)
+        if error is not None and not self._stopping:
+            self._stop(error)
+
+    def _enter(self, taken: _Taken) -> None:
+        key = self._key_of(taken.event)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(key)
+            self._ready.append(lane)
+        lane.events.append(taken)
+        self._start()
+
+    def _key_of(self, event: ReceivedEvent) -> Hashable:
+        if isinstance(self._concurrency, Sequential):
+            return None
+        key_of = self._concurrency.key
+        if key_of is None:
+            return event.key
+        try:
+            key = key_of(event)
+            hash(key)
+        except Exception as error:
+            raise BadInput(
+                f"the key function of PerKey gave no key for {event.id}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if inspect.isawaitable(key):
+            if inspect.iscoroutine(key):
+                key.close()
+            raise BadInput("the key function of PerKey must be a plain function, not an async one")
+        return key
+
+    def _start(self) -> None:
+        """Give workers something to do while there is something to be done."""
+        while self._ready and self._working < self._workers and not self._stopping:
+            lane = self._ready.popleft()
+            if lane.key in self._parked_keys:
+                self._park(lane, None)
+            else:
+                call = _call(self._handler, lane.events[0].event)
+                self._work(call, partial(self._handled, lane))
+
+    def _work(self, call: Coroutine[Any, Any, None], then: Callable[[Task], None]) -> None:
+        self._working += 1
+        assert self._working <= self._workers
+        self._spawn(call, partial(self._worked, then))
+
+    def _worked(self, then: Callable[[Task], None], task: Task) -> None:
+        self._working -= 1
+        then(task)
+
+    def _handled(self, lane: _Lane, task: Task) -> None:
+        """Go on after a call of the handler."""
+        taken = lane.events[0]
+        error = _outcome(task)
+        if error is None:
+            taken.attempts += 1
+            self._progress.handled += 1
+            self._finish(lane)
+        elif isinstance(error, _NotAsync):
+            self._stop(BadInput(f"a handler is an async function, but this one {error}"))
+        elif isinstance(error, Exception | asyncio.CancelledError):
+            if self._cancelled and task.cancelled():
+                return  # Our own doing, and no failure.
+            taken.attempts += 1
+            self._progress.failed += 1
+            self._failed(lane, error)
+        else:
+            self._stop(error)  # Somebody wants the whole program to end.
+
+    def _failed(self, lane: _Lane, error: BaseException) -> None:
+        taken = lane.events[0]
+        if self._stopping:
+            _log.error(
+                "the handler failed on %r, too, while a run was ending", taken.event, exc_info=error
+            )
+            return
+        policy = self._policy
+        if isinstance(policy, Retry):
+            if taken.attempts < policy.attempts:
+                wait = _call(self._sleep, policy.wait_s(taken.attempts))
+                self._waits.add(self._spawn(wait, partial(self._waited, lane)))
+                return
+            policy = policy.then
+        if isinstance(policy, Park):
+            self._park(lane, error)
+        else:
+            self._give_up(taken, error, "its handler failed")
+
+    def _waited(self, lane: _Lane, task: Task) -> None:
+        self._waits.discard(task)
+        error = _outcome(task)
+        if self._stopping:
+            return
+        if error is not None:
+            self._stop(error)
+        else:
+            self._ready.append(lane)
+
+    def _park(self, lane: _Lane, cause: BaseException | None) -> None:
+        """Set the first event of a lane aside."""
+        taken = lane.events[0]
+        policy = self._policy.then if isinstance(self._policy, Retry) else self._policy
+        assert isinstance(policy, Park)
+        parked = Parked(taken.event, taken.attempts, cause)
+        if policy.rest_of_key and lane.key not in self._parked_keys:
+            if len(self._parked_keys) >= policy.keys_max:
+                self._limit(taken, cause, "keys_max", policy.keys_max)
+                return
+            self._parked_keys.add(lane.key)
+        if policy.to is not None:
+            self._work(_call(policy.to, parked), partial(self._set_aside, lane))
+        elif len(self._progress.collected) >= policy.collected_max:
+            self._limit(taken, cause, "collected_max", policy.collected_max)
+        else:
+            self._progress.collected.append(parked)
+            self._progress.parked += 1
+            self._finish(lane)
+
+    def _set_aside(self, lane: _Lane, task: Task) -> None:
+        """Go on after a call of `Park.to`."""
+        error = _outcome(task)
+        if error is None:
+            self._progress.parked += 1
+            self._finish(lane)
+        elif isinstance(error, _NotAsync):
+            self._stop(BadInput(f"Park.to is an async function, but this one {error}"))
+        elif not isinstance(error, Exception | asyncio.CancelledError):
+            self._stop(error)
+        elif not (self._cancelled and task.cancelled()):
+            self._give_up(lane.events[0], error, "it could not be parked")
+
+    def _limit(self, taken: _Taken, cause: BaseException | None, limit: str, value: int) -> None:
+        reached = LimitReached(f"{limit} of Park is {value}", limit=limit, value=value)
+        reached.__cause__ = cause
+        self._give_up(taken, reached, "it could not be parked")
+
+    def _give_up(self, taken: _Taken, cause: BaseException, why: str) -> None:
+        event = taken.event
+        self._stop(
+            HandlerFailed(
+                f"the run has stopped at {event.id}, position {event.position}: {why} after "
+                f"{taken.attempts} attempts: {type(cause).__name__}: {cause}",
+                event=event.event,
+                position=event.position,
+                attempts=taken.attempts,
+                cause=cause,
+            )
+        )
+
+    def _finish(self, lane: _Lane) -> None:
+        """Be done with the first event of a lane, and let the next one have its turn."""
+        taken = lane.events.popleft()
+        taken.finished = True
+        if lane.events:
+            self._ready.append(lane)
+        else:
+            del self._lanes[lane.key]
+        while self._window and self._window[0].finished:
+            self._window.popleft()
+        if len(self._window) < self._pending_max:
+            self._room.set()
+        self._source.acknowledge(taken.event.position)
+
+    def _stop(self, error: BaseException) -> None:
+        """Begin nothing any more, and raise an error when everything that runs has ended."""
+        if self._error is None:
+            self._error = error
+        else:
+            _log.error("something else failed while a run was ending", exc_info=error)
+        self._stopping = True
+        assert self._reader is not None
+        self._reader.cancel()
+        for task in self._waits:
+            task.cancel()
+
+    def _cancel(self) -> None:
+        self._stopping = self._cancelled = True
+        for task in self._tasks:
+            task.cancel()
+
+    def _spawn(self, call: Coroutine[Any, Any, None], then: Callable[[Task], None]) -> Task:
+        task = asyncio.get_running_loop().create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, then))
+        return task
+
+    def _ended(self, then: Callable[[Task], None], task: Task) -> None:
+        """Go on after a task; whatever happens, the run must not be left waiting."""
+        self._tasks.discard(task)
+        try:
+            then(task)
+            self._start()
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            self._stop(error)
+        if not self._tasks:
+            assert self._stopping or not self._lanes
+            self._over.set()
+
+
+async def _call(function: Callable[[T], Awaitable[object]], argument: T) -> None:
+    result = function(argument)
+    if not inspect.isawaitable(result):
+        raise _NotAsync(f"returned {type(result).__name__}")
+    await result
+
+
+def _outcome(task: Task) -> BaseException | None:
+    """Return what a task raised; None if it returned."""
+    try:
+        return task.exception()
+    except asyncio.CancelledError as error:
+        return error
