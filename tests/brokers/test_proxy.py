@@ -1,0 +1,126 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from tests.brokers.proxy import DOWN, UP, Proxy
+from tests.brokers.waiting import until
+
+
+@asynccontextmanager
+async def echo() -> AsyncIterator[int]:
+    """A server that sends back what it is sent."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(65536):
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@asynccontextmanager
+async def through() -> AsyncIterator[tuple[Proxy, asyncio.StreamReader, asyncio.StreamWriter]]:
+    async with echo() as port, Proxy(port) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        try:
+            yield proxy, reader, writer
+        finally:
+            writer.transport.abort()
+
+
+def test_what_is_sent_comes_through_whole_and_the_end_does_too() -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            sent = bytes(range(256)) * 4096
+            writer.write(sent)
+            writer.write_eof()
+            assert await reader.read(-1) == sent
+            assert proxy.carried == {UP: len(sent), DOWN: len(sent)}
+
+    asyncio.run(main())
+
+
+def test_a_delay_takes_its_time_each_way() -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            proxy.delay_s = 0.05
+            loop = asyncio.get_running_loop()
+            before = loop.time()
+            writer.write(b"slow")
+            assert await reader.readexactly(4) == b"slow"
+            assert loop.time() - before >= 0.1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+def test_a_held_direction_passes_nothing_until_it_is_released(direction: str) -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            proxy.hold(direction)
+            writer.write(b"held")
+            if direction == DOWN:
+                await until(lambda: proxy.carried[UP] == 4, "the other direction passes")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(4), timeout=0.1)
+            assert proxy.carried[direction] == 0
+            assert proxy.connections == 1
+            proxy.release(direction)
+            assert await reader.readexactly(4) == b"held"
+
+    asyncio.run(main())
+
+
+def test_a_cut_is_seen_as_a_reset_by_everybody_and_new_connections_work() -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            writer.write(b"x")
+            await reader.readexactly(1)
+            proxy.cut()
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            await until(lambda: proxy.connections == 0, "the connection is gone")
+            other, back = await asyncio.open_connection("127.0.0.1", proxy.port)
+            back.write(b"again")
+            assert await other.readexactly(5) == b"again"
+            back.transport.abort()
+
+    asyncio.run(main())
+
+
+def test_new_connections_are_refused_until_they_are_accepted_again() -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            proxy.refuse()
+            other, back = await asyncio.open_connection("127.0.0.1", proxy.port)
+            with pytest.raises(ConnectionResetError):
+                await other.readexactly(1)
+            back.transport.abort()
+            writer.write(b"old")
+            assert await reader.readexactly(3) == b"old"
+            proxy.accept()
+            other, back = await asyncio.open_connection("127.0.0.1", proxy.port)
+            back.write(b"new")
+            assert await other.readexactly(3) == b"new"
+            back.transport.abort()
+            assert proxy.accepted == 3
+
+    asyncio.run(main())
+
+
+def test_a_target_that_is_not_there_is_told_by_a_reset() -> None:
+    async def main() -> None:
+        async with echo() as port:
+            pass
+        async with Proxy(port) as proxy:
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            writer.transport.abort()
+
+    asyncio.run(main())
