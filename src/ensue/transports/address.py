@@ -1,0 +1,116 @@
+"""Where a broker is and what things are called there: URLs, prefixes and escaped names."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from ensue.errors import BadInput
+
+__all__ = ["Address", "check", "escape", "hide", "read_url", "switch", "unescape"]
+
+NAME_BYTES_MAX = 255
+NAMES_CACHED = 65_536
+PREFIX = re.compile(r"[A-Za-z0-9_-]{1,32}")
+SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+@lru_cache(maxsize=NAMES_CACHED)
+def escape(name: str) -> str:
+    """Write any name in letters, digits, `-`, `_` and `=`; no two names alike."""
+    return "".join(
+        each if each in SAFE else "".join(f"={byte:02X}" for byte in each.encode()) for each in name
+    )
+
+
+def unescape(text: str) -> str:
+    """Undo `escape`."""
+    return unquote(text.replace("=", "%"), errors="strict")
+
+
+def check(what: str, name: str) -> None:
+    """Refuse what can't be the name of an inbox or a topic."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise BadInput(f"{what} must be text that UTF-8 can carry, not {name[:20]!a}") from None
+    if not 0 < size <= NAME_BYTES_MAX:
+        shown = f"{name[:20]!r}…" if name else "the empty one"
+        raise BadInput(f"{what} has 1 to {NAME_BYTES_MAX} bytes; {shown} has {size}")
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a URL that every broker's has."""
+
+    url: str
+    """For people: without password or token."""
+    host: str
+    port: int
+    user: str
+    password: str
+    path: str
+    given: dict[str, str]
+    """The options, `prefix` checked."""
+
+    @property
+    def prefix(self) -> str:
+        """What everything on the broker is below."""
+        return self.given.get("prefix", "ensue")
+
+
+def hide(url: str) -> str:
+    """Leave out what nobody should read in a log."""
+    secretless = re.sub(r"(//[^/@?#]*:)[^@]*@", r"\1***@", url, count=1)
+    return re.sub(r"//[^/@:?#]+@", "//***@", secretless, count=1)
+
+
+def read_url(url: str, *, scheme: str, port: int, options: Sequence[str]) -> Address:
+    """Read a broker's URL, or say what is wrong with it."""
+    shown = hide(url)
+    example = f"{scheme}://HOST:{port}"
+    try:
+        parts = urlsplit(url)
+        found_port = parts.port
+    except ValueError as error:
+        raise BadInput(f"{shown}: {hide(str(error))}; expected {example}") from None
+    if parts.scheme != scheme:
+        raise BadInput(f"{shown}: starts with {parts.scheme}://; expected {example}")
+    if not parts.hostname:
+        raise BadInput(f"{shown}: names no host; expected {example}")
+    if parts.fragment:
+        raise BadInput(f"{shown}: '#' starts nothing here; write it as %23 in a password")
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in options:
+            known = ", ".join(options[:-1])
+            raise BadInput(
+                f"{shown}: there is no option {name!r}; expected {known} or {options[-1]}"
+                if known
+                else f"{shown}: there is no option {name!r}; expected {options[-1]}"
+            )
+        if name in given:
+            raise BadInput(f"{shown}: {name} is given more than once")
+        given[name] = value
+    if "prefix" in given and not PREFIX.fullmatch(given["prefix"]):
+        raise BadInput(
+            f"{shown}: prefix must be 1 to 32 letters, digits, '-' or '_', not {given['prefix']!r}"
+        )
+    return Address(
+        url=shown,
+        host=parts.hostname,
+        port=port if found_port is None else found_port,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        path=unquote(parts.path.removeprefix("/")),
+        given=given,
+    )
+
+
+def switch(address: Address, name: str) -> bool:
+    """Read an option that is on or off; off unless given."""
+    value = address.given.get(name, "0")
+    if value not in ("0", "1"):
+        raise BadInput(f"{address.url}: {name} must be 0 or 1, not {value!r}")
+    return value == "1"

@@ -1,0 +1,433 @@
+"""What the carriers on brokers share: what is pending, and a connection that comes back.
+
+`BrokerCarrier` keeps one session with a broker at a time. A session has a writer, which takes as much
+as it can of what is pending and writes it at once, and whatever reads. When either ends, or the broker
+is silent for too long, the session is lost: it is torn down, another is made after a pause that grows
+up to `BACKOFF_S_MAX`, for ever, everything that was open is opened again, and `on_reconnect` is called.
+
+A carrier fills in what differs from broker to broker: `_connect`, `_read`, `_write`, `_take`, `_drop`
+and `_hang_up`. Those raise whatever their client raises, which means that the session is lost; a
+`TransportError` from `_connect` or `_take` means that the broker said no.
+
+HAZARD: a batch that was being written when the session was lost may be out or not. A carrier that
+`repeats` writes it again, so a message may come twice; one that doesn't may lose it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import islice
+from random import uniform
+from typing import Any, ClassVar
+
+import msgspec
+
+from ensue.errors import BadInput, LimitReached, LocalProtocolError, TransportError
+from ensue.transports.address import check
+from ensue.transports.base import Capabilities
+from ensue.transports.carrier import Inbox
+
+__all__ = ["INBOX", "PENDING_BYTES_MAX", "TOPIC", "BrokerCarrier", "Place", "Session"]
+
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+"""What a carrier keeps while it can't go out; more is dropped and counted."""
+MESSAGE_BYTES_OVERHEAD = 128
+"""What a pending message weighs beyond its data, so that empty ones can't fill the memory."""
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""The largest message, whatever a broker would take."""
+BATCH_MESSAGES_MAX = 1_000
+BATCH_BYTES_MAX = 1024 * 1024
+"""A batch ends with the message that reaches one of these."""
+CONNECT_S = 10.0
+REOPEN_S = 30.0
+"""How long opening everything again may take before the connection is given up."""
+OPEN_S = 30.0
+"""How long `open` and `join` wait for a broker that is away."""
+CLOSE_S = 1.0
+"""How long `close` waits for what is pending; and for the broker to say goodbye."""
+HEARTBEAT_S = 5.0
+"""A broker that is silent for about two or three of these is gone."""
+BACKOFF_S_MIN = 0.05
+BACKOFF_S_MAX = 2.0
+
+INBOX = "i"
+TOPIC = "t"
+Place = tuple[str, str]
+"""Where messages go: INBOX or TOPIC, and its name."""
+
+_log = logging.getLogger("ensue")
+
+
+class Session:
+    """One connection with a broker, from its making until it is lost."""
+
+    def __init__(self) -> None:
+        self.taken: set[Place] = set()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why, once it is."""
+
+    def lose(self, reason: object) -> None:
+        """Give the connection up; the first reason counts."""
+        if not self.lost.done():
+            self.lost.set_result(str(reason) or type(reason).__name__)
+
+
+class BrokerCarrier:
+    """Takes bytes to inboxes and topics of a broker; each broker's carrier fills in the rest."""
+
+    name: ClassVar[str]
+    how_to_start: ClassVar[str]
+    """The line that starts such a server."""
+
+    def __init__(
+        self,
+        url: str,
+        capabilities: Capabilities,
+        *,
+        repeats: bool,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+    ) -> None:
+        self.url = url
+        self.pending_bytes_max = pending_bytes_max
+        self.capabilities = capabilities
+        self._limit_messages(MESSAGE_BYTES_MAX)
+        self.on_reconnect: Callable[[], None] | None = None
+        self.dropped = 0
+        self.repeats = repeats
+        self.heartbeat_s = HEARTBEAT_S
+        self._receivers: dict[Place, Inbox] = {}
+        self._pending: deque[tuple[Place, bytes]] = deque()
+        self.pending_bytes = 0
+        """What is kept because it can't go out yet, `MESSAGE_BYTES_OVERHEAD` a message included."""
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._up = asyncio.Event()
+        self._session: Session | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # What each broker's carrier fills in.
+
+    async def _connect(self, session: Session) -> None:
+        """Connect."""
+        raise NotImplementedError
+
+    async def _read(self, session: Session) -> None:
+        """Hand over what arrives, until the connection is lost."""
+        raise NotImplementedError
+
+    async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
+        """Write messages, all at once; return when more may be written."""
+        raise NotImplementedError
+
+    async def _take(self, places: Collection[Place]) -> None:
+        """Ask for what is sent to some places; return when the broker has agreed."""
+        raise NotImplementedError
+
+    async def _drop(self, place: Place) -> None:
+        """Ask for no more of a place."""
+        raise NotImplementedError
+
+    def _begin_anew(self, place: Place) -> None:
+        """Forget how far a place was read: it is opened for the first time, or again."""
+
+    async def _say_goodbye(self) -> None:
+        """Remove from the broker what nobody else needs, before closing."""
+
+    async def _hang_up(self) -> None:
+        """Disconnect, whatever state the connection is in."""
+        raise NotImplementedError
+
+    # What everybody calls.
+
+    async def start(self) -> None:
+        """Connect; raise `TransportError` if nobody answers, saying who should and how to start it."""
+        if self._keeper is not None or self._closed:
+            raise LocalProtocolError(f"{self.url}: a carrier is started once")
+        session = Session()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._connect(session)
+        except TransportError:
+            await self._hang_up_quietly()
+            raise
+        except Exception as error:
+            await self._hang_up_quietly()
+            raise TransportError(
+                f"{self.url}: no {self.name} server answers there ({_words(error)}); "
+                f"start one: {self.how_to_start}"
+            ) from error
+        except BaseException:
+            await self._hang_up_quietly()
+            raise
+        self._begin(session)
+        self._keeper = asyncio.create_task(self._keep(session), name=f"carrier {self.url}")
+
+    async def open(self, peer: str, receive: Inbox) -> None:
+        """Take what is sent to a name; returns when nothing sent from now on is missed."""
+        await self._enter((INBOX, peer), receive)
+
+    async def shut(self, peer: str) -> None:
+        """Take nothing more for a name."""
+        await self._exit((INBOX, peer))
+
+    async def join(self, topic: str, receive: Inbox) -> None:
+        """Take what is multicast to a topic; returns when nothing sent from now on is missed."""
+        await self._enter((TOPIC, topic), receive)
+
+    async def leave(self, topic: str) -> None:
+        """Take nothing more of a topic."""
+        await self._exit((TOPIC, topic))
+
+    def send(self, peer: str, data: bytes) -> None:
+        """Send to a peer's inbox. Nobody there: the message is lost."""
+        self._put((INBOX, peer), data)
+
+    def multicast(self, topic: str, data: bytes) -> None:
+        """Send to everybody who has joined a topic."""
+        self._put((TOPIC, topic), data)
+
+    async def close(self) -> None:
+        """Let out what is pending, for a moment, and disconnect."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                if self._up.is_set():
+                    await self._idle.wait()
+        if self._keeper is not None:
+            await _end([self._keeper])
+        if self._up.is_set():
+            self._up.clear()
+            await self._quietly(self._say_goodbye())
+        if self._session is not None:
+            self._session.lose("closed")
+        await self._hang_up_quietly()
+        self._receivers.clear()
+        self._forget(len(self._pending))
+
+    # Inboxes and topics.
+
+    async def _enter(self, place: Place, receive: Inbox) -> None:
+        kind, name = place
+        what = "an inbox's name" if kind == INBOX else "a topic"
+        check(what, name)
+        if self._keeper is None or self._closed:
+            raise LocalProtocolError(f"{self.url}: not open: start the carrier first")
+        if place in self._receivers:
+            raise BadInput(f"{what} is taken once by each carrier: {name!r} is taken already")
+        self._begin_anew(place)
+        self._receivers[place] = receive
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await self._ensure(place)
+        except TimeoutError:
+            self._receivers.pop(place, None)
+            raise TransportError(
+                f"{self.url}: {name!r} could not be opened within {OPEN_S:g} s: no connection"
+            ) from None
+        except BaseException:
+            self._receivers.pop(place, None)
+            raise
+
+    async def _ensure(self, place: Place) -> None:
+        """Ask for a place until it is taken in a session that lasts."""
+        while True:
+            await self._up.wait()
+            session = self._session
+            assert session is not None
+            if place in session.taken:
+                return
+            try:
+                await self._during(session, self._take([place]))
+            except TransportError:
+                raise
+            except Exception as error:  # noqa: BLE001 - clients raise what they like
+                session.lose(error)
+                # The keeper notices in its own time; without a pause this would be a busy loop.
+                await asyncio.sleep(BACKOFF_S_MIN)
+            else:
+                session.taken.add(place)
+                return
+
+    async def _during(self, session: Session, call: Awaitable[None]) -> None:
+        """Await something, but not beyond the session."""
+        task = asyncio.ensure_future(call)
+        try:
+            ends: list[asyncio.Future[Any]] = [task, session.lost]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end([task])
+        if task.cancelled():
+            raise ConnectionError(session.lost.result() if session.lost.done() else "cancelled")
+        task.result()
+
+    async def _exit(self, place: Place) -> None:
+        self._receivers.pop(place, None)
+        session = self._session
+        if session is None or place not in session.taken or not self._up.is_set():
+            return
+        session.taken.discard(place)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await self._during(session, self._drop(place))
+        except Exception as error:  # noqa: BLE001 - what a lost session held is gone with it
+            session.lose(error)
+
+    def _hand(self, place: Place, data: bytes) -> None:
+        """Hand a message over to whoever takes it."""
+        receive = self._receivers.get(place)
+        if receive is None:
+            return
+        try:
+            receive(data)
+        except Exception:  # noqa: BLE001 - a bug of the receiver is not the reader's
+            _log.exception("%s: the receiver of %r failed", self.url, place[1])
+
+    # What is pending.
+
+    def _limit_messages(self, told: int) -> None:
+        """Keep to the smallest of what the broker told, what we carry and what can be pending."""
+        room = self.pending_bytes_max - MESSAGE_BYTES_OVERHEAD
+        largest = min(told, MESSAGE_BYTES_MAX, room)
+        if largest < 1:
+            raise BadInput(
+                f"{self.url}: pending_bytes_max must be above {MESSAGE_BYTES_OVERHEAD}, "
+                f"not {self.pending_bytes_max}"
+            )
+        self.capabilities = msgspec.structs.replace(self.capabilities, message_bytes_max=largest)
+
+    def _put(self, place: Place, data: bytes) -> None:
+        largest = self.capabilities.message_bytes_max
+        if len(data) > largest:
+            raise LimitReached(
+                f"{self.url}: a message of {len(data)} bytes is more than the {largest} that can "
+                "be carried: send less at once",
+                limit="message_bytes_max",
+                value=largest,
+            )
+        weight = len(data) + MESSAGE_BYTES_OVERHEAD
+        if self._closed or self.pending_bytes + weight > self.pending_bytes_max:
+            self.dropped += 1
+            return
+        self._pending.append((place, data))
+        self.pending_bytes += weight
+        self._idle.clear()
+        self._wake.set()
+
+    def _next_batch(self) -> list[tuple[Place, bytes]]:
+        batch = []
+        size = 0
+        for message in islice(self._pending, BATCH_MESSAGES_MAX):
+            batch.append(message)
+            size += len(message[1])
+            if size >= BATCH_BYTES_MAX:
+                break
+        return batch
+
+    def _forget(self, count: int) -> None:
+        for _ in range(count):
+            _, data = self._pending.popleft()
+            self.pending_bytes -= len(data) + MESSAGE_BYTES_OVERHEAD
+
+    async def _drain(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                batch = self._next_batch()
+                written = False
+                try:
+                    await self._write(batch)
+                    written = True
+                finally:
+                    if written or not self.repeats:
+                        self._forget(len(batch))
+                await asyncio.sleep(0)
+            self._idle.set()
+
+    # The connection.
+
+    def _begin(self, session: Session) -> None:
+        self._session = session
+        if self._pending:
+            self._wake.set()
+        self._up.set()
+
+    async def _keep(self, session: Session) -> None:
+        while True:
+            await self._serve(session)
+            self._up.clear()
+            _log.warning("%s: lost (%s); connecting again", self.url, session.lost.result())
+            await self._hang_up_quietly()
+            session = await self._connect_again()
+            self._begin(session)
+            _log.info("%s: connected again", self.url)
+            if self.on_reconnect is not None:
+                try:
+                    self.on_reconnect()
+                except Exception:  # noqa: BLE001 - as above
+                    _log.exception("%s: on_reconnect failed", self.url)
+
+    async def _serve(self, session: Session) -> None:
+        tasks = [asyncio.create_task(self._read(session)), asyncio.create_task(self._drain())]
+        try:
+            ends: list[asyncio.Future[Any]] = [*tasks, session.lost]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    session.lose(task.exception() or "the connection was closed")
+            session.lose("cancelled")
+
+    async def _connect_again(self) -> Session:
+        pause_s = BACKOFF_S_MIN
+        while True:
+            # Not all at once, when a broker comes back to a thousand clients.
+            await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
+            session = Session()
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await self._connect(session)
+                places = list(self._receivers)
+                if places:
+                    async with asyncio.timeout(REOPEN_S):
+                        await self._during(session, self._take(places))
+                        for place in places:
+                            if place in self._receivers:
+                                session.taken.add(place)
+                            else:
+                                await self._during(session, self._drop(place))
+            except Exception as error:  # noqa: BLE001 - clients raise what they like
+                _log.debug("%s: not yet (%s)", self.url, _words(error))
+                await self._hang_up_quietly()
+                pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+            else:
+                return session
+
+    async def _hang_up_quietly(self) -> None:
+        await self._quietly(self._hang_up())
+
+    async def _quietly(self, call: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await call
+        except Exception as error:  # noqa: BLE001 - the broker may be gone, which is no news here
+            _log.debug("%s: %s", self.url, _words(error))
+
+
+async def _end(tasks: Sequence[asyncio.Future[None]]) -> None:
+    """Cancel tasks for good: clients are known to swallow it."""
+    while any(not task.done() for task in tasks):
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=BACKOFF_S_MIN)
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

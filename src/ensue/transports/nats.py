@@ -1,0 +1,297 @@
+"""`nats://`: inboxes and topics on a NATS server.
+
+`nats://[USER:PASSWORD@|TOKEN@]HOST:4222`, with these options:
+- `prefix`: what every subject is below (ensue). Carriers with different prefixes don't meet.
+- `jetstream`: 1 keeps what is multicast in a stream of the server, so that a topic misses nothing when
+  the connection is lost (0).
+- `tls`: 1 encrypts, and believes the certificates that the system believes (0).
+
+An inbox or a topic is a subject, `PREFIX.i.NAME` or `PREFIX.t.NAME`, the name escaped. Core NATS keeps
+the order of what one carrier sends while the connection lasts, and loses what is under way when it ends.
+
+With JetStream one stream, `PREFIX-topics`, holds every topic for `STREAM_AGE_S`, up to
+`STREAM_BYTES_MAX`, on the server's disk. A batch is written again unless the server says that it is
+stored, so it may come twice. Joining begins with what comes next; after a lost connection it goes on
+behind what was handed over last. Inboxes stay core, because peers repeat what matters to them.
+
+HAZARD: a topic that was away longer than the stream's limits misses what is beyond them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import msgspec
+
+from ensue.errors import BadInput, MissingExtra, TransportError
+from ensue.transports.address import Address, escape, read_url, switch
+from ensue.transports.base import Capabilities
+from ensue.transports.broker import (
+    CLOSE_S,
+    CONNECT_S,
+    PENDING_BYTES_MAX,
+    TOPIC,
+    BrokerCarrier,
+    Place,
+    Session,
+)
+
+try:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+    from nats.errors import Error, NoServersError, SlowConsumerError
+    from nats.js.api import ConsumerConfig, DeliverPolicy, StreamConfig
+    from nats.js.errors import (
+        APIError,
+        NoStreamResponseError,
+        NotFoundError,
+        ServiceUnavailableError,
+    )
+except ImportError as error:
+    raise MissingExtra(extra="nats", needed_for="nats://") from error
+
+__all__ = ["NatsCarrier", "NatsOptions"]
+
+STREAM_BYTES_MAX = 256 * 1024 * 1024
+STREAM_AGE_S = 3600.0
+STORED_S = 5.0
+"""How long the server may take to say that a batch is stored."""
+UNREAD_BYTES_MAX = 256 * 1024 * 1024
+UNREAD_MESSAGES_MAX = 1_000_000
+"""What may wait in this process for its inbox; beyond, the client drops."""
+
+_log = logging.getLogger("ensue")
+
+
+class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a `nats://` URL says."""
+
+    address: Address
+    prefix: str = "ensue"
+    jetstream: bool = False
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> "NatsOptions":
+        """Read a URL, or say what is wrong with it."""
+        address = read_url(url, scheme="nats", port=4222, options=("jetstream", "prefix", "tls"))
+        if address.path:
+            raise BadInput(f"{address.url}: a NATS server has no path: nats://HOST:4222")
+        return cls(
+            address=address,
+            prefix=address.prefix,
+            jetstream=switch(address, "jetstream"),
+            tls=switch(address, "tls"),
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a carrier with these options can do."""
+        return Capabilities(
+            orders=("none", "total"),
+            fifo=False,
+            # With JetStream the topics are, but the inboxes are not.
+            durable=False,
+            replay=False,
+            conditional=False,
+            multicast=True,
+        )
+
+
+class NatsCarrier(BrokerCarrier):
+    """Takes bytes to subjects of a NATS server."""
+
+    name = "nats://"
+    how_to_start = "nats-server -p 4222 (Debian: apt-get install nats-server)"
+
+    def __init__(self, options: NatsOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
+        super().__init__(
+            options.address.url,
+            options.capabilities,
+            repeats=options.jetstream,
+            pending_bytes_max=pending_bytes_max,
+        )
+        self.options = options
+        self.stream = f"{options.prefix}-topics"
+        self._client = Client()
+        self._subscriptions: dict[Place, Subscription] = {}
+        self._handed: dict[str, int] = {}
+        """By topic: the place in the stream of what was handed over last."""
+
+    async def _connect(self, session: Session) -> None:
+        options, address = self.options, self.options.address
+        self._client = client = Client()
+        self._subscriptions = {}
+
+        async def closed() -> None:
+            session.lose(client.last_error or "the server closed the connection")
+
+        said: deque[Exception] = deque(maxlen=1)
+
+        async def failed(error: Exception) -> None:
+            said.append(error)
+            dropping = isinstance(error, SlowConsumerError)
+            _log.log(logging.WARNING if dropping else logging.DEBUG, "%s: %s", self.url, error)
+            if options.jetstream and isinstance(error, SlowConsumerError | APIError):
+                # A gap: the next session goes on behind what was handed over.
+                session.lose(error)
+
+        try:
+            await client.connect(
+                f"nats://{_host(address)}:{address.port}",
+                name="ensue",
+                user=address.user if address.password else None,
+                password=address.password or None,
+                token=address.user if address.user and not address.password else None,
+                tls=ssl.create_default_context() if options.tls else None,
+                allow_reconnect=False,
+                # It would try for ever before the first connection: once more is all it can be told.
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=int(CONNECT_S),
+                ping_interval=self.heartbeat_s,  # type: ignore[arg-type]
+                closed_cb=closed,
+                error_cb=failed,
+            )
+        except NoServersError:
+            raise ConnectionError(str(said[-1])) from None
+        except Error as error:
+            if "authorization violation" not in str(error).lower():
+                raise
+            raise TransportError(
+                f"{self.url}: the NATS server refuses this user, password or token: "
+                "check them, or ask for an account"
+            ) from None
+        self._limit_messages(client.max_payload)
+        if options.jetstream:
+            await self._keep_stream()
+
+    async def _keep_stream(self) -> None:
+        """Create the stream of all topics unless it is there."""
+        config = StreamConfig(
+            name=self.stream,
+            subjects=[f"{self.options.prefix}.{TOPIC}.>"],
+            max_bytes=STREAM_BYTES_MAX,
+            max_age=STREAM_AGE_S,
+        )
+        manager = self._client.jsm()
+        try:
+            try:
+                await manager.stream_info(self.stream)
+            except NotFoundError:
+                # Somebody else may be quicker, with the same stream: that is no error.
+                await manager.add_stream(config)
+        except ServiceUnavailableError as error:
+            raise TransportError(
+                f"{self.url}: this NATS server runs without JetStream ({error}): "
+                "start it with `nats-server -js`, or leave out jetstream=1"
+            ) from error
+        except APIError as error:
+            raise TransportError(
+                f"{self.url}: the stream {self.stream!r} can't be had: {error.description}"
+            ) from error
+
+    async def _read(self, session: Session) -> None:
+        # The client calls for every message; what is left is to see the connection end.
+        await asyncio.shield(session.lost)
+
+    async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
+        client, prefix = self._client, self.options.prefix
+        last: tuple[str, bytes] | None = None
+        for (kind, name), data in batch:
+            subject = f"{prefix}.{kind}.{escape(name)}"
+            if kind == TOPIC and self.options.jetstream:
+                if last is not None:
+                    await client.publish(*last)
+                last = (subject, data)
+            else:
+                await client.publish(subject, data)
+        if last is None:
+            return
+        try:
+            # The server stores in the order it receives: the last one stored means all stored.
+            await client.jetstream().publish(*last, timeout=STORED_S)
+        except NoStreamResponseError:
+            # Somebody deleted the stream: the next session makes it anew, and writes this again.
+            raise
+        except APIError as error:
+            self.dropped += 1
+            _log.warning("%s: the server stores nothing: %s", self.url, error.description)
+
+    def _begin_anew(self, place: Place) -> None:
+        if place[0] == TOPIC:
+            self._handed.pop(place[1], None)
+
+    async def _take(self, places: Collection[Place]) -> None:
+        for place in places:
+            if self.options.jetstream and place[0] == TOPIC:
+                await self._take_from_stream(place)
+            else:
+                self._subscriptions[place] = await self._client.subscribe(
+                    f"{self.options.prefix}.{place[0]}.{escape(place[1])}",
+                    cb=self._receiver(place),
+                    pending_msgs_limit=UNREAD_MESSAGES_MAX,
+                    pending_bytes_limit=UNREAD_BYTES_MAX,
+                )
+        # The server has read everything when it answers this.
+        await self._client.flush(timeout=int(CONNECT_S))
+
+    def _receiver(self, place: Place) -> Callable[[Msg], Awaitable[None]]:
+        async def receive(message: Msg) -> None:
+            self._hand(place, message.data)
+
+        return receive
+
+    async def _take_from_stream(self, place: Place) -> None:
+        topic = place[1]
+        if topic not in self._handed:
+            information = await self._client.jsm().stream_info(self.stream)
+            self._handed[topic] = information.state.last_seq
+        handed = self._handed
+
+        async def receive(message: Msg) -> None:
+            number = message.metadata.sequence.stream
+            if number > handed.get(topic, number):
+                handed[topic] = number
+                self._hand(place, message.data)
+
+        try:
+            self._subscriptions[place] = await self._client.jetstream().subscribe(
+                f"{self.options.prefix}.{TOPIC}.{escape(topic)}",
+                stream=self.stream,
+                cb=receive,
+                ordered_consumer=True,
+                idle_heartbeat=self.heartbeat_s,
+                config=ConsumerConfig(
+                    deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                    opt_start_seq=self._handed[topic] + 1,
+                ),
+                pending_msgs_limit=UNREAD_MESSAGES_MAX,
+                pending_bytes_limit=UNREAD_BYTES_MAX,
+            )
+        except APIError as error:
+            raise TransportError(
+                f"{self.url}: {topic!r} can't be read from the stream: {error.description}"
+            ) from error
+
+    async def _drop(self, place: Place) -> None:
+        subscription = self._subscriptions.pop(place, None)
+        if subscription is not None:
+            await subscription.unsubscribe()
+            await self._client.flush(timeout=int(CONNECT_S))
+
+    async def _hang_up(self) -> None:
+        client = self._client
+        if client.is_connected:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S / 2):
+                    await client.flush(timeout=int(CONNECT_S))
+        await client.close()
+
+
+def _host(address: Address) -> str:
+    return f"[{address.host}]" if ":" in address.host else address.host
