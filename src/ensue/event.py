@@ -1,10 +1,15 @@
 """Events and the stamps that order them: frozen values."""
 
-from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
-__all__ = ["Event", "Stamp", "event_id"]
+__all__ = ["COUNT_MAX", "NAME_LENGTH_MAX", "Count", "Event", "Name", "Stamp", "event_id"]
+
+COUNT_MAX = 2**62
+"""No count of events is larger: sums of two still fit into 64 bits."""
+NAME_LENGTH_MAX = 255
+"""Characters of a topic or a client's name, at the most."""
 
 
 def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
@@ -12,7 +17,11 @@ def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
     return f"{publisher}/{topic}/{publisher_seq}"
 
 
-class Stamp:
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """The logical timestamp of an event: how many events of each topic come up to it.
 
     The entry of the event's own topic is its slot: 1, 2, 3, … in that topic. `entries` maps topics
@@ -21,35 +30,26 @@ class Stamp:
     changed since the previous event of that topic.
     """
 
-    # A plain class, not a msgspec struct: the wire packs stamps in a form of their own.
-    __slots__ = ("entries", "whole")
-
-    def __init__(self, entries: dict[str, int], whole: bool = True) -> None:
-        self.entries = entries
-        self.whole = whole
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Stamp):
-            return NotImplemented
-        return self.entries == other.entries and self.whole == other.whole
-
-    __hash__ = None  # type: ignore[assignment]
+    entries: dict[Name, Count]
+    whole: bool = True
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{topic}:{count}" for topic, count in self.entries.items())
         return f"Stamp({inside}{'' if self.whole else ', …'})"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
+):
     """Something published on a topic."""
 
-    topic: str
+    topic: Name
     payload: bytes
-    publisher: str
-    publisher_seq: int
+    publisher: Name
+    publisher_seq: Count
     """1, 2, 3, … per publisher and topic."""
     key: bytes | None = None
-    headers: Mapping[str, str] = {}
+    headers: dict[str, str] = {}
     published_at_ns: int = 0
     """The publisher's clock when the event was published."""
     stamp: Stamp | None = None

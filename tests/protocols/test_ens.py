@@ -6,7 +6,7 @@ import pytest
 
 from ensue.errors import ConfigurationError
 from ensue.event import Event, Stamp
-from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Persist, Send
+from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Multicast, Persist, Send
 from ensue.protocols.ens import (
     Accepted,
     Attached,
@@ -49,7 +49,13 @@ class Service:
                     del self.disk[effect.key]
                 else:
                     self.disk[effect.key] = effect.value
-        return [(each.peer, each.frame) for each in effects if isinstance(each, Send)]
+        sent: list[tuple[str, Frame]] = []
+        for effect in effects:
+            if isinstance(effect, Send):
+                sent.append((effect.peer, effect.frame))
+            elif isinstance(effect, Multicast):
+                sent += ((peer, effect.frame) for peer in effect.peers)
+        return sent
 
     def put(self, what: Event, source: str = "p") -> list[tuple[str, Frame]]:
         return self.hear(Put(event=what), source)

@@ -124,7 +124,7 @@ def test_the_world_records_what_happened_when_it_happened() -> None:
 
 def test_broadcasts_are_always_recorded_with_their_size() -> None:
     recorder = Recorder("run")
-    codec = Codec((Put, Accepted, Note), topics=("t", "u"))
+    codec = Codec((Put, Accepted, Note))
     world = World(1, network=STEADY, recorder=recorder, codec=codec)
     world.add("ens", lambda _records, _now_ns: TopicLog(name="ens"))
     _, b = add(world, "a", "b")

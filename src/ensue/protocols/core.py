@@ -4,7 +4,7 @@ A protocol node is a state machine. A driver (the simulator, the asyncio runtime
 timer calls and commands, each with the time, and afterwards drains its effects and carries them out:
 
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
-2. `Send`, `Broadcast`, `Attach` and `Detach`, in the order given;
+2. `Send`, `Multicast`, `Broadcast`, `Attach` and `Detach`, in the order given;
 3. the outcomes for the application (`Publish`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
    `Refuse`), in the order given.
 
@@ -33,6 +33,7 @@ __all__ = [
     "Frame",
     "Join",
     "Leave",
+    "Multicast",
     "Node",
     "Outcome",
     "Persist",
@@ -67,6 +68,17 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
     peer: str
     frame: Frame
+
+
+class Multicast(msgspec.Struct, frozen=True, gc=False):
+    """Send one frame to everybody who listens to a topic; as with `Send`, it may not arrive."""
+
+    topic: str
+    peers: tuple[str, ...]
+    """Who listens, for a transport that has to send to each of them."""
+    frame: Frame
+    encoded: bytes = b""
+    """The event of the frame as it was persisted, so that it need not be encoded again."""
 
 
 class Broadcast(msgspec.Struct, frozen=True, gc=False):
@@ -155,7 +167,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 
 
 Outcome = Publish | Deliver | Discard | Settle | Join | Leave | Refuse
-Effect = Persist | Send | Broadcast | Attach | Detach | Outcome
+Effect = Persist | Send | Multicast | Broadcast | Attach | Detach | Outcome
 
 
 class Node(Protocol):

@@ -7,13 +7,19 @@ Guarantees
 - Putting the same stamped event again is harmless: it is `Accepted` again. One without a stamp
   gets a new slot each time; whoever uses those tells repetitions apart itself.
 - With a log (`keeps_log`), whoever attaches from a slot is sent everything from there on, so an
-  event lost on its way can be had again: this is the reliable ENS. Without one, an event is sent
-  once to whoever is attached at that moment and is then forgotten: the unreliable ENS.
+  event lost on its way can be had again: this is the reliable ENS. It is sent in batches that are
+  asked for one by one, and new events only follow once the last batch has been: whoever is slow
+  reads at its own pace. Without a log, an event is sent once to whoever is attached at that
+  moment and is then forgotten: the unreliable ENS.
 
 It does not order: notifications travel apart and overtake each other.
 
+Events are kept in memory, or by somebody else (`kept`), who has what was persisted and decides how
+long: then memory holds only the last `cached_max` of a topic.
+
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
-`batch_max` events an answer to one `AttachRequest`.
+`batch_max` events and about `batch_bytes_max` bytes an answer to one `AttachRequest`;
+`listeners_max` listeners a topic.
 
 HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
 it is out; it is told that it is not.
@@ -24,12 +30,13 @@ be seen by some subscribers and not by others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from ensue.errors import ConfigurationError
-from ensue.event import Event
-from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Persist, Send
+from ensue.event import Count, Event, Name
+from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Multicast, Persist, Send
 from ensue.wire import Records
 
 __all__ = [
@@ -39,6 +46,7 @@ __all__ = [
     "Attached",
     "DetachRequest",
     "EnsConfig",
+    "KeptEvents",
     "Notify",
     "Put",
     "Taken",
@@ -56,24 +64,24 @@ class Put(Frame, frozen=True, tag=1):
 class Accepted(Frame, frozen=True, tag=2):
     """The event is in its slot for good."""
 
-    topic: str
+    topic: Name
     event: str
-    slot: int
+    slot: Count
 
 
 class Taken(Frame, frozen=True, tag=3):
     """Another event holds the slot: this one reaches nobody."""
 
-    topic: str
+    topic: Name
     event: str
-    slot: int
+    slot: Count
 
 
 class AttachRequest(Frame, frozen=True, tag=4):
     """Send me the events of a topic from a slot on (0: only new ones), and new ones as they come."""
 
-    topic: str
-    from_slot: int
+    topic: Name
+    from_slot: Count
 
 
 class Attached(Frame, frozen=True, tag=5):
@@ -82,16 +90,16 @@ class Attached(Frame, frozen=True, tag=5):
     What was asked for has been sent up to `sent`, that slot not included.
     """
 
-    topic: str
-    first: int
-    next: int
-    sent: int
+    topic: Name
+    first: Count
+    next: Count
+    sent: Count
 
 
 class DetachRequest(Frame, frozen=True, tag=6):
     """Send me no more events of this topic."""
 
-    topic: str
+    topic: Name
 
 
 class Notify(Frame, frozen=True, tag=7):
@@ -128,27 +136,52 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
     keeps_log: bool = True
     retained_max: int = 1_000_000
     """Events kept per topic."""
+    cached_max: int = 16_384
+    """Events of a topic in memory, where somebody else keeps them all."""
     batch_max: int = 256
-    """Events sent in answer to one `AttachRequest`."""
+    """Events sent in answer to one `AttachRequest`, …"""
+    batch_bytes_max: int = 1024 * 1024
+    """… but no more once their payloads come to this."""
+    listeners_max: int = 100_000
+    """Peers attached to one topic; more are not sent anything new, and have to ask."""
     durable: bool = True
     """False: nothing is persisted, for a service that lives and dies with its process."""
 
     def __post_init__(self) -> None:
-        for field in ("retained_max", "batch_max"):
+        for field in (
+            "retained_max",
+            "cached_max",
+            "batch_max",
+            "batch_bytes_max",
+            "listeners_max",
+        ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"EnsConfig.{field} must be at least 1")
+
+
+class KeptEvents(Protocol):
+    """Whoever keeps the events that were persisted, under `event/SLOT/TOPIC`."""
+
+    def event(self, topic: str, slot: int) -> bytes | None:
+        """Return the event in a slot as it was persisted."""
+
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """Return each topic's first slot that is kept and its next free one."""
 
 
 class _Topic:
     """The log of one topic and who listens to it."""
 
-    __slots__ = ("attached", "events", "first", "next")
+    __slots__ = ("attached", "events", "first", "next", "peers")
 
     def __init__(self) -> None:
         self.events: dict[int, Event] = {}
+        """All that are kept, or the latest of them if somebody else keeps them."""
         self.first = 1
         self.next = 1
         self.attached: dict[str, None] = {}
+        self.peers: tuple[str, ...] | None = ()
+        """The same as a tuple; None: to be made."""
 
 
 _EVENT = Records[Event](Event)
@@ -156,9 +189,9 @@ _INT = Records[int](int)
 
 
 class TopicLog:
-    """One ENS node. It has no commands of its own: it answers frames.
+    """One ENS node. It has no commands of its own but `trim`: it answers frames.
 
-    `records` is what an earlier incarnation persisted.
+    `records` is what an earlier incarnation persisted, without the events if `kept` has them.
     """
 
     def __init__(
@@ -167,24 +200,19 @@ class TopicLog:
         name: str,
         config: EnsConfig | None = None,
         records: Mapping[str, bytes] | None = None,
+        kept: KeptEvents | None = None,
     ) -> None:
         self.name = name
         self.config = config or EnsConfig()
+        self._kept = kept
         self._topics: dict[str, _Topic] = {}
         self._effects: list[Effect] = []
+        if kept is not None:
+            for topic, (first, following) in kept.bounds().items():
+                log = self._topic(topic)
+                log.first, log.next = first, following
         for key, value in sorted((records or {}).items()):
-            kind, _, rest = key.partition("/")
-            if kind == "first":
-                self._topic(rest).first = _INT.decode(value)
-            elif kind == "event":
-                event = _EVENT.decode(value)
-                self._store(event, int(rest.partition("/")[0]))
-            elif kind == "attached":
-                # An attachment is one record a topic and peer; the topic comes with its length
-                # in front because either name may contain a slash.
-                size, _, names = rest.partition("/")
-                topic, peer = names[: int(size)], names[int(size) + 1 :]
-                self._topic(topic).attached[peer] = None
+            self._restore(key, value)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
@@ -195,9 +223,7 @@ class TopicLog:
             case AttachRequest(topic=topic, from_slot=from_slot):
                 self._attach(topic, from_slot, source)
             case DetachRequest(topic=topic):
-                if source in self._topic(topic).attached:
-                    del self._topic(topic).attached[source]
-                    self._persist(f"attached/{len(topic)}/{topic}/{source}", None)
+                self._detach(topic, source)
             case _:
                 pass  # Not for an ENS: a stray frame changes nothing.
 
@@ -208,15 +234,34 @@ class TopicLog:
         """Return None: an ENS keeps no time."""
         return None
 
+    def trim(self, topic: str, first: int) -> None:
+        """Note that slots below `first` are no longer kept."""
+        log = self._topic(topic)
+        if first <= log.first:
+            return
+        for slot in range(log.first, min(first, log.next)):
+            log.events.pop(slot, None)
+        log.first, log.next = first, max(first, log.next)
+        self._persist(f"first/{topic}", _INT.encode(first))
+
     def ends(self) -> dict[str, int]:
         """Return the last slot taken of each topic."""
         return {topic: log.next - 1 for topic, log in self._topics.items()}
 
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Return each topic's first slot that can be had and its next free one."""
+        return {topic: (log.first, log.next) for topic, log in self._topics.items()}
+
+    def listeners(self) -> dict[str, tuple[str, ...]]:
+        """Return who is attached to each topic."""
+        return {topic: tuple(log.attached) for topic, log in self._topics.items()}
+
     def contents(self) -> Iterator[tuple[int, Event]]:
         """Yield each event that is kept, with its slot; without a log its payload is not."""
-        for log in self._topics.values():
-            for slot in sorted(log.events):
-                yield slot, log.events[slot]
+        for topic, log in self._topics.items():
+            for slot in range(log.first, log.next):
+                if (event := self._event(topic, log, slot)) is not None:
+                    yield slot, event
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the answers."""
@@ -233,11 +278,23 @@ class TopicLog:
         if self.config.durable:
             self._effects.append(Persist(key, value))
 
+    def _event(self, topic: str, log: _Topic, slot: int) -> Event | None:
+        event = log.events.get(slot)
+        if event is None and self._kept is not None and log.first <= slot < log.next:
+            encoded = self._kept.event(topic, slot)
+            if encoded is not None:
+                event = _EVENT.decode(encoded)
+        return event
+
     def _store(self, event: Event, slot: int) -> int | None:
         """Put an event into its slot; return the slot that retention dropped, if any."""
         log = self._topic(event.topic)
         log.events[slot] = event
         log.next = max(log.next, slot + 1, log.first)
+        if self._kept is not None:
+            if len(log.events) > self.config.cached_max:
+                del log.events[next(iter(log.events))]
+            return None
         if len(log.events) <= self.config.retained_max:
             return None
         while log.first not in log.events:
@@ -248,41 +305,83 @@ class TopicLog:
         return dropped
 
     def _put(self, event: Event, source: str) -> None:
-        log = self._topic(event.topic)
+        topic = event.topic
+        log = self._topic(topic)
         slot = event.slot if event.stamp is not None else log.next
         if slot is None:
             return  # A stamp without an entry for its own topic is nobody's.
-        present = log.events.get(slot)
+        present = self._event(topic, log, slot) if slot < log.next else None
         if present is not None or slot < log.first:
             same = present is not None and (present.id, present.void) == (event.id, event.void)
             answer = Accepted if same else Taken
-            self._effects.append(Send(source, answer(topic=event.topic, event=event.id, slot=slot)))
+            self._effects.append(Send(source, answer(topic=topic, event=event.id, slot=slot)))
             return
         # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
-        kept = event if self.config.keeps_log else msgspec.structs.replace(event, payload=b"")
+        keeps_log = self.config.keeps_log
+        kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
         dropped = self._store(kept, slot)
+        encoded = b""
         if self.config.durable:
-            self._persist(f"event/{slot}/{event.topic}", _EVENT.encode(kept))
+            encoded = _EVENT.encode(kept)
+            self._effects.append(Persist(f"event/{slot}/{topic}", encoded))
             if dropped is not None:
-                self._persist(f"event/{dropped}/{event.topic}", None)
-                self._persist(f"first/{event.topic}", _INT.encode(log.first))
-        notify = Notify(event=event)
-        self._effects.append(Send(source, Accepted(topic=event.topic, event=event.id, slot=slot)))
-        self._effects.extend(Send(peer, notify) for peer in log.attached)
+                self._persist(f"event/{dropped}/{topic}", None)
+                self._persist(f"first/{topic}", _INT.encode(log.first))
+        self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=slot)))
+        if log.attached:
+            if log.peers is None:
+                log.peers = tuple(log.attached)
+            known = encoded if keeps_log else b""
+            self._effects.append(Multicast(topic, log.peers, Notify(event=event), known))
 
     def _attach(self, topic: str, from_slot: int, source: str) -> None:
         log = self._topic(topic)
-        if source not in log.attached:
-            log.attached[source] = None
-            self._persist(f"attached/{len(topic)}/{topic}/{source}", b"")
         if not self.config.keeps_log:
+            self._listen(topic, log, source)
             answer = Attached(topic=topic, first=log.next, next=log.next, sent=log.next)
             self._effects.append(Send(source, answer))
             return
-        start = log.next if from_slot < 1 else min(max(from_slot, log.first), log.next)
-        stop = min(log.next, start + self.config.batch_max)
-        for slot in range(start, stop):
-            if (event := log.events.get(slot)) is not None:
+        slot = log.next if from_slot < 1 else min(max(from_slot, log.first), log.next)
+        stop = min(log.next, slot + self.config.batch_max)
+        size = 0
+        while slot < stop and size < self.config.batch_bytes_max:
+            if (event := self._event(topic, log, slot)) is not None:
                 self._effects.append(Send(source, Notify(event=event)))
-        answer = Attached(topic=topic, first=log.first, next=log.next, sent=stop)
+                size += len(event.payload)
+            slot += 1
+        if slot == log.next:
+            self._listen(topic, log, source)
+        else:
+            # There is more: what is new would only have to wait for it over there.
+            self._detach(topic, source)
+        answer = Attached(topic=topic, first=log.first, next=log.next, sent=slot)
         self._effects.append(Send(source, answer))
+
+    def _listen(self, topic: str, log: _Topic, source: str) -> None:
+        if source not in log.attached and len(log.attached) < self.config.listeners_max:
+            log.attached[source] = None
+            log.peers = None
+            self._persist(f"attached/{len(topic)}/{topic}/{source}", b"")
+
+    def _detach(self, topic: str, source: str) -> None:
+        log = self._topics.get(topic)
+        if log is not None and source in log.attached:
+            del log.attached[source]
+            log.peers = None
+            self._persist(f"attached/{len(topic)}/{topic}/{source}", None)
+
+    def _restore(self, key: str, value: bytes) -> None:
+        kind, _, rest = key.partition("/")
+        if kind == "first":
+            log = self._topic(rest)
+            log.first = max(log.first, _INT.decode(value))
+            log.next = max(log.next, log.first)
+        elif kind == "event":
+            self._store(_EVENT.decode(value), int(rest.partition("/")[0]))
+        elif kind == "attached":
+            # An attachment is one record a topic and peer; the topic comes with its length
+            # in front because either name may contain a slash.
+            size, _, names = rest.partition("/")
+            log = self._topic(names[: int(size)])
+            log.attached[names[int(size) + 1 :]] = None
+            log.peers = None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from ensue.errors import ConfigurationError, RemoteProtocolError
+from ensue.event import Count
 from ensue.protocols.core import Effect, Frame, Node, Persist, Send
 from ensue.wire import Codec, Records
 
@@ -27,7 +28,7 @@ __all__ = ["FRAMES", "LinkAck", "LinkConfig", "LinkData", "Linked"]
 class LinkData(Frame, frozen=True, tag=8):
     """A numbered frame, as bytes."""
 
-    number: int
+    number: Count
     """1, 2, 3, … per link."""
     payload: bytes
 
@@ -35,7 +36,7 @@ class LinkData(Frame, frozen=True, tag=8):
 class LinkAck(Frame, frozen=True, tag=9):
     """Every frame up to this number is safe here."""
 
-    number: int
+    number: Count
 
 
 FRAMES: tuple[type[Frame], ...] = (LinkData, LinkAck)

@@ -34,6 +34,6 @@ class EventNumbers:
             publisher=self._publisher,
             publisher_seq=number,
             key=key,
-            headers=headers or {},
+            headers={} if headers is None else dict(headers),
             published_at_ns=now_ns,
         )

@@ -12,11 +12,11 @@ import msgspec
 from ensue.protocols.core import Deliver, Node, Outcome
 from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
-from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.station import FRAMES, UNNUMBERED, Station
 from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
 from ensue.recorder import Recorder
 from ensue.simulation.disks import DiskConfig
@@ -39,6 +39,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     publisher: type[Publisher] = Publisher
     subscriber: type[Subscriber] = Subscriber
     ens: type[TopicLog] = TopicLog
+    station: type[Station] = Station
 
 
 class Deployment:
@@ -62,7 +63,7 @@ class Deployment:
             [each.name for each in scenario.chain],
             topics={each.name: each.topics for each in scenario.chain},
         )
-        self._codec = Codec(frames.FRAMES, topics=self.placement.topics)
+        self._codec = Codec(FRAMES)
         self._ens = [each.name for each in scenario.ens]
         self.world = World(
             seed,
@@ -83,7 +84,9 @@ class Deployment:
         self._schedule()
 
     def ens_for(self, topic: str) -> str:
-        """Return the ENS node that keeps a topic."""
+        """Return the node that keeps a topic."""
+        if self.scenario.sequencer.carries:
+            return self.placement.node(topic)
         digest = blake2b(topic.encode(), digest_size=8, salt=b"ens").digest()
         return self._ens[int.from_bytes(digest, "big") % len(self._ens)]
 
@@ -91,7 +94,7 @@ class Deployment:
 
     def _add_nodes(self) -> None:
         scenario, world = self.scenario, self.world
-        for each in scenario.ens:
+        for each in () if scenario.sequencer.carries else scenario.ens:
             world.add(each.name, self._ens_factory(each.name), site=each.site)
         if scenario.order == "total":
             for node in scenario.chain:
@@ -129,7 +132,16 @@ class Deployment:
         peers = [each for each in neighbours if each != name]
 
         def build(records: Records, now_ns: int) -> Node:
-            def inner(own: Records) -> SequencerNode:
+            def inner(own: Records) -> Node:
+                if scenario.sequencer.carries:
+                    return self.roles.station(
+                        name=name,
+                        placement=placement,
+                        config=scenario.sequencer,
+                        ens_config=scenario.ens_config,
+                        records=own,
+                        now_ns=now_ns,
+                    )
                 return role(
                     name=name,
                     placement=placement,
@@ -142,7 +154,7 @@ class Deployment:
                 inner,
                 peers=peers,
                 codec=self._codec,
-                unnumbered=(frames.Repeat, frames.ChangeRepeat),
+                unnumbered=UNNUMBERED,
                 config=scenario.link,
                 records=records,
                 now_ns=now_ns,

@@ -23,6 +23,7 @@ from ensue.protocols.core import (
     Detach,
     Effect,
     Frame,
+    Multicast,
     Outcome,
     Persist,
     Publish,
@@ -266,6 +267,9 @@ class Driver(Loop):
         for effect in effects:
             if isinstance(effect, Send):
                 self._transmit(process, effect.peer, effect.frame)
+            elif isinstance(effect, Multicast):
+                for peer in effect.peers:
+                    self._transmit(process, peer, effect.frame)
             elif isinstance(effect, Broadcast | Attach | Detach):
                 self._ask_ens(process, effect)
             elif isinstance(effect, Publish):

@@ -19,6 +19,7 @@ from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.station import Station
 from ensue.protocols.unordered import UnorderedPublisher
 from ensue.recorder import Recorder
 from ensue.simulation.deployment import Deployment, Roles
@@ -114,9 +115,15 @@ def play(
 def _accepted(deployment: Deployment) -> Iterator[tuple[int, Event]]:
     """Yield what the nodes of the notification service hold."""
     for name in deployment.world.names():
-        node = deployment.world.node(name)
-        if isinstance(node, TopicLog):
-            yield from node.contents()
+        for part in _parts(deployment.world.node(name)):
+            if isinstance(part, TopicLog):
+                yield from part.contents()
+
+
+def _parts(node: Node | None) -> tuple[Node | None, ...]:
+    """Return what a process runs: a station is a sequencer node and a log."""
+    inner = node.inner if isinstance(node, Linked) else node
+    return (inner.node, inner.log) if isinstance(inner, Station) else (inner,)
 
 
 def _promises_causality(scenario: Scenario) -> bool:
@@ -130,13 +137,13 @@ def waits(deployment: Deployment) -> Iterator[str]:
     world = deployment.world
     yield from (f"{name} has yet to act" for name in world.busy())
     ends: dict[str, int] = {}
-    nodes: dict[str, Node | None] = {}
+    nodes: list[tuple[str, Node | None]] = []
     for name in world.names():
-        node = world.node(name)
-        nodes[name] = node.inner if isinstance(node, Linked) else node
-        if isinstance(node, TopicLog):
-            ends.update(node.ends())
-    for name, node in nodes.items():
+        for part in _parts(world.node(name)):
+            nodes.append((name, part))
+            if isinstance(part, TopicLog):
+                ends.update(part.ends())
+    for name, node in nodes:
         if isinstance(node, Publisher | UnorderedPublisher) and node.unsettled_count:
             yield f"{name} has {node.unsettled_count} unsettled events"
         elif isinstance(node, SequencerNode) and node.open_count:

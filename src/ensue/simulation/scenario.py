@@ -167,6 +167,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{what} name nobody of this scenario: {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
+        if self.sequencer.carries and not self.ens_config.keeps_log:
+            raise ConfigurationError("sequencer.carries needs a log: stations keep one")
         if self.sequencer.reliable != self.ens_config.keeps_log:
             raise ConfigurationError(
                 "sequencer.reliable and ens_config.keeps_log must agree: an ENS is reliable "

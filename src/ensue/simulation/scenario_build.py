@@ -223,6 +223,7 @@ class _Builder:
                 reliable=table.reliable,
                 leave_out=table.reliable if table.leave_out is None else table.leave_out,
                 publisher_order=table.publisher_order,
+                carries=table.carries,
                 lease_ns=table.lease,
                 retry_ns=table.retry,
                 poll_ns=table.poll,

@@ -116,6 +116,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
     reliable: bool = _SEQUENCER.reliable
     leave_out: bool | None = None
     publisher_order: bool = _SEQUENCER.publisher_order
+    carries: bool = _SEQUENCER.carries
     lease: Duration = Duration(_SEQUENCER.lease_ns)
     retry: Duration = Duration(_SEQUENCER.retry_ns)
     poll: Duration = Duration(_SEQUENCER.poll_ns)

@@ -48,7 +48,10 @@ def draw(seed: int) -> Scenario:
     subscribers = _subscribers(random, topics, duration_ns, fixed=by_two)
     publishers = _publishers(random, topics, duration_ns)
     reliable = random.random() < 0.8
-    nodes = [each.name for group in (chain, ens, publishers, subscribers) for each in group]
+    # Drawn apart, so that every other seed stands for what it always has.
+    stations = reliable and not by_two and Random(f"swarm/stations/{seed}").random() < 0.4
+    logs = () if stations else ens
+    nodes = [each.name for group in (chain, logs, publishers, subscribers) for each in group]
     vanish: tuple[Vanish, ...] = ()
     if random.random() < 0.2:
         gone = random.choice(publishers).name
@@ -67,6 +70,7 @@ def draw(seed: int) -> Scenario:
             # each other. Subscribers may be refused.
             clients_max=len(publishers) + sum(bool(each.replies) for each in subscribers),
             reliable=reliable,
+            carries=stations,
         ),
         ens_config=EnsConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
         link=LinkConfig(
@@ -151,9 +155,15 @@ def _publishers(
 
 
 def _sequencer(
-    random: Random, fixed: Sequence[SubscriberSpec], *, clients_max: int, reliable: bool
+    random: Random,
+    fixed: Sequence[SubscriberSpec],
+    *,
+    clients_max: int,
+    reliable: bool,
+    carries: bool,
 ) -> SequencerConfig:
     return SequencerConfig(
+        carries=carries,
         groups=2 if fixed else 1,
         fixed={each.name: each.topics for each in fixed} if fixed else None,
         reliable=reliable,

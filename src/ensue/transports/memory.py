@@ -28,7 +28,7 @@ import msgspec
 from ensue.clock import Clock, SystemClock
 from ensue.errors import BadInput
 from ensue.event import Event
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Send
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast, Send
 from ensue.protocols.ens import Accepted, EnsConfig, Notify, Put, TopicLog, request_for
 from ensue.transports.base import Capabilities, Receiver
 
@@ -190,6 +190,11 @@ class MemoryTransport:
         ens.receive(frame, source=source, now_ns=0)
         for effect in ens.take_effects():
             # An ENS that is not durable does nothing but send.
+            if isinstance(effect, Multicast):
+                assert isinstance(effect.frame, Notify)
+                for peer in effect.peers:
+                    self._notify(peer, effect.frame)
+                continue
             assert isinstance(effect, Send)
             answer = effect.frame
             if isinstance(answer, Notify):

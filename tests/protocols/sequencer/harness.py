@@ -23,6 +23,7 @@ from ensue.protocols.core import (
     Effect,
     Frame,
     Join,
+    Multicast,
     Node,
     Outcome,
     Persist,
@@ -376,7 +377,7 @@ class Net:
         return lambda own: Linked(
             stage,
             peers=peers,
-            codec=Codec(FRAMES, topics=self.placement.topics),
+            codec=Codec(FRAMES),
             unnumbered=(Repeat, ChangeRepeat),
             records=own,
             now_ns=self.now_ns,
@@ -393,6 +394,9 @@ class Net:
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(name, effect.peer, effect.frame)
+            elif isinstance(effect, Multicast):
+                for peer in effect.peers:
+                    self._send(name, peer, effect.frame)
             elif isinstance(effect, Broadcast | Attach | Detach):
                 self._send(name, "ens", request_for(effect))
             elif not isinstance(effect, Persist):

@@ -27,6 +27,10 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A publisher's events keep their order across topics, so that order is causal: a request to
     another node waits for the stamps of all earlier ones. False: only within a topic, and
     requests to different nodes don't wait for each other."""
+    carries: bool = False
+    """Each node keeps the log of its topics (`ensue.protocols.station`), and publishers send their
+    events along with the requests: an event whose stamp one node can make is out in one step, with
+    no lease and nothing to confirm."""
     durable: bool = True
     """False: nothing is persisted, for a chain that lives and dies with one process."""
     lease_ns: int = 10 * SECOND_NS
@@ -35,6 +39,9 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that got no answer are repeated so often."""
     poll_ns: int = 2 * SECOND_NS
     """A subscriber asks the ENS so often whether it missed something."""
+    forget_ns: int = 600 * SECOND_NS
+    """A publisher not heard of for so long may be forgotten if room is needed, although it has not
+    said that it knows the fate of everything it asked for."""
     gap_ns: int = 200 * MILLISECOND_NS
     """A subscriber that holds something back asks the ENS for the missing after so long."""
     window: int = 1024
@@ -73,6 +80,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "retry_ns",
             "poll_ns",
             "gap_ns",
+            "forget_ns",
             "window",
             "outgoing_max",
             "held_max",

@@ -12,6 +12,8 @@
 | ChangeFill | node | next node | go on with this change |
 | Changed | last node | subscriber | here is your cut |
 | ChangeRepeat | first node | last node | answer this change again |
+| OrderRequest | publisher | the topics' node, which keeps their log | order these events and put them out |
+| Out | node | publisher | these are out |
 | Forget | publisher, subscriber | nodes | I am gone: no need to remember me |
 | Refused | node | publisher, subscriber | not possible, and why |
 
@@ -22,7 +24,7 @@ is answered with the same words.
 
 import msgspec
 
-from ensue.event import Stamp
+from ensue.event import Count, Event, Name, Stamp
 from ensue.protocols import ens, link
 from ensue.protocols.core import Frame
 
@@ -36,6 +38,8 @@ __all__ = [
     "Fill",
     "Forget",
     "Grant",
+    "OrderRequest",
+    "Out",
     "Refused",
     "Repeat",
     "StampRequest",
@@ -47,101 +51,101 @@ __all__ = [
 class StampRequest(Frame, frozen=True, tag=16):
     """Order a run of events, numbered from `number` on, all of topics hosted by one node."""
 
-    number: int
+    number: Count
     """1, 2, 3, … per publisher and origin."""
-    topics: tuple[str, ...]
-    settled: int
+    topics: tuple[Name, ...]
+    settled: Count
     """Every number below this one is settled: nobody will ask for it again."""
 
 
 class Fill(Frame, frozen=True, tag=17):
     """A stamp on its way up the chain."""
 
-    publisher: str
-    origin: str
-    number: int
-    topic: str
+    publisher: Name
+    origin: Name
+    number: Count
+    topic: Name
     stamp: Stamp
-    last: int
+    last: Count
     """The stage that completes it."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One request's stamp."""
 
-    number: int
+    number: Count
     stamp: Stamp
 
 
 class Stamped(Frame, frozen=True, tag=18):
     """Stamps for requests made at `origin`."""
 
-    origin: str
+    origin: Name
     grants: tuple[Grant, ...]
 
 
 class Confirm(Frame, frozen=True, tag=19):
     """The publisher is done with these requests."""
 
-    origin: str
-    slots: tuple[tuple[int, int], ...]
+    origin: Name
+    slots: tuple[tuple[Count, Count], ...]
     """Request numbers, and the slots their stamps gave."""
-    settled: int
+    settled: Count
     """The publisher will not ask again for any number below."""
 
 
 class Repeat(Frame, frozen=True, tag=20):
     """A publisher asked again for a stamp that this node completes."""
 
-    publisher: str
-    number: int
+    publisher: Name
+    number: Count
 
 
 class Voided(Frame, frozen=True, tag=21):
     """These requests' slots were given up: their events reach nobody."""
 
-    origin: str
-    numbers: tuple[int, ...]
+    origin: Name
+    numbers: tuple[Count, ...]
 
 
 class ChangeRequest(Frame, frozen=True, tag=22):
     """Replace the sender's subscription."""
 
-    number: int
+    number: Count
     """1, 2, 3, … per subscriber, one at a time."""
-    old: tuple[str, ...]
-    new: tuple[str, ...]
+    old: tuple[Name, ...]
+    new: tuple[Name, ...]
 
 
 class ChangeFill(Frame, frozen=True, tag=23):
     """A change on its way up the chain, reading the counters as it goes."""
 
-    subscriber: str
-    number: int
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-    entries: dict[str, int]
-    last: int
+    subscriber: Name
+    number: Count
+    old: tuple[Name, ...]
+    new: tuple[Name, ...]
+    entries: dict[Name, Count]
+    last: Count
 
 
 class Changed(Frame, frozen=True, tag=24):
     """The change is made everywhere; `cut` is where its topics stood."""
 
-    number: int
-    cut: dict[str, int]
+    number: Count
+    cut: dict[Name, Count]
 
 
 class ChangeRepeat(Frame, frozen=True, tag=25):
     """A subscriber asked again for a change that this node completes."""
 
-    subscriber: str
-    number: int
+    subscriber: Name
+    number: Count
 
 
 class Forget(Frame, frozen=True, tag=27):
     """The sender has nothing under way and wants nothing: it need not be remembered."""
 
-    number: int
+    number: Count
     """For a publisher: its lowest number not settled. For a subscriber: its last change."""
     publisher: bool
 
@@ -149,8 +153,28 @@ class Forget(Frame, frozen=True, tag=27):
 class Refused(Frame, frozen=True, tag=26):
     """A request that can't be granted."""
 
-    number: int
+    number: Count
     reason: str
+
+
+class OrderRequest(Frame, frozen=True, tag=28):
+    """Order a run of events, as `StampRequest` does, and put them out, all of topics kept there.
+
+    An event whose stamp is complete at this node goes out at once, and `Out` is the answer. For any
+    other a stamp comes, and the publisher puts it out itself.
+    """
+
+    number: Count
+    events: tuple[Event, ...]
+    settled: Count
+
+
+class Out(Frame, frozen=True, tag=29):
+    """Events of an `OrderRequest` that are out for good."""
+
+    origin: Name
+    slots: tuple[tuple[Count, Count], ...]
+    """Request numbers and the slots of their events; 0: out, and the slot is not known any more."""
 
 
 FRAMES: tuple[type[Frame], ...] = (
@@ -166,6 +190,8 @@ FRAMES: tuple[type[Frame], ...] = (
     ChangeRepeat,
     Forget,
     Refused,
+    OrderRequest,
+    Out,
     *ens.FRAMES,
     *link.FRAMES,
 )

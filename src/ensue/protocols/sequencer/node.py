@@ -4,6 +4,8 @@ What it guarantees
 - Two events whose topics share a subscription have stamps that say which comes first, and every
   node that both requests visit agrees.
 - A repeated request gets the same stamp. A slot whose publisher vanished is voided.
+- Where nodes keep their topics' logs (`carries`), an event that needs no other node is stamped and
+  put out in one step; repeated, it is known to be out.
 - After a crash it comes back with every counter, subscription and open stamp it told anybody of.
 
 How
@@ -20,6 +22,9 @@ Assumptions: links between neighbouring nodes are FIFO and exactly-once, also ac
 (`ensue.protocols.link`); what was persisted survives. Client names are unique: a client that lost
 its state takes a new name.
 
+HAZARD: a publisher that is forgotten (`forget_ns`) while its last request is still on its way, and
+repeats it, gets its event out twice.
+
 HAZARD: a node that restarts from older records than it answered from gives one slot to two events;
 the ENS lets the first win and the second publisher sees its event voided.
 
@@ -27,12 +32,12 @@ Departures from the paper: it skips stages, counts subscriptions as events and a
 events, and keeps no request ids; each of these hangs (see `docs/protocols/sequencer.md`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
-from ensue.event import Stamp
+from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.sequencer.changes import ChangeStage
@@ -45,6 +50,8 @@ from ensue.protocols.sequencer.frames import (
     Fill,
     Forget,
     Grant,
+    OrderRequest,
+    Out,
     Repeat,
     Stamped,
     StampRequest,
@@ -61,20 +68,27 @@ __all__ = ["SequencerNode"]
 
 FORGET_TRIES = 16
 """Publishers looked at for one that can be forgotten."""
+GONE_MAX = 10_000
+"""Publishers that said goodbye and whose requests, if they come late, are known for old."""
 
 
 class _Publisher:
     """What an origin remembers of one publisher."""
 
-    __slots__ = ("early", "elsewhere", "next")
+    __slots__ = ("early", "elsewhere", "next", "out", "seen_ns", "settled")
 
-    def __init__(self, next_number: int) -> None:
+    def __init__(self, next_number: int, seen_ns: int) -> None:
         self.next = next_number
         """The number of the next new request."""
         self.elsewhere: dict[int, int] = {}
         """Requests that another stage completes, so that a repeated one can be answered."""
-        self.early: dict[int, str] = {}
-        """Requests that overtook an earlier one, with their topics; no more than `window`."""
+        self.early: dict[int, str | Event] = {}
+        """Requests that overtook an earlier one: topics, or events; no more than `window`."""
+        self.out: dict[int, int] = {}
+        """Requests whose events went out from here, with their slots, as far as remembered."""
+        self.settled = 0
+        """It knows the fate of every request below."""
+        self.seen_ns = seen_ns
 
 
 def _record_order(key: str) -> tuple[str, int, int, str]:
@@ -109,8 +123,13 @@ class SequencerNode(ChangeStage):
         self._leases = Leases()
         self._granted: dict[tuple[str, str], list[Grant]] = {}
         """Stamps completed while handling the current frame, by publisher and origin."""
+        self._out: dict[str, list[tuple[int, int]]] = {}
+        """Events put out while handling the current frame, by publisher."""
+        self._gone: dict[str, int] = {}
+        """Publishers that said goodbye, and the number of what would have been their next."""
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             StampRequest: self._on_stamp_request,
+            OrderRequest: self._on_order_request,
             Fill: self._on_fill,
             Confirm: self._on_confirm,
             Repeat: self._on_repeat,
@@ -150,37 +169,63 @@ class SequencerNode(ChangeStage):
     # -- Stamps ---------------------------------------------------------------------------------
 
     def _on_stamp_request(self, frame: StampRequest, publisher: str, now_ns: int) -> None:
-        known = self._publishers.get(publisher)
-        if known is None:
-            if not self._room_for_publisher():
-                self._refuse(publisher, frame.number, "clients_max")
+        self._take_requests(frame, frame.topics, publisher, now_ns)
+
+    def _on_order_request(self, frame: OrderRequest, publisher: str, now_ns: int) -> None:
+        for event in frame.events:
+            if event.publisher != publisher or event.stamp is not None or event.void:
+                self._refuse(
+                    publisher, frame.number, "an event that is not the sender's to publish"
+                )
                 return
-            known = self._publishers[publisher] = _Publisher(frame.settled)
-        self._forget_settled(publisher, known, frame.settled)
-        self._take_requests(frame, publisher, known, now_ns)
-        if self.config.durable:
-            self._persist(f"publisher/{publisher}", INT.encode(known.next))
+        # A node that keeps no log can still make the stamps; the publisher puts the events out.
+        carried = self.config.carries
+        items = frame.events if carried else tuple(event.topic for event in frame.events)
+        self._take_requests(frame, items, publisher, now_ns)
 
     def _take_requests(
-        self, frame: StampRequest, publisher: str, known: _Publisher, now_ns: int
+        self,
+        frame: StampRequest | OrderRequest,
+        items: Sequence[str | Event],
+        publisher: str,
+        now_ns: int,
     ) -> None:
-        for number, topic in enumerate(frame.topics, frame.number):
+        known = self._publishers.get(publisher) or self._welcome(publisher, frame, now_ns)
+        if known is None:
+            return
+        known.seen_ns = now_ns
+        self._forget_settled(publisher, known, frame.settled)
+        for number, item in enumerate(items, frame.number):
             if number < known.next:
                 self._repeated(publisher, known, number)
             elif number >= frame.settled + self.config.window:
                 break  # Too many are open: it will be repeated.
             elif number > known.next:
-                known.early[number] = topic
-            elif not self._try_stamp(publisher, known, number, topic, now_ns):
+                known.early[number] = item
+            elif not self._try_stamp(publisher, known, number, item, now_ns):
                 break
         while known.early and (early := known.early.pop(known.next, None)) is not None:
             if not self._try_stamp(publisher, known, known.next, early, now_ns):
                 break
+        if self.config.durable:
+            self._persist(f"publisher/{publisher}", INT.encode(known.next))
+
+    def _welcome(
+        self, publisher: str, frame: StampRequest | OrderRequest, now_ns: int
+    ) -> _Publisher | None:
+        """Take in a publisher that is new here, if there is room."""
+        if not self._room_for_publisher(now_ns):
+            self._refuse(publisher, frame.number, "clients_max")
+            return None
+        next_number = max(frame.settled, self._gone.pop(publisher, 0))
+        known = self._publishers[publisher] = _Publisher(next_number, now_ns)
+        return known
 
     def _try_stamp(
-        self, publisher: str, known: _Publisher, number: int, topic: str, now_ns: int
+        self, publisher: str, known: _Publisher, number: int, item: str | Event, now_ns: int
     ) -> bool:
         """Stamp the next request of a publisher, or refuse it."""
+        topic = item if isinstance(item, str) else item.topic
         group = self._group_cache.get(topic)
         if group is None or not group.hosted:
             if not self._may_host((topic,), publisher, number):
@@ -188,21 +233,25 @@ class SequencerNode(ChangeStage):
             if self.placement.stage(topic) != self.stage:
                 self._refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
                 return False
-        self._stamp(publisher, known, number, topic, now_ns)
+        self._stamp(publisher, known, number, item, now_ns)
         return True
 
     def _forget_settled(self, publisher: str, known: _Publisher, settled: int) -> None:
         """Nobody will ask again below a settled number, nor for one that was refused."""
+        known.settled = max(known.settled, settled)
         if settled > known.next:
             known.next = settled
-            known.early = {each: topic for each, topic in known.early.items() if each >= settled}
+            known.early = {each: item for each, item in known.early.items() if each >= settled}
+        while known.out and (first := next(iter(known.out))) < settled:
+            del known.out[first]
         while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
             del known.elsewhere[first]
             self._persist(f"elsewhere/{first}/{publisher}", None)
 
     def _stamp(
-        self, publisher: str, known: _Publisher, number: int, topic: str, now_ns: int
+        self, publisher: str, known: _Publisher, number: int, item: str | Event, now_ns: int
     ) -> None:
+        topic = item if isinstance(item, str) else item.topic
         known.next = number + 1
         group = self._group_cache.get(topic) or self._group(topic)
         slot = group.own[0] + 1
@@ -213,7 +262,13 @@ class SequencerNode(ChangeStage):
         if self.config.durable:
             self._persist(f"counter/{topic}", INT.encode(slot))
         if group.last == self.stage:
-            self._complete(publisher, self.name, number, topic, Stamp(entries, whole), now_ns)
+            stamp = Stamp(entries, whole)
+            if isinstance(item, str):
+                self._complete(publisher, self.name, number, topic, stamp, now_ns)
+                return
+            self._effects.append(Broadcast(msgspec.structs.replace(item, stamp=stamp)))
+            known.out[number] = slot
+            self._out.setdefault(publisher, []).append((number, slot))
             return
         known.elsewhere[number] = group.last
         if self.config.durable:
@@ -257,6 +312,10 @@ class SequencerNode(ChangeStage):
             self._answer_again(publisher, origin, number)
 
     def _send_grants(self) -> None:
+        if self._out:
+            for publisher, slots in self._out.items():
+                self._effects.append(Send(publisher, Out(origin=self.name, slots=tuple(slots))))
+            self._out = {}
         if self._granted:
             for (publisher, origin), grants in self._granted.items():
                 self._effects.append(Send(publisher, Stamped(origin=origin, grants=tuple(grants))))
@@ -275,11 +334,15 @@ class SequencerNode(ChangeStage):
 
     def _repeated(self, publisher: str, known: _Publisher, number: int) -> None:
         last = known.elsewhere.get(number)
-        if last is None:
-            self._answer_again(publisher, self.name, number)
-        else:
+        if last is not None:
             frame = Repeat(publisher=publisher, number=number)
             self._effects.append(Send(self.placement.nodes[last], frame))
+        elif self.config.carries and self._leases.find(publisher, self.name, number) is None:
+            # Stamped here, and no lease: it went out in the same step.
+            slot = known.out.get(number, 0)
+            self._out.setdefault(publisher, []).append((number, slot))
+        else:
+            self._answer_again(publisher, self.name, number)
 
     def _answer_again(self, publisher: str, origin: str, number: int) -> None:
         lease = self._leases.find(publisher, origin, number)
@@ -306,12 +369,16 @@ class SequencerNode(ChangeStage):
 
     # -- Forgetting -----------------------------------------------------------------------------
 
-    def _room_for_publisher(self) -> bool:
+    def _room_for_publisher(self, now_ns: int) -> bool:
         """Forget a publisher with nothing open if there are too many; False: all are busy."""
         if len(self._publishers) < self.config.clients_max:
             return True
         for name in list(islice(self._publishers, FORGET_TRIES)):
-            if self._forget_publisher(name):
+            known = self._publishers[name]
+            # Where nothing has to be confirmed, only it knows what it may still ask for.
+            certain = not self.config.carries or known.settled >= known.next
+            idle = now_ns - known.seen_ns >= self.config.forget_ns
+            if (certain or idle) and self._forget_publisher(name):
                 return True
             self._publishers[name] = self._publishers.pop(name)
         return False
@@ -335,7 +402,10 @@ class SequencerNode(ChangeStage):
         known = self._publishers.get(source)
         if known is not None and known.next <= frame.number:
             self._forget_settled(source, known, frame.number)
-            self._forget_publisher(source)
+            if self._forget_publisher(source) and self.config.carries:
+                self._gone[source] = known.next
+                if len(self._gone) > GONE_MAX:
+                    del self._gone[next(iter(self._gone))]
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:
@@ -346,10 +416,10 @@ class SequencerNode(ChangeStage):
         if kind == "counter":
             self._counters.get(rest)[0] = INT.decode(value)
         elif kind == "publisher":
-            self._publisher(rest).next = INT.decode(value)
+            self._publisher(rest, now_ns).next = INT.decode(value)
         elif kind == "elsewhere":
             number, _, publisher = rest.partition("/")
-            self._publisher(publisher).elsewhere[int(number)] = INT.decode(value)
+            self._publisher(publisher, now_ns).elsewhere[int(number)] = INT.decode(value)
         elif kind in ("subscription", "change"):
             self._restore_change(kind, rest, value)
         elif kind == "lease":
@@ -357,5 +427,5 @@ class SequencerNode(ChangeStage):
             due_ns = now_ns + self.config.lease_ns
             self._leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
 
-    def _publisher(self, name: str) -> _Publisher:
-        return self._publishers.setdefault(name, _Publisher(1))
+    def _publisher(self, name: str, now_ns: int) -> _Publisher:
+        return self._publishers.setdefault(name, _Publisher(1, now_ns))

@@ -6,6 +6,8 @@ What it guarantees
   `publisher_order` this holds within a topic only, and no node waits for another.
 - Every event is settled: out for good, or void (its lease ran out, or a node refused it; nobody saw
   it and nobody will).
+- Where nodes keep the logs of their topics (`carries`) the event goes along with the request; if
+  one node can order it, that is all, and the stamp that it is settled with names its own slot alone.
 - After a crash it goes on with the same request numbers, so nothing is stamped twice.
 
 States of an event: waiting -> requested -> stamped -> settled.
@@ -25,7 +27,16 @@ from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Ref
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.numbering import EventNumbers
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Confirm, Forget, Refused, Stamped, StampRequest, Voided
+from ensue.protocols.sequencer.frames import (
+    Confirm,
+    Forget,
+    OrderRequest,
+    Out,
+    Refused,
+    Stamped,
+    StampRequest,
+    Voided,
+)
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT, OUTGOING, OutgoingRecord
 
@@ -33,6 +44,8 @@ __all__ = ["Publisher"]
 
 CONFIRM_BATCH = 32
 """Settled requests that one confirmation waits for."""
+REQUEST_BYTES_MAX = 256 * 1024
+"""Payloads that go along with one request, unless one alone is larger."""
 
 
 class _Outgoing:
@@ -159,16 +172,16 @@ class Publisher:
                 for grant in grants:
                     self._grant(origin, grant.number, grant.stamp, source, now_ns)
                 self._request(self._lane(origin), now_ns)
+            case Out(origin=origin, slots=slots):
+                for number, slot in slots:
+                    self._is_out(origin, number, slot, now_ns)
+                self._request(self._lane(origin), now_ns)
             case Accepted(event=event_id):
                 self._settle(self._under_way.get(event_id), "", now_ns)
             case Taken(event=event_id):
                 self._settle(self._under_way.get(event_id), "void", now_ns)
             case Voided(origin=origin, numbers=numbers):
-                for number in numbers:
-                    outgoing = self._by_request.get((origin, number))
-                    if outgoing is not None:
-                        outgoing.granted_by = source
-                        self._settle(outgoing, "void", now_ns)
+                self._voided(origin, numbers, source, now_ns)
             case Refused(number=number, reason=reason):
                 self._refused(self._by_request.get((source, number)), reason, now_ns)
             case _:
@@ -248,18 +261,26 @@ class Publisher:
     def _send_requests(self, lane: _Lane, due: Sequence[_Outgoing], now_ns: int) -> None:
         """Send requests, or send them again, as runs of consecutive numbers."""
         settled = self._settled(lane.origin)
-        topics: list[str] = []
+        events: list[Event] = []
+        size = 0
         for index, outgoing in enumerate(due):
             number = outgoing.number
             outgoing.due_ns = now_ns + self.config.retry_ns
             lane.requested[number] = lane.requested.pop(number)
-            topics.append(outgoing.event.topic)
-            if index + 1 < len(due) and due[index + 1].number == number + 1:
+            events.append(outgoing.event)
+            size += len(outgoing.event.payload)
+            more = index + 1 < len(due) and due[index + 1].number == number + 1
+            if more and not (self.config.carries and size >= REQUEST_BYTES_MAX):
                 continue
-            first = number - len(topics) + 1
-            frame = StampRequest(number=first, topics=tuple(topics), settled=settled)
+            first = number - len(events) + 1
+            frame: Frame
+            if self.config.carries:
+                frame = OrderRequest(number=first, events=tuple(events), settled=settled)
+            else:
+                topics = tuple(event.topic for event in events)
+                frame = StampRequest(number=first, topics=topics, settled=settled)
             self._effects.append(Send(lane.origin, frame))
-            topics = []
+            events, size = [], 0
 
     def _settled(self, origin: str) -> int:
         """Return the lowest number not settled at an origin."""
@@ -278,6 +299,22 @@ class Publisher:
         outgoing.due_ns = now_ns + self.config.retry_ns
         self._stamped[outgoing.event.id] = outgoing
         self._effects.append(Broadcast(outgoing.event))
+
+    def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
+        for number in numbers:
+            outgoing = self._by_request.get((origin, number))
+            if outgoing is not None:
+                outgoing.granted_by = source
+                self._settle(outgoing, "void", now_ns)
+
+    def _is_out(self, origin: str, number: int, slot: int, now_ns: int) -> None:
+        outgoing = self._by_request.get((origin, number))
+        if outgoing is None or outgoing.granted_by:
+            return  # Settled or stamped before: this is a repeated answer.
+        if slot:
+            stamp = Stamp({outgoing.event.topic: slot}, whole=False)
+            outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
+        self._settle(outgoing, "", now_ns, more=True)
 
     def _no_longer_requested(self, outgoing: _Outgoing) -> None:
         requested = self._lane(outgoing.origin).requested
@@ -299,8 +336,15 @@ class Publisher:
             self._send_requests(lane, again, now_ns)
 
     def _settle(
-        self, outgoing: _Outgoing | None, verdict: str, now_ns: int, reason: str = ""
+        self,
+        outgoing: _Outgoing | None,
+        verdict: str,
+        now_ns: int,
+        reason: str = "",
+        *,
+        more: bool = False,
     ) -> None:
+        """See an event settled; `more`: others are about to be, so what waits can wait for them."""
         if outgoing is None:
             return
         event_id = outgoing.event.id
@@ -315,7 +359,7 @@ class Publisher:
             self._owe_confirmation(outgoing, now_ns)
         self._effects.append(Settle(outgoing.event, verdict, reason))
         lane = self._lane(outgoing.origin)
-        if lane.waiting:
+        if lane.waiting and not more:
             self._request(lane, now_ns)
 
     def _owe_confirmation(self, outgoing: _Outgoing, now_ns: int) -> None:
