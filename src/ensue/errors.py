@@ -8,6 +8,7 @@ from typing import ClassVar
 from ensue.event import Event
 
 __all__ = [
+    "AccessDenied",
     "BadInput",
     "ConfigurationError",
     "EnsueError",
@@ -57,6 +58,14 @@ class TransportError(EnsueError, ConnectionError):
     """Bytes could not be carried."""
 
     retriable = True
+
+
+class AccessDenied(EnsueError, PermissionError):
+    """A server refused who asked, or what was asked for; `reason` is its word."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class UnsupportedOrder(EnsueError, ValueError):

@@ -1,11 +1,15 @@
 """Frames to bytes and back: versioned, bounded, strict.
 
-A frame is one version byte and one MessagePack array: the frame's tag, then its fields in order.
+A frame is one version byte and one MessagePack array: the frame's tag, then its fields in order. A
+bundle is what travels between two peers at a time: one version byte and one array of the target's
+name, the source's, and an array of frames. Frames that were encoded before are put into it as they
+are.
+
 Nothing is read beyond its stated length, no length is believed beyond its limit, and what does not
 decode to exactly one frame raises `RemoteProtocolError` and has no effect.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, Generic, TypeVar
@@ -13,8 +17,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ensue.errors import RemoteProtocolError
+from ensue.event import Name
 
-__all__ = ["FRAME_BYTES_MAX", "VERSION", "Codec", "Records"]
+__all__ = ["FRAME_BYTES_MAX", "VERSION", "Codec", "Records", "bundle"]
 
 VERSION = 2
 FRAME_BYTES_MAX = 32 * 1024 * 1024
@@ -35,32 +40,55 @@ class Records(Generic[T]):
 class Codec:
     """Encodes and decodes a closed set of frame types."""
 
-    __slots__ = ("_decode", "_encode")
+    __slots__ = ("_decode", "_decode_bundle", "body")
 
     def __init__(self, frames: Iterable[Any]) -> None:
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
-            reduce(or_, frames)
+        union = reduce(or_, frames)
+        self.body: Callable[[msgspec.Struct], bytes] = msgspec.msgpack.Encoder().encode
+        """Return a frame's bytes as they stand in a bundle."""
+        self._decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(union).decode
+        self._decode_bundle: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
+            tuple[Name, Name, list[union]]  # type: ignore[valid-type]
         ).decode
 
     def encode(self, frame: msgspec.Struct) -> bytes:
         """Return a frame's bytes."""
-        return bytes((VERSION,)) + self._encode(frame)
+        return bytes((VERSION,)) + self.body(frame)
 
     def decode(self, data: bytes, *, peer: str = "") -> Any:
         """Return the frame, or raise `RemoteProtocolError` naming what is wrong with the bytes."""
-        if len(data) > FRAME_BYTES_MAX:
-            raise RemoteProtocolError(
-                f"a frame of {len(data)} bytes is beyond the limit of {FRAME_BYTES_MAX}", peer=peer
-            )
-        if not data or data[0] != VERSION:
-            found = f"version {data[0]}" if data else "no bytes"
-            raise RemoteProtocolError(
-                f"expected a frame of version {VERSION}, found {found}", peer=peer
-            )
-        try:
-            return self._decode(memoryview(data)[1:])
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise RemoteProtocolError(
-                f"a frame of {len(data)} bytes can't be read: {error}", peer=peer
-            ) from error
+        return _read(self._decode, data, peer)
+
+    def unbundle(self, data: bytes, *, peer: str = "") -> tuple[str, str, list[Any]]:
+        """Return target, source and frames of a bundle, or raise `RemoteProtocolError`."""
+        target, source, frames = _read(self._decode_bundle, data, peer)
+        return target, source, frames
+
+
+def bundle(target: str, source: str, bodies: Sequence[bytes]) -> bytes:
+    """Return the bundle that takes encoded frames from one peer to another."""
+    names = _NAMES((target, source))
+    # The names as an array of two; what is wanted is an array of three that begins with them.
+    return b"".join((_OPENING, names[1:], b"\xdd", len(bodies).to_bytes(4, "big"), *bodies))
+
+
+_NAMES = msgspec.msgpack.Encoder().encode
+_OPENING = bytes((VERSION, 0x93))
+
+
+def _read(decode: Callable[[bytes | memoryview], Any], data: bytes, peer: str) -> Any:
+    if len(data) > FRAME_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a frame of {len(data)} bytes is beyond the limit of {FRAME_BYTES_MAX}", peer=peer
+        )
+    if not data or data[0] != VERSION:
+        found = f"version {data[0]}" if data else "no bytes"
+        raise RemoteProtocolError(
+            f"expected a frame of version {VERSION}, found {found}", peer=peer
+        )
+    try:
+        return decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(
+            f"a frame of {len(data)} bytes can't be read: {error}", peer=peer
+        ) from error

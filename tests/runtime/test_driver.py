@@ -179,9 +179,9 @@ def test_a_retired_driver_sees_its_node_through_and_then_closes() -> None:
         with pytest.raises(LocalProtocolError, match="node is closed"):
             driver.command(lambda _node, _now: None)
         assert transport.receiver is not None
-        transport.receiver(Ping(), "peer")
+        transport.receiver((Ping(),), "peer")
         assert not driver.closed
-        transport.receiver(Ping(), "peer")
+        transport.receiver((Ping(),), "peer")
         assert driver.closed
         assert transport.log[-1] == "close"
 

@@ -1,8 +1,9 @@
 """The asyncio driver: one protocol node, its timer, its port, and whoever wants its outcomes.
 
-The node stays pure; everything that touches the world is here. After each frame, timer call or
-command the driver drains the node's effects and carries them out in the order that
-`ensue.protocols.core` prescribes. A driver keeps one timer at the event loop, for the earliest time
+The node stays pure; everything that touches the world is here. After the frames that came together, a
+timer call or a command the driver drains the node's effects and carries them out in the order that
+`ensue.protocols.core` prescribes; where there is a store, what is to be persisted goes there, and
+everything else waits until the store says that it is safe. A driver keeps one timer at the event loop, for the earliest time
 the node asked for; a node that pushes its timer ahead with every frame costs nothing.
 
 A driver belongs to one event loop and is not thread-safe.
@@ -10,7 +11,8 @@ A driver belongs to one event loop and is not thread-safe.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from ensue.clock import Clock
 from ensue.errors import LocalProtocolError
@@ -20,6 +22,7 @@ from ensue.protocols.core import (
     Detach,
     Effect,
     Frame,
+    Multicast,
     Node,
     Outcome,
     Persist,
@@ -30,16 +33,26 @@ from ensue.protocols.ens import Notify, request_for
 from ensue.recorder import Recorder
 from ensue.transports.base import Transport
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "Store"]
 
 N = TypeVar("N", bound=Node)
 SECOND_NS = 1_000_000_000
 
 
+class Store(Protocol):
+    """Where what a node persists survives."""
+
+    def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
+        """Make a batch safe, whole, and then call `done`.
+
+        Batches become safe in the order they came. One without writes waits for those before it.
+        """
+
+
 class Driver(Generic[N]):
     """Runs one node on a transport.
 
-    `seen_as` and `subscription` name the node in the trace. `size_of` gives the wire size of frames
+    `store` is needed by a node that persists. `seen_as` and `subscription` name the node in the trace. `size_of` gives the wire size of frames
     to the trace; it is called only where there is a recorder.
     """
 
@@ -50,6 +63,7 @@ class Driver(Generic[N]):
         transport: Transport,
         clock: Clock,
         on_outcome: Callable[[Outcome], None] | None = None,
+        store: Store | None = None,
         recorder: Recorder | None = None,
         seen_as: str | None = None,
         subscription: str | None = None,
@@ -58,6 +72,7 @@ class Driver(Generic[N]):
         self.node = node
         self._clock = clock
         self._on_outcome = on_outcome
+        self._store = store
         self._recorder = recorder
         self._seen_as = node.name if seen_as is None else seen_as
         self._subscription = subscription
@@ -105,17 +120,15 @@ class Driver(Generic[N]):
             self._timer.cancel()
             self._timer = None
 
-    def _receive(self, frame: Frame, source: str) -> None:
+    def _receive(self, frames: Sequence[Frame], source: str) -> None:
         # Whoever hands frames over flushes when it has handed over what there is.
         now_ns = self._clock.now_ns()
-        if self._recorder is not None and type(frame) is Notify:
-            self._recorder.frame("received", self._seen_as, frame, now_ns)
-        self.node.receive(frame, source=source, now_ns=now_ns)
-        effects = self.node.take_effects()
-        if effects:
-            self._carry_out(effects)
-        if not self._looking:
-            self._drain()
+        node = self.node
+        for frame in frames:
+            if self._recorder is not None and type(frame) is Notify:
+                self._recorder.frame("received", self._seen_as, frame, now_ns)
+            node.receive(frame, source=source, now_ns=now_ns)
+        self._drain()
         if self._done is not None:
             self._close_if_done()
 
@@ -136,14 +149,30 @@ class Driver(Generic[N]):
             self._looking = True
             self._loop.call_soon(self._look_at_timer)
         effects = self.node.take_effects()
-        if effects:
+        if not effects:
+            return
+        if self._store is None:
             self._carry_out(effects)
+            return
+        writes = [effect for effect in effects if isinstance(effect, Persist)]
+        others = [effect for effect in effects if not isinstance(effect, Persist)]
+        self._store.write(writes, partial(self._carry_out_later, others))
+
+    def _carry_out_later(self, effects: Sequence[Effect]) -> None:
+        if self._closed:
+            return
+        self._carry_out(effects)
+        self._port.flush()
+        self._close_if_done()
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         outcomes: list[Outcome] = []
+        port = self._port
         for effect in effects:
             if isinstance(effect, Send):
-                self._port.send(effect.peer, effect.frame)
+                port.send(effect.peer, effect.frame)
+            elif isinstance(effect, Multicast):
+                port.multicast(effect)
             elif isinstance(effect, Broadcast | Attach | Detach):
                 self._ask(effect)
             elif isinstance(effect, Persist):

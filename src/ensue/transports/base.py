@@ -6,18 +6,18 @@ said in its `Capabilities`; `refusal` compares them with what an order needs and
 missing, so that nothing degrades silently.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from ensue.order import Order, Total
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
 
 __all__ = ["Capabilities", "Port", "Receiver", "Transport", "refusal"]
 
-Receiver = Callable[[Frame, str], None]
-"""Called with what arrived and whom it is from."""
+Receiver = Callable[[Sequence[Frame], str], None]
+"""Called with what arrived together and whom it is from."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +44,9 @@ class Port(Protocol):
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a peer."""
+
+    def multicast(self, effect: Multicast) -> None:
+        """Send a frame to everybody who listens to a topic."""
 
     def ask(self, effect: Broadcast | Attach | Detach) -> None:
         """Carry out what a node asks of the event notification service."""

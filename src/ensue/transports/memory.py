@@ -19,7 +19,7 @@ Limit: a hub hands over `BURST_MAX` frames before it lets other tasks run.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from urllib.parse import parse_qsl, urlsplit
 
@@ -178,14 +178,18 @@ class MemoryTransport:
                 source, target, frame = queue.popleft()
                 receiver = receivers.get(target)
                 if receiver is not None:
-                    receiver(frame, source)
+                    receiver((frame,), source)
         finally:
             self._pumping = False
             if queue:
                 # The burst was long enough, or a receiver raised, which is not the others' fault.
                 self._loop.call_soon(self.flush)
 
-    def _at_ens(self, frame: Frame, source: str) -> None:
+    def _at_ens(self, frames: Sequence[Frame], source: str) -> None:
+        for frame in frames:
+            self._ask_ens(frame, source)
+
+    def _ask_ens(self, frame: Frame, source: str) -> None:
         ens = self._ens
         ens.receive(frame, source=source, now_ns=0)
         for effect in ens.take_effects():
@@ -231,6 +235,11 @@ class MemoryPort:
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a peer of this hub."""
         self._transport.transmit(self._name, peer, frame)
+
+    def multicast(self, effect: Multicast) -> None:
+        """Send a frame to each peer of this hub who listens."""
+        for peer in effect.peers:
+            self._transport.transmit(self._name, peer, effect.frame)
 
     def ask(self, effect: Broadcast | Attach | Detach) -> None:
         """Ask the hub's ENS."""

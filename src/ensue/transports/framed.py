@@ -1,0 +1,259 @@
+"""Frames on a carrier of bytes.
+
+What a node sends to one peer within one turn of the event loop travels as one bundle, encoded once:
+an event for a hundred listeners is encoded once, and a hundred events for one listener are one
+message. A bundle that does not decode is counted, and whoever counts is told (`on_bad_bundle`).
+
+Where the carrier multicasts, whoever attaches to a topic joins it there first; where it does not, each
+listener is sent to.
+
+Limit: a bundle holds `BUNDLE_BYTES` or what the carrier takes, whichever is less, and one frame more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ensue.errors import BadInput, RemoteProtocolError
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
+from ensue.protocols.ens import Notify, request_for
+from ensue.transports.base import Receiver
+from ensue.transports.carrier import Carrier
+from ensue.wire import Codec, bundle
+
+__all__ = ["FramedPort", "FramedTransport"]
+
+BUNDLE_BYTES = 256 * 1024
+EVERYBODY = "*"
+"""The target of what is multicast."""
+_NOTIFY = b"\x92\x07"
+"""What stands before the event in an encoded `Notify`."""
+
+_log = logging.getLogger("ensue")
+
+
+class FramedTransport:
+    """Gives nodes their ports on a carrier. `home` names the peer that keeps a topic's log."""
+
+    def __init__(self, carrier: Carrier, codec: Codec, *, home: Callable[[str], str]) -> None:
+        self.carrier = carrier
+        self.name = carrier.name
+        self.capabilities = carrier.capabilities
+        self.codec = codec
+        self.home = home
+        self.bad_bundles = 0
+        """Messages that could not be read."""
+        self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._ports: dict[str, FramedPort] = {}
+        self._entered: dict[str, None] = {}
+        self._joined: dict[str, dict[FramedPort, None]] = {}
+        """Topic to who listens, where the carrier multicasts."""
+        self._joining: dict[str, asyncio.Task[None]] = {}
+        self._dirty: dict[FramedPort, None] = {}
+        self._flushing = False
+        self._bytes_max = min(BUNDLE_BYTES, carrier.capabilities.message_bytes_max // 2)
+        self._last: tuple[Frame | None, bytes] = (None, b"")
+
+    async def enter(self, name: str) -> None:
+        """Take up a name; returns when nothing that is sent to it is missed any more."""
+        if name in self._entered:
+            raise BadInput(f"the name {name!r} is taken here: names must be unique")
+        self._entered[name] = None
+        try:
+            await self.carrier.open(name, self._arrived)
+        except BaseException:
+            del self._entered[name]
+            raise
+
+    async def exit(self, name: str) -> None:
+        """Give up a name."""
+        if self._entered.pop(name, 0) is None:
+            await self.carrier.shut(name)
+
+    def open(self, name: str, receiver: Receiver) -> "FramedPort":
+        """Give a node that has entered its port."""
+        assert name in self._entered, name
+        port = self._ports[name] = FramedPort(self, name, receiver)
+        return port
+
+    def forget(self, port: "FramedPort") -> None:
+        """Hand nothing over to a port any more."""
+        if self._ports.get(port.name) is port:
+            del self._ports[port.name]
+        for topic in [topic for topic, ports in self._joined.items() if port in ports]:
+            self._leave(port, topic)
+
+    def body(self, frame: Frame) -> bytes:
+        """Encode a frame, or take the last encoding if it is the same one again."""
+        if self._last[0] is frame:
+            return self._last[1]
+        body = self.codec.body(frame)
+        self._last = (frame, body)
+        return body
+
+    def multicast(self, port: "FramedPort", effect: Multicast) -> None:
+        """Send to everybody who listens, by the carrier's means."""
+        known = effect.encoded and isinstance(effect.frame, Notify)
+        body = _NOTIFY + effect.encoded if known else self.body(effect.frame)
+        if self.capabilities.multicast:
+            port.add("", effect.topic, body)
+        else:
+            for peer in effect.peers:
+                port.add(peer, "", body)
+
+    def ask(self, port: "FramedPort", effect: Broadcast | Attach | Detach) -> None:
+        """Send a request to whoever keeps the topic's log."""
+        topic = effect.event.topic if isinstance(effect, Broadcast) else effect.topic
+        if self.capabilities.multicast and isinstance(effect, Attach):
+            if topic not in self._joined:
+                self._joined[topic] = {port: None}
+                self._joining[topic] = self._loop.create_task(self._join(topic))
+            self._joined[topic][port] = None
+            task = self._joining.get(topic)
+            if task is not None:
+                # What is asked for may come as soon as it is asked for.
+                task.add_done_callback(lambda _task: self._ask_late(port, effect))
+                return
+        elif self.capabilities.multicast and isinstance(effect, Detach):
+            self._leave(port, topic)
+        port.send(self.home(topic), request_for(effect))
+
+    def flush_soon(self, port: "FramedPort") -> None:
+        """Let everything go that was added in this turn of the event loop."""
+        self._dirty[port] = None
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Let everything go."""
+        self._flushing = False
+        dirty, self._dirty = self._dirty, {}
+        for port in dirty:
+            for (peer, topic), bodies in port.take():
+                data = bundle(peer or EVERYBODY, port.name, bodies)
+                if topic:
+                    self.carrier.multicast(topic, data)
+                else:
+                    self.carrier.send(peer, data)
+
+    @property
+    def bundle_bytes(self) -> int:
+        """How large a bundle may become before the next one is begun."""
+        return self._bytes_max
+
+    def _ask_late(self, port: "FramedPort", effect: Attach) -> None:
+        if self._ports.get(port.name) is port and port in self._joined.get(effect.topic, ()):
+            port.send(self.home(effect.topic), request_for(effect))
+            port.flush()
+
+    async def _join(self, topic: str) -> None:
+        try:
+            await self.carrier.join(topic, self._multicast_arrived)
+        except Exception as error:  # noqa: BLE001 - the subscriber asks again
+            _log.warning("%s: joining %r failed: %s", self.name, topic, error)
+            self._joined.pop(topic, None)
+        finally:
+            self._joining.pop(topic, None)
+
+    def _leave(self, port: "FramedPort", topic: str) -> None:
+        ports = self._joined.get(topic)
+        if ports is None:
+            return
+        ports.pop(port, None)
+        if not ports:
+            del self._joined[topic]
+            task = self._loop.create_task(self.carrier.leave(topic))
+            task.add_done_callback(_ignore)
+
+    def _arrived(self, data: bytes) -> None:
+        read = self._read(data)
+        if read is not None:
+            target, source, frames = read
+            port = self._ports.get(target)
+            if port is not None:
+                port.receiver(frames, source)
+
+    def _multicast_arrived(self, data: bytes) -> None:
+        read = self._read(data)
+        if read is None:
+            return
+        _, source, frames = read
+        for frame in frames:
+            # A bundle is of one topic; whoever forged another one reaches those who listen to it.
+            topic = frame.event.topic if isinstance(frame, Notify) else ""
+            for port in list(self._joined.get(topic, ())):
+                port.receiver((frame,), source)
+
+    def _read(self, data: bytes) -> tuple[str, str, list[Frame]] | None:
+        try:
+            return self.codec.unbundle(data)
+        except RemoteProtocolError as error:
+            self.bad_bundles += 1
+            if self.on_bad_bundle is None:
+                _log.warning("%s: %s", self.name, error)
+            else:
+                self.on_bad_bundle(error)
+            return None
+
+
+def _ignore(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.debug("leaving a topic failed: %s", task.exception())
+
+
+class FramedPort:
+    """One node's end of a carrier."""
+
+    __slots__ = ("_bodies", "_sizes", "_transport", "name", "receiver")
+
+    def __init__(self, transport: FramedTransport, name: str, receiver: Receiver) -> None:
+        self.name = name
+        self.receiver = receiver
+        self._transport = transport
+        self._bodies: dict[tuple[str, str], list[list[bytes]]] = {}
+        """Peer or topic to its bundles, the last one not full."""
+        self._sizes: dict[tuple[str, str], int] = {}
+
+    def send(self, peer: str, frame: Frame) -> None:
+        """Send a frame to a peer."""
+        self.add(peer, "", self._transport.body(frame))
+
+    def multicast(self, effect: Multicast) -> None:
+        """Send a frame to everybody who listens to a topic."""
+        self._transport.multicast(self, effect)
+
+    def ask(self, effect: Broadcast | Attach | Detach) -> None:
+        """Ask whoever keeps the topic's log."""
+        self._transport.ask(self, effect)
+
+    def flush(self) -> None:
+        """Let everything go at the end of this turn of the event loop."""
+        if self._bodies:
+            self._transport.flush_soon(self)
+
+    def close(self) -> None:
+        """Hand nothing over any more."""
+        self._transport.forget(self)
+
+    def add(self, peer: str, topic: str, body: bytes) -> None:
+        """Put an encoded frame into the bundle for a peer or a topic."""
+        key = (peer, topic)
+        size = self._sizes.get(key)
+        if size is None:
+            self._bodies[key] = [[body]]
+            self._sizes[key] = len(body)
+            if len(self._bodies) == 1:
+                self._transport.flush_soon(self)
+        elif size + len(body) > self._transport.bundle_bytes:
+            self._bodies[key].append([body])
+            self._sizes[key] = len(body)
+        else:
+            self._bodies[key][-1].append(body)
+            self._sizes[key] = size + len(body)
+
+    def take(self) -> list[tuple[tuple[str, str], list[bytes]]]:
+        """Drain the bundles."""
+        bodies, self._bodies, self._sizes = self._bodies, {}, {}
+        return [(key, each) for key, bundles in bodies.items() for each in bundles]

@@ -1,0 +1,147 @@
+"""`ensue://HOST:PORT`: connections to the servers of a chain.
+
+A client is connected to every server of its chain: the one that the URL names says who the others
+are. A connection that is lost is made again, for ever, with pauses that grow up to `BACKOFF_S_MAX`;
+then every name is entered again and `on_reconnect` is called. What was under way is lost, and
+whoever sent it repeats it. A server that says nothing for `SILENCE_S` is taken for gone, so that a
+connection that works in one direction only does not last.
+
+Options, as in `ensue://HOST:7400?tls=1&ca=ca.pem`:
+- `tls`: 1 asks for TLS (0); `ca`: a file of certificates to trust instead of the system's; `cert`,
+  `key`: files that this client shows; each of these three implies `tls=1`.
+- `token`: what the server asks for; better given by the environment, as `ENSUE_TOKEN`.
+
+Limits: `PENDING_BYTES_MAX` not yet taken by the operating system, a connection; beyond, messages are
+dropped and counted.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from ensue.errors import AccessDenied, RemoteProtocolError
+from ensue.transports.carrier import Inbox
+from ensue.transports.tcp_link import Link
+from ensue.transports.tcp_messages import Welcome, framed
+from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.wire import FRAME_BYTES_MAX
+
+__all__ = ["TcpCarrier"]
+
+_log = logging.getLogger("ensue")
+
+
+class TcpCarrier:
+    """Carries bytes to the servers of a chain and back."""
+
+    name = "ensue://"
+
+    def __init__(
+        self, options: TcpOptions, *, client: str, role: Literal["client", "station"] = "client"
+    ) -> None:
+        self.options = options
+        self.client = client
+        self.role: Literal["client", "station"] = role
+        self.capabilities = options.capabilities
+        self.on_reconnect: Callable[[], None] | None = None
+        self.on_refused: Callable[[AccessDenied], None] | None = None
+        """Called if a server will not have this client any more."""
+        self.on_exited: Callable[[str, AccessDenied], None] | None = None
+        """Called if a name was taken away, by another client that entered under it."""
+        self.dropped = 0
+        self.welcome: Welcome | None = None
+        self._links: dict[str, Link] = {}
+        """Station to the link to it."""
+        self._inboxes: dict[str, Inbox] = {}
+        self._receive: Inbox | None = None
+
+    async def start(self) -> None:
+        """Connect to the server that the URL names, and to all others of its chain."""
+        first = Link(self, (self.options.host, self.options.port))
+        welcome = await first.start()
+        if len({member.name for member in welcome.chain}) != len(welcome.chain):
+            raise RemoteProtocolError("the server names a station twice", peer=first.address)
+        self.welcome = welcome
+        self._links[welcome.server] = first
+        self.capabilities = msgspec.structs.replace(
+            self.capabilities, message_bytes_max=min(welcome.message_bytes_max, FRAME_BYTES_MAX)
+        )
+        try:
+            for member in welcome.chain:
+                if member.name != welcome.server:
+                    link = Link(self, parse_address(member.address, what="a station's address"))
+                    self._links[member.name] = link
+                    await link.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def open(self, peer: str, receive: Inbox) -> None:
+        """Take what is sent to a name."""
+        self._inboxes[peer] = receive
+        self._receive = receive
+        try:
+            for link in self._links.values():
+                await link.enter(peer)
+        except BaseException:
+            await self.shut(peer)
+            raise
+
+    async def shut(self, peer: str) -> None:
+        """Take nothing more for a name."""
+        if self._inboxes.pop(peer, None) is not None:
+            for link in self._links.values():
+                link.exit(peer)
+
+    async def join(self, topic: str, receive: Inbox) -> None:
+        """Do nothing: servers send to each listener."""
+
+    async def leave(self, topic: str) -> None:
+        """Do nothing: servers send to each listener."""
+
+    def send(self, peer: str, data: bytes) -> None:
+        """Send to a station."""
+        link = self._links.get(peer)
+        connection = None if link is None else link.connection
+        if connection is None or not connection.write(framed(data)):
+            self.dropped += 1
+
+    def multicast(self, topic: str, data: bytes) -> None:
+        """Refuse: servers send to each listener."""
+        raise NotImplementedError(f"ensue:// does not multicast {len(data)} bytes to {topic!r}")
+
+    async def close(self) -> None:
+        """Let out what is pending, for a moment, and disconnect."""
+        for link in self._links.values():
+            await link.close()
+
+    def pending_bytes(self) -> int:
+        """Return how much the operating system has not taken, over all connections."""
+        return sum(
+            link.connection.pending for link in self._links.values() if link.connection is not None
+        )
+
+    # -- From the connections -------------------------------------------------------------------
+
+    def arrived(self, data: bytes) -> None:
+        """Hand a bundle over; whoever takes it looks at whom it is for."""
+        if self._receive is not None:
+            self._receive(data)
+
+    def reconnected(self) -> None:
+        """Tell that a connection is there again."""
+        if self.on_reconnect is not None:
+            self.on_reconnect()
+
+    def refused(self, error: AccessDenied) -> None:
+        """Tell that a server will not have this client any more."""
+        _log.error("%s", error)
+        if self.on_refused is not None:
+            self.on_refused(error)
+
+    def exited(self, name: str, error: AccessDenied) -> None:
+        """Tell that a name was taken away."""
+        if self.on_exited is not None:
+            self.on_exited(name, error)

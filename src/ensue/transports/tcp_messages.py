@@ -1,0 +1,202 @@
+"""What travels on a connection of `ensue://`: messages with their length in front.
+
+A message is four bytes of length, the most significant first, and so many bytes. Its first byte tells
+what it is: `ensue.wire.VERSION`, a bundle of frames; `CONTROL`, one of the messages below, which are
+about the connection itself.
+
+| message | from | says |
+|---|---|---|
+| Hello | whoever connects, first of all | who I am, and what I know that proves it |
+| Welcome | server | who I am, who else is in the chain, what all of us go by |
+| Enter, Exit | client | take in bundles for this name, or no longer |
+| Entered, Exited | server | done; or: no longer yours, and why |
+| Farewell | either | why I am about to hang up |
+| Ping, Pong | either | are you there; yes |
+
+Until it has said hello, whoever connects is told nothing but Welcome or Farewell.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from ensue.errors import RemoteProtocolError
+from ensue.event import Name
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.wire import FRAME_BYTES_MAX
+
+__all__ = [
+    "CONTROL",
+    "PREFIX_BYTES",
+    "PROTOCOL",
+    "Enter",
+    "Entered",
+    "Exit",
+    "Exited",
+    "Farewell",
+    "Framer",
+    "Hello",
+    "Member",
+    "Ping",
+    "Pong",
+    "Welcome",
+    "decode_control",
+    "encode_control",
+    "framed",
+]
+
+CONTROL = 0x7F
+PREFIX_BYTES = 4
+PROTOCOL = 1
+
+
+class Control(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    array_like=True,
+    gc=False,
+    forbid_unknown_fields=True,
+):
+    """About the connection itself."""
+
+
+class Hello(Control, frozen=True, kw_only=True, tag=1):
+    """Who connects."""
+
+    protocol: int = PROTOCOL
+    client: Name
+    token: str = ""
+    role: Literal["client", "station"] = "client"
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One station of the chain."""
+
+    name: Name
+    address: str
+    """HOST:PORT; empty: the one you have reached me at."""
+    topics: tuple[Name, ...] = ()
+    """Topics placed here by name, in rank order."""
+
+
+class Welcome(Control, frozen=True, kw_only=True, tag=2):
+    """What whoever connected has to know."""
+
+    server: Name
+    chain: tuple[Member, ...]
+    closed: bool = False
+    """Whether there are no topics but those that are placed by name."""
+    config: SequencerConfig
+    message_bytes_max: int
+
+
+class Enter(Control, frozen=True, tag=3):
+    """Take in bundles for a name, from now on here and nowhere else."""
+
+    name: Name
+
+
+class Entered(Control, frozen=True, tag=4):
+    """Bundles for the name come here."""
+
+    name: Name
+
+
+class Exit(Control, frozen=True, tag=5):
+    """No more bundles for the name."""
+
+    name: Name
+
+
+class Exited(Control, frozen=True, tag=6):
+    """The name is not, or no longer, yours."""
+
+    name: Name
+    reason: str
+
+
+class Farewell(Control, frozen=True, tag=7):
+    """Why the sender hangs up."""
+
+    reason: str
+    final: bool = False
+    """There is no use in connecting again as you are."""
+
+
+class Ping(Control, frozen=True, tag=8):
+    """Ask whether the other side is there."""
+
+    number: int
+
+
+class Pong(Control, frozen=True, tag=9):
+    """Say that this side is there."""
+
+    number: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
+    Hello | Welcome | Enter | Entered | Exit | Exited | Farewell | Ping | Pong
+).decode
+
+
+def framed(data: bytes) -> bytes:
+    """Put the length in front of a message."""
+    return len(data).to_bytes(PREFIX_BYTES, "big") + data
+
+
+def encode_control(message: Control) -> bytes:
+    """Return a control message as it travels, its length included."""
+    return framed(bytes((CONTROL,)) + _encode(message))
+
+
+def decode_control(data: bytes) -> Any:
+    """Return a control message, or raise `RemoteProtocolError`."""
+    try:
+        return _decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"a control message can't be read: {error}") from error
+
+
+class Framer:
+    """Cuts what arrives into messages. Never holds more than one message that is not whole."""
+
+    __slots__ = ("_chunks", "_held", "_needed", "bytes_max")
+
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._chunks: list[bytes] = []
+        self._held = 0
+        self._needed = PREFIX_BYTES
+        """How many bytes there must be before there is anything to cut."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the messages that are whole by now."""
+        if self._held + len(data) < self._needed:
+            # Joined once there is enough, or a large message would be copied with each packet.
+            self._chunks.append(data)
+            self._held += len(data)
+            return []
+        buffer = b"".join((*self._chunks, data)) if self._chunks else data
+        messages: list[bytes] = []
+        at, end = 0, len(buffer)
+        needed = PREFIX_BYTES
+        while end - at >= PREFIX_BYTES:
+            size = int.from_bytes(buffer[at : at + PREFIX_BYTES], "big")
+            if not 0 < size <= self.bytes_max:
+                raise RemoteProtocolError(
+                    f"a message says that it has {size} bytes; expected 1 to {self.bytes_max}"
+                )
+            if end - at < PREFIX_BYTES + size:
+                needed = PREFIX_BYTES + size
+                break
+            at += PREFIX_BYTES
+            messages.append(buffer[at : at + size])
+            at += size
+        self._chunks = [buffer[at:]] if at < end else []
+        self._held = end - at
+        self._needed = needed
+        return messages
