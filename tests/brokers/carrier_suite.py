@@ -427,6 +427,30 @@ class CarrierSuite:
 
         asyncio.run(main())
 
+    async def outlive_a_restart(self, server: Server, prefix: str) -> None:
+        """Multicast while a reader is away, kill the broker, and expect everything after all."""
+        topic, mine = Taker(), Taker()
+        sent = [b"%d" % number for number in range(500)]
+        async with (
+            Proxy(server.port) as proxy,
+            self.started(server, prefix) as a,
+            self.started(server, prefix, port=proxy.port) as b,
+        ):
+            back = [Watch(a), Watch(b)]
+            await a.join("t", mine)
+            await b.join("t", topic)
+            await self.keep_away(proxy)
+            for data in sent:
+                a.multicast("t", data)
+            await mine.wait_for_count(len(sent))
+            await server.restart(gracefully=False)
+            await back[0].wait()
+            proxy.accept()
+            await back[1].wait()
+            a.multicast("t", b"after")
+            await topic.wait_for(b"after")
+        assert topic.got == [*sent, b"after"]
+
     async def keep_away(self, proxy: Proxy) -> None:
         """Cut and refuse; return when the carrier has noticed, and tries."""
         tried = proxy.accepted

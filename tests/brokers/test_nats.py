@@ -1,7 +1,9 @@
+import asyncio
 from typing import Any
 
 import pytest
 from tests.brokers.carrier_suite import CarrierSuite, missing_extra
+from tests.brokers.servers import Server
 
 from ensue.errors import BadInput
 from ensue.transports.broker import BrokerCarrier
@@ -22,6 +24,11 @@ class TestNats(NatsSuite):
 class TestJetStream(NatsSuite):
     options = "jetstream=1"
     topic_resumes = True
+
+    def test_what_was_written_survives_a_restart_while_the_reader_is_away(
+        self, server: Server, prefix: str
+    ) -> None:
+        asyncio.run(self.outlive_a_restart(server, prefix))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from itertools import islice
 from random import uniform
 from typing import Any, ClassVar
@@ -67,11 +67,23 @@ class Session:
         self.taken: set[Place] = set()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why, once it is."""
+        self.reader: asyncio.Task[None] | None = None
 
     def lose(self, reason: object) -> None:
         """Give the connection up; the first reason counts."""
         if not self.lost.done():
             self.lost.set_result(str(reason) or type(reason).__name__)
+
+    def read(self, reading: Coroutine[Any, Any, None]) -> None:
+        """Begin to read; its end is the session's."""
+        self.reader = asyncio.create_task(reading)
+        self.reader.add_done_callback(self._end)
+
+    def _end(self, reader: asyncio.Task[None]) -> None:
+        ended = "cancelled" if reader.cancelled() else reader.exception()
+        while isinstance(ended, BaseExceptionGroup):
+            ended = ended.exceptions[0]
+        self.lose(ended or "the connection was closed")
 
 
 class BrokerCarrier:
@@ -112,7 +124,7 @@ class BrokerCarrier:
     # What each broker's carrier fills in.
 
     async def _connect(self, session: Session) -> None:
-        """Connect."""
+        """Connect. `_read` is called next, then `_take` with what is to be open."""
         raise NotImplementedError
 
     async def _read(self, session: Session) -> None:
@@ -152,17 +164,18 @@ class BrokerCarrier:
             async with asyncio.timeout(CONNECT_S):
                 await self._connect(session)
         except TransportError:
-            await self._hang_up_quietly()
+            await self._part(session)
             raise
         except Exception as error:
-            await self._hang_up_quietly()
+            await self._part(session)
             raise TransportError(
                 f"{self.url}: no {self.name} server answers there ({_words(error)}); "
                 f"start one: {self.how_to_start}"
             ) from error
         except BaseException:
-            await self._hang_up_quietly()
+            await self._part(session)
             raise
+        session.read(self._read(session))
         self._begin(session)
         self._keeper = asyncio.create_task(self._keep(session), name=f"carrier {self.url}")
 
@@ -205,8 +218,7 @@ class BrokerCarrier:
             self._up.clear()
             await self._quietly(self._say_goodbye())
         if self._session is not None:
-            self._session.lose("closed")
-        await self._hang_up_quietly()
+            await self._part(self._session)
         self._receivers.clear()
         self._forget(len(self._pending))
 
@@ -363,7 +375,7 @@ class BrokerCarrier:
             await self._serve(session)
             self._up.clear()
             _log.warning("%s: lost (%s); connecting again", self.url, session.lost.result())
-            await self._hang_up_quietly()
+            await self._part(session)
             session = await self._connect_again()
             self._begin(session)
             _log.info("%s: connected again", self.url)
@@ -374,16 +386,14 @@ class BrokerCarrier:
                     _log.exception("%s: on_reconnect failed", self.url)
 
     async def _serve(self, session: Session) -> None:
-        tasks = [asyncio.create_task(self._read(session)), asyncio.create_task(self._drain())]
+        """Write until the session is lost."""
+        writer = asyncio.create_task(self._drain())
+        ends: list[asyncio.Future[Any]] = [writer, session.lost]
         try:
-            ends: list[asyncio.Future[Any]] = [*tasks, session.lost]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(tasks)
-            for task in tasks:
-                if not task.cancelled():
-                    session.lose(task.exception() or "the connection was closed")
-            session.lose("cancelled")
+            await _end([writer])
+            session.lose("cancelled" if writer.cancelled() else writer.exception())
 
     async def _connect_again(self) -> Session:
         pause_s = BACKOFF_S_MIN
@@ -394,6 +404,7 @@ class BrokerCarrier:
             try:
                 async with asyncio.timeout(CONNECT_S):
                     await self._connect(session)
+                session.read(self._read(session))
                 places = list(self._receivers)
                 if places:
                     async with asyncio.timeout(REOPEN_S):
@@ -405,12 +416,19 @@ class BrokerCarrier:
                                 await self._during(session, self._drop(place))
             except Exception as error:  # noqa: BLE001 - clients raise what they like
                 _log.debug("%s: not yet (%s)", self.url, _words(error))
-                await self._hang_up_quietly()
+                await self._part(session)
                 pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+            except BaseException:
+                await self._part(session)
+                raise
             else:
                 return session
 
-    async def _hang_up_quietly(self) -> None:
+    async def _part(self, session: Session) -> None:
+        """Give a session up for good, whatever state it is in."""
+        session.lose("closed")
+        if session.reader is not None:
+            await _end([session.reader])
         await self._quietly(self._hang_up())
 
     async def _quietly(self, call: Awaitable[None]) -> None:

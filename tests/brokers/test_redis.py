@@ -1,0 +1,134 @@
+import asyncio
+from typing import Any
+
+import pytest
+from tests.brokers.carrier_suite import CarrierSuite, Taker, missing_extra
+from tests.brokers.servers import Server
+
+from ensue.errors import BadInput
+from ensue.transports.broker import BrokerCarrier
+from ensue.transports.redis import STREAM_IDLE_S, STREAM_MESSAGES_MAX, RedisCarrier, RedisOptions
+
+
+class RedisSuite(CarrierSuite):
+    server_fixture = "redis_server"
+
+    def carrier(self, url: str, **settings: Any) -> BrokerCarrier:
+        return RedisCarrier(RedisOptions.parse(url), **settings)
+
+
+class TestRedis(RedisSuite):
+    def test_channels_do_not_outlive_the_server(self, server: Server, prefix: str) -> None:
+        async def main() -> None:
+            async with self.started(server, prefix) as a:
+                assert not a.capabilities.durable
+
+        asyncio.run(main())
+
+
+class TestRedisStreams(RedisSuite):
+    options = "streams=1"
+    topic_resumes = True
+    inbox_resumes = True
+
+    async def ask(self, carrier: BrokerCarrier, *command: str | int) -> Any:
+        assert isinstance(carrier, RedisCarrier)
+        (answer,) = await carrier._ask(command)
+        return answer
+
+    def test_a_server_with_an_appendonly_file_is_durable(self, server: Server, prefix: str) -> None:
+        async def main() -> None:
+            async with self.started(server, prefix) as a:
+                assert a.capabilities.durable
+                await self.ask(a, "CONFIG", "SET", "appendonly", "no")
+                try:
+                    async with self.started(server, prefix) as b:
+                        assert not b.capabilities.durable
+                finally:
+                    await self.ask(a, "CONFIG", "SET", "appendonly", "yes")
+
+        asyncio.run(main())
+
+    def test_the_stream_of_an_inbox_is_gone_when_it_is_shut(
+        self, server: Server, prefix: str
+    ) -> None:
+        async def main() -> None:
+            inbox = Taker()
+            async with self.started(server, prefix) as a:
+                async with self.started(server, prefix) as b:
+                    await b.open("shut", inbox)
+                    await b.open("closed", inbox)
+                    await b.join("topic", inbox)
+                    assert (
+                        await self.ask(a, "EXISTS", f"{prefix}:i:shut", f"{prefix}:i:closed") == 2
+                    )
+                    assert 0 < await self.ask(a, "TTL", f"{prefix}:i:shut") <= STREAM_IDLE_S
+                    await b.shut("shut")
+                    assert await self.ask(a, "EXISTS", f"{prefix}:i:shut") == 0
+                assert await self.ask(a, "EXISTS", f"{prefix}:i:closed") == 0
+                a.send("shut", b"to nobody")
+                a.multicast("topic", b"to nobody")
+                await a.open("a", inbox)
+                a.send("a", b"out")
+                await inbox.wait_for(b"out")
+                # Sending to a name that nobody has leaves nothing behind; a topic is kept a while.
+                assert await self.ask(a, "EXISTS", f"{prefix}:i:shut") == 0
+                assert 0 < await self.ask(a, "TTL", f"{prefix}:t:topic") <= STREAM_IDLE_S
+
+        asyncio.run(main())
+
+    def test_a_stream_is_capped(
+        self, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ensue.transports.redis.STREAM_MESSAGES_MAX", 500)
+        assert STREAM_MESSAGES_MAX >= 10_000
+
+        async def main() -> None:
+            topic = Taker()
+            async with self.started(server, prefix) as a:
+                await a.join("t", topic)
+                for number in range(5_000):
+                    a.multicast("t", b"%d" % number)
+                await topic.wait_for(b"4999")
+                assert 500 <= await self.ask(a, "XLEN", f"{prefix}:t:t") < 1_000
+
+        asyncio.run(main())
+
+    def test_what_was_written_survives_a_restart_while_the_reader_is_away(
+        self, server: Server, prefix: str
+    ) -> None:
+        asyncio.run(self.outlive_a_restart(server, prefix))
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("redis://", "names no host; expected redis://HOST:6379"),
+        ("redis://a:x", "could not be cast to integer"),
+        ("redis://a/b", "a database of Redis is a number, not 'b'"),
+        ("redis://a/0/1", "a database of Redis is a number, not '0/1'"),
+        ("redis://a/0?streams=2", "streams must be 0 or 1, not '2'"),
+        ("redis://a?prefix=a:b", "prefix must be 1 to 32 letters, digits"),
+        ("redis://a?jetstream=1", "no option 'jetstream'; expected prefix or streams"),
+        ("rediss://a", "starts with rediss://; expected redis://HOST:6379"),
+    ],
+)
+def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        RedisOptions.parse(url)
+
+
+def test_a_url_is_read() -> None:
+    options = RedisOptions.parse("redis://:hush@a:1/7?streams=1&prefix=shop")
+    address = options.address
+    assert (address.host, address.port, address.user, address.password) == ("a", 1, "", "hush")
+    assert (options.database, options.prefix, options.streams) == (7, "shop", True)
+    assert address.url == "redis://:***@a:1/7?streams=1&prefix=shop"
+    assert RedisOptions.parse("redis://a").database == 0
+
+
+def test_a_missing_client_is_said_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = missing_extra("ensue.transports.redis", "redis")(monkeypatch)
+    assert said == "redis:// needs an extra: pip install 'ensue[redis]'"
