@@ -24,7 +24,7 @@ FUNCTION_LINES_MAX = 70
 LAYERS = (
     ("event", "order", "clock", "errors", "trace", "wire"),
     ("protocols",),
-    ("transports", "store", "recorder", "checkers"),
+    ("transports", "store", "journal", "recorder", "checkers"),
     ("runtime", "simulation"),
     ("client", "spark", "testing"),
     ("",),  # the root package, from which users import

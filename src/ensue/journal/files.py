@@ -1,0 +1,147 @@
+"""The files of a journal by name, and what it takes for bytes and names to survive a power cut.
+
+    lock                    held by the one process that has the journal open (flock)
+    000000000007.log        a segment; everything before it is whole and on the disk
+    000000000007.index      its sidecar, once the segment after it has been begun
+    000000000008.next       a segment too; what is before it may not be on the disk yet
+
+The name tells what was promised. A segment is begun as `.next`, because beginning it must not wait for
+the disk. It becomes `.log` when the segment before it, and its own start, have been synced. So a
+`.log` that is followed by another is whole, or the disk lost something; the tail of the last `.log`,
+and every `.next`, is what nobody may have been promised.
+
+HAZARD: the file system must keep locks between processes and must not lie about syncing. On a network
+mount without locks two processes would write into one journal and destroy it.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from ensue.errors import BadInput, EnsueError, LogDamaged, LogInUse
+
+__all__ = ["Files", "JournalFailed", "damaged", "sync_folder", "write_all"]
+
+_UNFINISHED = ".unfinished"
+
+
+class JournalFailed(EnsueError, OSError):
+    """Writing or syncing failed earlier, so nothing more is taken. Open the journal anew."""
+
+
+def damaged(path: Path, byte: int, why: str) -> LogDamaged:
+    """Return the error for a file that is not what was written there."""
+    return LogDamaged(f"{path} is damaged at byte {byte}: {why}", path=str(path))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything; the system takes it at once unless it is huge or the disk gets full."""
+    written = os.write(descriptor, data)
+    if written < len(data):
+        view = memoryview(data)
+        while written < len(data):
+            written += os.write(descriptor, view[written:])
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Files:
+    """The directory of one journal, locked as long as this is open."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        new = not root.is_dir()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise BadInput(f"{root} is a file; a journal is a directory") from None
+        lock = root / "lock"
+        if not lock.exists() and any(root.iterdir()):
+            raise BadInput(f"{root} is not empty and holds no journal; name a new directory")
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise LogInUse(
+                f"{root} is open already, and a journal is for one process at a time: wait until "
+                "that one is closed, or name another directory",
+                path=str(root),
+            ) from None
+        if new:
+            sync_folder(root.parent)
+
+    def log(self, number: int) -> Path:
+        """Name a segment that everything before it is whole for."""
+        return self.root / f"{number:012}.log"
+
+    def next(self, number: int) -> Path:
+        """Name a segment that was begun before the one before it was synced."""
+        return self.root / f"{number:012}.next"
+
+    def index(self, number: int) -> Path:
+        """Name the sidecar of a segment."""
+        return self.root / f"{number:012}.index"
+
+    def numbers(self, suffix: str) -> list[int]:
+        """Return the numbers of the files of one kind, in order."""
+        return sorted(
+            int(path.stem)
+            for path in self.root.iterdir()
+            if path.suffix == suffix and path.stem.isdecimal()
+        )
+
+    def read_sidecar(self, number: int) -> bytes:
+        """Return the bytes of a sidecar, none if there is no such file."""
+        try:
+            return self.index(number).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def write_sidecar(self, number: int, data: bytes) -> None:
+        """Write a sidecar; its name is safe after the next `sync`."""
+        unfinished = self.index(number).with_suffix(_UNFINISHED)
+        descriptor = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+        )
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        unfinished.replace(self.index(number))
+
+    def confirm(self, number: int) -> None:
+        """Give a segment the name that says that everything before it is whole."""
+        self.next(number).rename(self.log(number))
+        self.sync()
+
+    def remove(self, number: int) -> None:
+        """Remove a segment and its sidecar; this is final after the next `sync`."""
+        self.log(number).unlink()
+        self.index(number).unlink(missing_ok=True)
+
+    def remove_garbage(self) -> None:
+        """Remove what writing or removing left half done when the process was killed."""
+        logs = set(self.numbers(".log"))
+        for path in list(self.root.iterdir()):
+            orphan = (
+                path.suffix == ".index" and path.stem.isdecimal() and int(path.stem) not in logs
+            )
+            if orphan or path.suffix == _UNFINISHED:
+                path.unlink()
+
+    def sync(self) -> None:
+        """Make the names survive a power cut."""
+        sync_folder(self.root)
+
+    def close(self) -> None:
+        """Let the next one have it."""
+        os.close(self._lock)

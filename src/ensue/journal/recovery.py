@@ -1,0 +1,260 @@
+"""Opening a journal: what is there, what was never finished, and what is damaged.
+
+Sealed segments are known by their sidecars, so only what comes from the last `.log` on is read. A sidecar
+that is missing or damaged is made anew from its segment. Three things can be wrong with the rest:
+
+- It ends within a batch, or a `.next` is not even whole up to its first batch. Nobody was promised
+  what is missing: it is cut off, and every segment behind it removed.
+- Bytes can't be read, and a frame behind them knows that they were on the disk: `LogDamaged`.
+- A segment of which the name says that it is whole is not: `LogDamaged`.
+
+Memory: the segment that is read is in memory as a whole.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from ensue.errors import BadInput
+from ensue.journal.files import Files, damaged
+from ensue.journal.format import (
+    FORMAT,
+    HEAD,
+    SNAPSHOT,
+    Head,
+    Sidecar,
+    Snapshot,
+    batches,
+    decode_batch,
+    decode_head,
+    decode_sidecar,
+    decode_snapshot,
+    merge,
+    promises,
+    read_frame,
+    salted,
+)
+from ensue.journal.index import EventIndex
+from ensue.journal.segments import Segment, Segments
+
+__all__ = ["Recovery"]
+
+_HEAD_READ_BYTES = 512
+"""More than a head takes."""
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """The bytes of a segment that is whole up to its first batch."""
+
+    path: Path
+    data: bytes
+    head: Head
+    snapshot: Snapshot
+    body: int
+
+    def segment(self) -> Segment:
+        """Return the segment, as yet without batches."""
+        return Segment(
+            number=self.head.segment,
+            path=self.path,
+            base=self.head.base,
+            size=self.body,
+            body=self.body,
+            first_batch=self.head.first_batch,
+        )
+
+
+class Recovery:
+    """What an earlier process left in a directory, read once.
+
+    `segments` is None if there was nothing: then a first segment is to be begun.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self.index = EventIndex()
+        self.records: dict[str, bytes] = {}
+        self.next_batch = 1
+        self.segments: Segments | None = None
+        self._files = files
+        files.remove_garbage()
+        logs, nexts = files.numbers(".log"), files.numbers(".next")
+        if not logs:
+            if any(number > 1 for number in nexts):
+                raise damaged(files.log(nexts[-1] - 1), 0, "it is missing")
+            for number in nexts:  # The journal was being made, and nobody has used it yet.
+                files.next(number).unlink()
+            return
+        for number, expected in zip(logs, range(logs[0], logs[-1]), strict=False):
+            if number != expected:
+                raise damaged(files.log(expected), 0, "it is missing")
+        last = self._find(files.log(logs[-1]))
+        self.segments = Segments(files, salt=last.head.salt)
+        try:
+            for number in logs[:-1]:
+                self._take_sealed(number)
+            self.segments.resume(self._take_tail(last, nexts))
+        except BaseException:
+            self.segments.close()
+            raise
+
+    def _take_sealed(self, number: int) -> None:
+        """Take in a segment before the last `.log`, by its sidecar."""
+        assert self.segments is not None
+        path = self._files.log(number)
+        sidecar = decode_sidecar(self._files.read_sidecar(number))
+        if sidecar is None or sidecar.segment != number:
+            sidecar = self._scan(path, closed_s=self._head(self._files.log(number + 1)).created_s)
+        else:
+            floor = self.segments.all[0].base if self.segments.all else sidecar.base
+            self.index.restore(sidecar.parts, floor=floor)
+        size = path.stat().st_size
+        if size != sidecar.size:
+            why = f"it has {size} bytes instead of {sidecar.size}"
+            raise damaged(path, min(size, sidecar.size), why)
+        segment = Segment(
+            number=number,
+            path=path,
+            base=sidecar.base,
+            size=size,
+            body=0,
+            first_batch=sidecar.first_batch,
+        )
+        segment.closed_s = sidecar.closed_s
+        self._add(segment, next_batch=sidecar.next_batch)
+
+    def _scan(self, path: Path, *, closed_s: float) -> Sidecar:
+        """Make a sidecar anew."""
+        found = self._find(path)
+        segment = found.segment()
+        segment.size, next_batch = self._replay(found, {})
+        if segment.size != len(found.data):
+            raise damaged(path, segment.size, "a batch can't be read, and segments follow")
+        segment.seal(
+            parts=self.index.take_changes(),
+            next_batch=next_batch,
+            salt=found.head.salt,
+            closed_s=closed_s,
+        )
+        self._files.write_sidecar(segment.number, segment.sidecar)
+        made = decode_sidecar(segment.sidecar)
+        assert made is not None
+        return made
+
+    def _take_tail(self, found: _Found, nexts: list[int]) -> list[Segment]:
+        """Take in the last `.log`, and what follows it without a gap; cut off the rest."""
+        assert self.segments is not None
+        taken: list[Segment] = []
+        while True:
+            self.records = found.snapshot.records
+            self.index.reserve(found.snapshot.next_slots)
+            segment = found.segment()
+            segment.size, next_batch = self._replay(found, self.records)
+            self._add(segment, next_batch=next_batch)
+            taken.append(segment)
+            following = self._following(segment, len(found.data), nexts)
+            if following is None:
+                self._cut(segment, found.data, [each for each in nexts if each > segment.number])
+                return taken
+            segment.seal(
+                parts=self.index.take_changes(),
+                next_batch=next_batch,
+                salt=self.segments.salt,
+                closed_s=following.head.created_s,
+            )
+            found = following
+
+    def _following(self, segment: Segment, size: int, nexts: list[int]) -> _Found | None:
+        """Return the segment that goes on where this one ends, if it was begun for good."""
+        if segment.size < size or segment.number + 1 not in nexts:
+            return None
+        found = self._read(self._files.next(segment.number + 1))
+        if found is None or found.head.first_batch != self.next_batch:
+            return None
+        return found if found.head.base == segment.end else None
+
+    def _cut(self, segment: Segment, data: bytes, behind: list[int]) -> None:
+        """Remove what follows the last whole batch, unless it shows that something was lost."""
+        assert self.segments is not None
+        salt, end, number = self.segments.salt, segment.size, self.next_batch
+        lost = promises(data, end, base=segment.base, salt=salt, number=number)
+        for each in behind:
+            later = self._files.next(each).read_bytes()
+            head = read_frame(later, 0, HEAD, start=0)
+            if head is not None:
+                base = decode_head(head.payload).base
+                lost = lost or head.durable >= number
+                lost = lost or promises(later, 0, base=base, salt=salt, number=number)
+        if lost:
+            why = f"batch {number} can't be read, and a later one says that it was synced"
+            raise damaged(segment.path, end, why)
+        for each in reversed(behind):
+            self._files.next(each).unlink()
+        if end < len(data):
+            os.truncate(segment.path, end)
+        # The names first: a segment that is cut must not be followed by what went beyond the cut.
+        self._files.sync()
+
+    def _add(self, segment: Segment, *, next_batch: int) -> None:
+        """Add a segment, if it follows the one before."""
+        assert self.segments is not None
+        if self.segments.all:
+            before = self.segments.all[-1]
+            if (segment.base, segment.first_batch) != (before.end, self.next_batch):
+                why = (
+                    f"it starts with batch {segment.first_batch} at {segment.base} of the log, "
+                    f"but the segment before it ends before batch {self.next_batch} at {before.end}"
+                )
+                raise damaged(segment.path, 0, why)
+        self.segments.add(segment)
+        self.next_batch = next_batch
+
+    def _replay(self, found: _Found, records: dict[str, bytes]) -> tuple[int, int]:
+        """Do again what the batches of a segment say; return where they end, and the next number."""
+        head, at, number = found.head, found.body, found.head.first_batch
+        for frame in batches(found.data, at, base=head.base, salt=head.salt, number=number):
+            edits, others = self.index.plan(decode_batch(frame.payload), limited=False)
+            self.index.apply(edits, head.base + at)
+            merge(records, others)
+            at, number = frame.end, frame.number + 1
+        return at, number
+
+    def _head(self, path: Path) -> Head:
+        with path.open("rb") as file:
+            return _checked_head(path, file.read(_HEAD_READ_BYTES))[0]
+
+    def _find(self, path: Path) -> _Found:
+        found = self._read(path)
+        if found is None:
+            # The head is told apart because it is small and the snapshot may be not.
+            _, end = _checked_head(path, path.read_bytes()[:_HEAD_READ_BYTES])
+            raise damaged(path, end, "its snapshot can't be read")
+        return found
+
+    def _read(self, path: Path) -> _Found | None:
+        """Read a segment; None if it is not whole up to its first batch."""
+        data = path.read_bytes()
+        frame = read_frame(data, 0, HEAD, start=0)
+        if frame is None:
+            return None
+        head, body = _checked_head(path, data)
+        start = salted(head.salt, head.base + body)
+        snapshot = read_frame(data, body, SNAPSHOT, start=start)
+        if snapshot is None:
+            return None
+        return _Found(path, data, head, decode_snapshot(snapshot.payload), snapshot.end)
+
+
+def _checked_head(path: Path, data: bytes) -> tuple[Head, int]:
+    """Return the head of a segment and where it ends."""
+    frame = read_frame(data, 0, HEAD, start=0)
+    if frame is None:
+        raise damaged(path, 0, "its head can't be read")
+    head = decode_head(frame.payload)
+    if head.format != FORMAT:
+        raise BadInput(
+            f"{path} is of format {head.format}; this release reads {FORMAT}: install a newer one"
+        )
+    if head.segment != int(path.stem):
+        raise damaged(path, 0, f"it says that it is segment {head.segment}")
+    return head, frame.end

@@ -1,0 +1,144 @@
+"""What a journal should hold, kept in the slowest and plainest way, and what tests do to both."""
+
+import copy
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+from ensue.errors import LogDamaged
+from ensue.journal import Journal
+from ensue.protocols.core import Persist
+
+Batch = Sequence[tuple[str, bytes | None]]
+
+SLOTS = range(40)
+
+
+class Model:
+    """A dictionary of records and one of events."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, bytes] = {}
+        self.events: dict[tuple[str, int], bytes] = {}
+        self.segments: dict[tuple[str, int], int] = {}
+        """Which segment an event is in."""
+        self.next: dict[str, int] = {}
+
+    def apply(self, batch: Batch, segment: int = 0) -> None:
+        for key, value in dict(batch).items():
+            if not key.startswith("event/"):
+                if value is None:
+                    self.records.pop(key, None)
+                else:
+                    self.records[key] = value
+                continue
+            _, slot, topic = key.split("/", 2)
+            place = (topic, int(slot))
+            if value is None:
+                self.events.pop(place, None)
+            else:
+                self.events[place] = value
+                self.segments[place] = segment
+                self.next[topic] = max(self.next.get(topic, 0), int(slot) + 1)
+
+    def copy(self) -> "Model":
+        return copy.deepcopy(self)
+
+    def drop_before(self, segment: int) -> dict[str, int]:
+        """Drop the events of older segments; return the lowest slot left where some were lost."""
+        lost = [place for place in self.events if self.segments[place] < segment]
+        for place in lost:
+            del self.events[place]
+        return {topic: self.first(topic) for topic, _ in lost}
+
+    def first(self, topic: str) -> int:
+        present = [slot for each, slot in self.events if each == topic]
+        return min(present, default=self.next[topic])
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        return {topic: (self.first(topic), self.next[topic]) for topic in self.next}
+
+    def row(self, topic: str, start: int, stop: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for slot in range(start, stop):
+            value = self.events.get((topic, slot))
+            if value is None:
+                continue
+            if found and sum(len(each) for _, each in found) + len(value) > bytes_max:
+                break
+            found.append((slot, value))
+        return found
+
+
+def persists(batch: Batch) -> list[Persist]:
+    return [Persist(key, value) for key, value in batch]
+
+
+def check(journal: Journal, model: Model) -> None:
+    """The journal holds what the model does, whichever way one asks."""
+    assert dict(journal.records) == model.records
+    assert journal.bounds() == model.bounds()
+    for topic in (*model.next, "unknown"):
+        for slot in SLOTS:
+            assert journal.event(topic, slot) == model.events.get((topic, slot)), (topic, slot)
+        for bytes_max in (0, 25, 1 << 20):
+            for start in (0, 3):
+                found = journal.events(topic, start, SLOTS.stop, bytes_max=bytes_max)
+                assert found == model.row(topic, start, SLOTS.stop, bytes_max)
+
+
+def check_no_wrong_value(journal: Journal, model: Model) -> None:
+    """Every value is right, or is said to be damaged."""
+    assert dict(journal.records) == model.records
+    assert journal.bounds() == model.bounds()
+    for topic, slot in model.events:
+        said = ""
+        try:
+            assert journal.event(topic, slot) == model.events[topic, slot]
+        except LogDamaged as error:
+            said = str(error)
+        assert not said or re.search(r"\d+\.log is damaged at byte \d+", said)
+
+
+def prefixes(batches: Sequence[Batch]) -> list[Model]:
+    """What there is after no batch, after the first, and so on."""
+    models = [Model()]
+    for batch in batches:
+        models.append(models[-1].copy())
+        models[-1].apply(batch)
+    return models
+
+
+def copied(source: Path, target: Path) -> Path:
+    """What a process that is killed now leaves behind."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
+def files(directory: Path, suffix: str) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.suffix == suffix)
+
+
+@contextmanager
+def no_disk() -> Iterator[None]:
+    """Don't wait for the disk where nothing depends on it."""
+    with mock.patch.object(os, "fsync", return_value=None):
+        yield
+
+
+def sample(count: int) -> list[Batch]:
+    """Batches in which every kind of write occurs, each written over and dropped."""
+    return [
+        [
+            (f"record/{at % 3}", None if at % 4 == 3 else b"r%d" % at),
+            (f"event/{at}/orders", b"order %d" % at),
+            (f"event/{at + 5}/bills/eu", b"bill %d" % at),
+            (f"event/{at - 4}/orders", None) if at >= 4 else ("once", b"x"),
+        ]
+        for at in range(count)
+    ]

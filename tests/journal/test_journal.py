@@ -1,0 +1,180 @@
+"""What a journal promises beside surviving: limits, refusals, bounds, and how little it keeps open."""
+
+import os
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from tests.journal.model import check, files, no_disk, persists, prefixes, sample
+
+from ensue.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
+from ensue.journal import UNSYNCED_SEGMENTS_MAX, Journal, journal, segments
+from ensue.journal.index import HOLES_MAX, EventIndex, TopicIndex
+
+
+def open_files() -> set[str]:
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("only Linux tells which files are open")
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_batch_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as store:
+        store.append(persists(sample(1)[0]))
+        before = prefixes(sample(1))[1]
+        far = HOLES_MAX + 10
+        for key, error in (
+            ("event/x/t", BadInput),
+            ("event/7", BadInput),
+            ("event/-1/t", BadInput),
+            ("event/07/t", BadInput),
+            ("event/+7/t", BadInput),
+            ("event/1_0/t", BadInput),
+            ("event/\N{ARABIC-INDIC DIGIT SEVEN}/t", BadInput),
+            (f"event/{1 << 62}/t", BadInput),
+            (f"event/{far}/orders", LimitReached),
+        ):
+            with pytest.raises(error):
+                store.append(persists([("a", b"1"), ("event/1/new", b"1"), (key, b"1")]))
+            check(store, before)
+        with pytest.raises(LimitReached, match="slots away"):
+            store.append(persists([("event/1/new", b"1"), (f"event/{far}/new", b"1")]))
+        check(store, before)
+        store.append([])
+        assert store.write() == 1
+
+
+def test_the_first_event_of_a_topic_may_have_any_slot(tmp_path: Path) -> None:
+    slot = (1 << 62) - 1
+    with Journal(tmp_path / "j") as store:
+        store.append(persists([(f"event/{slot}/t", b"1"), (f"event/{slot - 5}/t", b"2")]))
+    with Journal(tmp_path / "j") as store:
+        assert store.bounds() == {"t": (slot - 5, slot + 1)}
+        assert store.event("t", slot - 5) == b"2"
+        assert store.event("t", slot - 1) is None
+
+
+def test_what_is_not_written_is_bounded(tmp_path: Path) -> None:
+    with mock.patch.object(journal, "BUFFER_BYTES_MAX", 100), Journal(tmp_path / "j") as store:
+        store.append(persists([("a", b"1" * 50)]))
+        with pytest.raises(LimitReached) as caught:
+            store.append(persists([("b", b"1" * 50)]))
+        assert (caught.value.limit, caught.value.value) == ("BUFFER_BYTES_MAX", 100)
+        assert dict(store.records) == {"a": b"1" * 50}
+        assert store.write() == 1
+        store.append(persists([("b", b"1" * 50)]))
+        assert store.write() == 2
+
+
+def test_segments_that_nobody_syncs_are_bounded(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j", segment_bytes=1) as store:
+        for batch in sample(12):
+            store.append(persists(batch))
+            store.write()
+            assert len(files(tmp_path / "j", ".next")) < UNSYNCED_SEGMENTS_MAX
+        assert len(files(tmp_path / "j", ".log")) > UNSYNCED_SEGMENTS_MAX
+
+
+def test_few_files_are_kept_open(tmp_path: Path) -> None:
+    few = mock.patch.object(segments, "OPEN_FILES_MAX", 3)
+    with no_disk(), few, Journal(tmp_path / "j", segment_bytes=1) as store:
+        before = open_files()
+        for batch in sample(30):
+            store.append(persists(batch))
+            store.write()
+            store.sync()
+        for _ in range(2):
+            for slot in range(5, 35):
+                assert store.event("bills/eu", slot) == b"bill %d" % (slot - 5)
+        assert len(open_files()) <= len(before) + 4
+
+
+def test_closing_leaves_no_file_open(tmp_path: Path) -> None:
+    before = open_files()
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        for batch in sample(5):
+            store.append(persists(batch))
+            store.write()
+    newest = files(tmp_path / "j", ".log")[-1]
+    newest.write_bytes(b"")
+    with pytest.raises(LogDamaged, match="head can't be read"):
+        Journal(tmp_path / "j")
+    assert open_files() == before
+
+
+def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
+    store = Journal(tmp_path / "j")
+    store.append(persists([("a", b"1")]))
+    store.close()
+    store.close()
+    with pytest.raises(BadInput, match="is closed"):
+        store.append(persists([("a", b"2")]))
+    with Journal(tmp_path / "j") as store:
+        assert dict(store.records) == {"a": b"1"}
+
+
+def test_records_can_be_looked_at_only(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as store:
+        seen = store.records
+        store.append(persists([("a", b"1")]))
+        assert dict(seen) == {"a": b"1"}
+        with pytest.raises(TypeError):
+            seen["a"] = b"2"  # type: ignore[index]
+
+
+def test_no_journal_is_made_among_other_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(BadInput, match="holds no journal"):
+        Journal(tmp_path)
+    with pytest.raises(BadInput, match="is a file"):
+        Journal(tmp_path / "notes.txt")
+    with pytest.raises(ConfigurationError, match="segment_bytes"):
+        Journal(tmp_path / "j", segment_bytes=0)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_empty_topic_keeps_its_next_slot_when_its_segments_are_gone(tmp_path: Path) -> None:
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        store.append(persists([("event/7/t", b"1")]))
+        store.write()
+        store.append(persists([("event/1/other", b"1")]))
+        store.write()
+        store.sync()
+        assert store.retain(bytes_max=0, age_s=None, now_s=0) == {"t": 8, "other": 2}
+        assert len(files(tmp_path / "j", ".log")) == 1
+    with Journal(tmp_path / "j") as store:
+        assert store.bounds() == {"t": (8, 8), "other": (2, 2)}
+        assert store.size_bytes == files(tmp_path / "j", ".log")[0].stat().st_size
+
+
+def test_a_row_of_events_is_read_in_few_calls(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as store:
+        for slot in range(200):
+            store.append(persists([(f"event/{slot}/t", b"v" * 100)]))
+        store.write()
+        with mock.patch.object(os, "pread", side_effect=os.pread) as pread:
+            assert len(store.events("t", 0, 200, bytes_max=1 << 20)) == 200
+            assert pread.call_count == 1
+
+
+def test_the_index_takes_eight_bytes_an_event() -> None:
+    index = EventIndex()
+    for slot in range(100_000):
+        index.apply([("t", slot, True)], slot)
+    assert sys.getsizeof(index.topics["t"].offsets) < 100_000 * 8.6
+
+
+def test_dropping_from_the_front_gives_room_back_and_tells_no_range() -> None:
+    index = TopicIndex(0)
+    for slot in range(10_000):
+        index.put(slot, slot)
+    index.take_change()
+    for slot in range(9_000):
+        assert index.drop(slot)
+    assert len(index.offsets) < 5_000
+    change = index.take_change()
+    assert change is not None
+    assert (change.first, change.next, change.offsets) == (9_000, 10_000, b"")
+    assert index.take_change() is None
