@@ -1,0 +1,228 @@
+"""Cut and flip the files of a small journal at every byte: a clean prefix is left, or it is said."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.journal.model import (
+    Model,
+    check,
+    check_no_wrong_value,
+    copied,
+    files,
+    no_disk,
+    persists,
+    prefixes,
+    sample,
+)
+
+from ensue.errors import LogDamaged
+from ensue.journal import Journal
+
+
+@pytest.fixture(autouse=True)
+def _no_disk() -> Iterator[None]:
+    with no_disk():
+        yield
+
+
+def fill(directory: Path, count: int, *, segment_bytes: int, sync_every: int) -> list[int]:
+    """Write batches one by one; return where each ends in the newest segment."""
+    ends = []
+    journal = Journal(directory, segment_bytes=segment_bytes)
+    for number, batch in enumerate(sample(count), start=1):
+        journal.append(persists(batch))
+        journal.write()
+        ends.append(journal._segments.active.size)
+        if sync_every and number % sync_every == 0:
+            assert journal.sync() == number
+    copied(directory, directory.with_suffix(".left"))  # Closing would sync.
+    journal.close()
+    copied(directory.with_suffix(".left"), directory)
+    return ends
+
+
+def test_a_cut_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
+    ends = fill(tmp_path / "whole", 6, segment_bytes=1 << 20, sync_every=3)
+    models = prefixes(sample(6))
+    (log,) = files(tmp_path / "whole", ".log")
+    with Journal(copied(tmp_path / "whole", tmp_path / "cut")) as journal:
+        body = journal._segments.active.body
+    for cut in range(log.stat().st_size):
+        left = copied(tmp_path / "whole", tmp_path / "cut")
+        with (left / log.name).open("r+b") as file:
+            file.truncate(cut)
+        if cut < body:
+            with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte"):
+                Journal(left)
+            continue
+        with Journal(left) as journal:
+            survived = sum(end <= cut for end in ends)
+            assert journal.write() == survived
+            check(journal, models[survived])
+            # It goes on from there, and what comes then is read again.
+            journal.append(persists([("after", b"cut")]))
+        with Journal(left) as journal:
+            assert journal.write() == survived + 1
+            assert journal.records["after"] == b"cut"
+
+
+def test_a_cut_of_a_segment_just_begun_leaves_the_one_before(tmp_path: Path) -> None:
+    with Journal(tmp_path / "whole", segment_bytes=250) as journal:
+        for batch in sample(6):
+            journal.append(persists(batch))
+            journal.write()
+        left = copied(tmp_path / "whole", tmp_path / "left")
+        log_batches = journal._segments.all[1].first_batch - 1
+    models = prefixes(sample(6))
+    following = files(left, ".next")[0]
+    seen = set()
+    for cut in range(following.stat().st_size):
+        directory = copied(left, tmp_path / "cut")
+        with (directory / following.name).open("r+b") as file:
+            file.truncate(cut)
+        with Journal(directory) as journal:
+            number = journal.write()
+            assert number >= log_batches
+            check(journal, models[number])
+            seen.add(number)
+    assert seen == set(range(log_batches, max(seen) + 1))
+    assert len(seen) > 1
+
+
+def test_no_flipped_bit_gives_a_wrong_value(tmp_path: Path) -> None:
+    fill(tmp_path / "whole", 7, segment_bytes=250, sync_every=2)
+    models = prefixes(sample(7))
+    outcomes = set()
+    named = set()
+    paths = [path for path in (tmp_path / "whole").iterdir() if path.name != "lock"]
+    assert {path.suffix for path in paths} == {".log", ".index"}
+    for path in paths:
+        data = path.read_bytes()
+        for at in range(len(data)):
+            left = copied(tmp_path / "whole", tmp_path / "flipped")
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << at % 8
+            (left / path.name).write_bytes(flipped)
+            try:
+                journal = Journal(left)
+            except LogDamaged as error:
+                outcomes.add("damaged")
+                named.add((error.path, str(left / path.name)))
+                continue
+            with journal:
+                number = journal.write()
+                assert number >= 6 or path.suffix == ".log"
+                check_no_wrong_value(journal, models[number])
+                outcomes.add("a prefix" if number < 7 else "all")
+    assert outcomes == {"damaged", "a prefix", "all"}
+    assert {said == meant for said, meant in named} == {True}
+
+
+def spoil(path: Path, start: int, stop: int, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[start:stop] = bytes([byte]) * (stop - start)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("byte", [0, 0xFF])
+def test_damage_to_what_was_synced_is_said_and_not_cut_off(tmp_path: Path, byte: int) -> None:
+    ends = fill(tmp_path / "j", 6, segment_bytes=1 << 20, sync_every=2)
+    (log,) = files(tmp_path / "j", ".log")
+    spoil(log, ends[0], ends[2], byte)
+    with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte {ends[0]}: batch 2"):
+        Journal(tmp_path / "j")
+
+
+@pytest.mark.parametrize("byte", [0, 0xFF])
+def test_a_hole_in_what_was_not_synced_is_cut_off(tmp_path: Path, byte: int) -> None:
+    """As a power cut leaves one, if the disk got the later pages first."""
+    ends = fill(tmp_path / "j", 6, segment_bytes=1 << 20, sync_every=0)
+    (log,) = files(tmp_path / "j", ".log")
+    spoil(log, ends[2], ends[3], byte)
+    with Journal(tmp_path / "j") as journal:
+        assert journal.write() == 3
+        check(journal, prefixes(sample(6))[3])
+
+
+def test_a_synced_batch_that_is_missing_before_a_begun_segment_is_said(tmp_path: Path) -> None:
+    with Journal(tmp_path / "whole", segment_bytes=400) as journal:
+        for batch in sample(8):
+            journal.append(persists(batch))
+            journal.write()
+            if len(journal._segments.all) == 1:
+                journal.sync()
+        left = copied(tmp_path / "whole", tmp_path / "left")
+        second = journal._segments.all[1]
+        assert second.first_batch > 2
+    (log,) = files(left, ".log")
+    with log.open("r+b") as file:
+        file.truncate(journal._segments.all[0].body)
+    with pytest.raises(LogDamaged, match="batch 1 can't be read, and a later one says"):
+        Journal(left)
+
+
+def test_a_journal_published_as_an_event_is_not_taken_for_batches(tmp_path: Path) -> None:
+    ends = fill(tmp_path / "inner", 3, segment_bytes=1 << 20, sync_every=1)
+    (inner,) = files(tmp_path / "inner", ".log")
+    body = inner.read_bytes()[ends[0] :]
+    with Journal(tmp_path / "outer") as journal:
+        journal.append(persists([("a", b"1")]))
+        journal.write()
+        journal.append(persists([("event/1/t", body)]))
+        journal.write()
+        left = copied(tmp_path / "outer", tmp_path / "left")
+    (log,) = files(left, ".log")
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 1)
+    with Journal(left) as journal:
+        assert journal.write() == 1
+        assert dict(journal.records) == {"a": b"1"}
+
+
+def test_a_missing_segment_is_said(tmp_path: Path) -> None:
+    fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
+    logs = files(tmp_path / "j", ".log")
+    assert len(logs) > 3
+    logs[1].unlink()
+    with pytest.raises(LogDamaged, match=f"{logs[1].name} is damaged at byte 0: it is missing"):
+        Journal(tmp_path / "j")
+
+
+def test_a_sealed_segment_that_was_cut_is_said(tmp_path: Path) -> None:
+    fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
+    sealed = files(tmp_path / "j", ".log")[0]
+    size = sealed.stat().st_size
+    with sealed.open("r+b") as file:
+        file.truncate(size - 3)
+    with pytest.raises(LogDamaged, match=f"{sealed.name} is damaged at byte {size - 3}"):
+        Journal(tmp_path / "j")
+    files(tmp_path / "j", ".index")[0].unlink()
+    with pytest.raises(LogDamaged, match="a batch can't be read, and segments follow"):
+        Journal(tmp_path / "j")
+
+
+def test_a_sidecar_that_is_missing_or_damaged_is_made_anew(tmp_path: Path) -> None:
+    fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
+    sidecars = files(tmp_path / "j", ".index")
+    before = [path.read_bytes() for path in sidecars]
+    assert len(before) >= 3
+    sidecars[0].unlink()
+    sidecars[1].write_bytes(b"")
+    sidecars[2].write_bytes(before[0])
+    with Journal(tmp_path / "j") as journal:
+        check(journal, prefixes(sample(9))[9])
+    assert [path.read_bytes() for path in sidecars] == before
+
+
+def test_opening_reads_no_sealed_segment(tmp_path: Path) -> None:
+    fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
+    sealed = files(tmp_path / "j", ".log")[:-1]
+    for path in sealed:
+        path.write_bytes(bytes(path.stat().st_size))
+    with Journal(tmp_path / "j") as journal:
+        model: Model = prefixes(sample(9))[9]
+        assert journal.bounds() == model.bounds()
+        assert dict(journal.records) == model.records
+        with pytest.raises(LogDamaged, match="an event can't be read"):
+            journal.event("bills/eu", 5)
