@@ -106,8 +106,12 @@ class Disk:
         self.directory = directory
         self.sizes: dict[int, int] = {}
         self.names: dict[str, int] = {}
+        self.syncs_left = 1_000_000
 
     def fsync(self, descriptor: int) -> None:
+        self.syncs_left -= 1
+        if self.syncs_left < 0:
+            raise Stop
         status = os.fstat(descriptor)
         if os.path.samestat(status, self.directory.stat()):
             self.names = {path.name: path.stat().st_ino for path in self.directory.iterdir()}
@@ -134,39 +138,55 @@ class Disk:
         return target
 
 
+def kill(journal: Journal) -> None:
+    """End as a killed process does: what was not written is gone, and so is the lock."""
+    journal._segments.close()
+    journal._files.close()
+
+
 @settings(max_examples=200, deadline=None)
 @given(
-    steps=st.lists(st.sampled_from(["append", "append", "write", "write", "sync"]), max_size=40),
+    steps=st.lists(
+        st.sampled_from(["append", "append", "append", "write", "write", "sync", "kill"]),
+        max_size=40,
+    ),
     segment_bytes=st.sampled_from([1, 250, 600, 1 << 20]),
     new_names=st.booleans(),
+    syncs=st.one_of(st.just(1_000_000), st.integers(4, 30)),
     data=st.data(),
 )
 def test_what_was_synced_survives_the_machine(
-    steps: list[str], segment_bytes: int, new_names: bool, data: st.DataObject
+    steps: list[str], segment_bytes: int, new_names: bool, syncs: int, data: st.DataObject
 ) -> None:
     root = Path(tempfile.mkdtemp())
     disk = Disk(root / "j")
-    batches = iter(sample(40))
-    models = prefixes(sample(40))
+    disk.syncs_left = syncs  # The power may go while a sync is under way.
+    batches = sample(40)
+    models = prefixes(batches)
     durable = appended = 0
     try:
-        with mock.patch.object(os, "fsync", disk.fsync):
+        with mock.patch.object(os, "fsync", disk.fsync), suppress(Stop):
             journal = Journal(root / "j", segment_bytes=segment_bytes)
             for step in steps:
                 if step == "append":
-                    journal.append(persists(next(batches)))
+                    journal.append(persists(batches[appended]))
                     appended += 1
                 elif step == "write":
                     journal.write()
-                else:
+                elif step == "sync":
                     durable = journal.sync()
+                else:
+                    kill(journal)
+                    appended = journal._written
+                    journal = Journal(root / "j", segment_bytes=segment_bytes)
+                    durable = appended = journal.write()
         left = disk.after_power_cut(
             root / "left",
             lambda most: data.draw(st.integers(0, most)),
             new_names=new_names,
         )
         with no_disk():
-            journal.close()
+            kill(journal)
             with Journal(left, segment_bytes=segment_bytes) as journal:
                 number = journal.write()
                 assert durable <= number <= appended

@@ -145,6 +145,25 @@ def test_a_hole_in_what_was_not_synced_is_cut_off(tmp_path: Path, byte: int) -> 
         check(journal, prefixes(sample(6))[3])
 
 
+def test_a_batch_that_got_lost_before_a_begun_segment_takes_that_with_it(tmp_path: Path) -> None:
+    """As a power cut leaves it, if the disk got the new file first."""
+    with Journal(tmp_path / "whole", segment_bytes=250) as journal:
+        ends = []
+        for batch in sample(6):
+            journal.append(persists(batch))
+            journal.write()
+            ends.append(journal._segments.all[0].size)
+        left = copied(tmp_path / "whole", tmp_path / "left")
+    (log,) = files(left, ".log")
+    assert files(left, ".next")
+    with log.open("r+b") as file:
+        file.truncate(ends[1])
+    with Journal(left) as journal:
+        assert journal.write() == 2
+        check(journal, prefixes(sample(2))[2])
+    assert not files(left, ".next")
+
+
 def test_a_synced_batch_that_is_missing_before_a_begun_segment_is_said(tmp_path: Path) -> None:
     with Journal(tmp_path / "whole", segment_bytes=400) as journal:
         for batch in sample(8):
@@ -162,22 +181,30 @@ def test_a_synced_batch_that_is_missing_before_a_begun_segment_is_said(tmp_path:
         Journal(left)
 
 
-def test_a_journal_published_as_an_event_is_not_taken_for_batches(tmp_path: Path) -> None:
-    ends = fill(tmp_path / "inner", 3, segment_bytes=1 << 20, sync_every=1)
-    (inner,) = files(tmp_path / "inner", ".log")
-    body = inner.read_bytes()[ends[0] :]
+@pytest.mark.parametrize("related", [False, True])
+def test_a_journal_published_as_an_event_is_not_taken_for_batches(
+    tmp_path: Path, related: bool
+) -> None:
+    """Neither that of a stranger nor, with the same salt, a copy that has gone on by itself."""
+    fill(tmp_path / "outer", 3, segment_bytes=1 << 20, sync_every=1)
+    if related:
+        copied(tmp_path / "outer", tmp_path / "inner")
+    with Journal(tmp_path / "inner") as journal:
+        for batch in sample(12)[journal.write() :]:
+            journal.append(persists(batch))
+            journal.write()
+            journal.sync()
+    event = files(tmp_path / "inner", ".log")[0].read_bytes()
     with Journal(tmp_path / "outer") as journal:
-        journal.append(persists([("a", b"1")]))
-        journal.write()
-        journal.append(persists([("event/1/t", body)]))
+        journal.append(persists([("event/1/t", event), ("event/2/t", b"cut off")]))
         journal.write()
         left = copied(tmp_path / "outer", tmp_path / "left")
     (log,) = files(left, ".log")
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 1)
     with Journal(left) as journal:
-        assert journal.write() == 1
-        assert dict(journal.records) == {"a": b"1"}
+        assert journal.write() == 3
+        check(journal, prefixes(sample(3))[3])
 
 
 def test_a_missing_segment_is_said(tmp_path: Path) -> None:

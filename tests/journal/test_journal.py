@@ -11,6 +11,7 @@ from tests.journal.model import check, files, no_disk, persists, prefixes, sampl
 from ensue.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
 from ensue.journal import UNSYNCED_SEGMENTS_MAX, Journal, journal, segments
 from ensue.journal.index import HOLES_MAX, EventIndex, TopicIndex
+from ensue.protocols.core import Persist
 
 
 def open_files() -> set[str]:
@@ -39,6 +40,9 @@ def test_a_batch_that_is_refused_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(error):
                 store.append(persists([("a", b"1"), ("event/1/new", b"1"), (key, b"1")]))
             check(store, before)
+        with pytest.raises(TypeError, match="the value of 'a' is str and not bytes"):
+            store.append([Persist("event/1/new", b"1"), Persist("a", "1")])  # type: ignore[arg-type]
+        check(store, before)
         with pytest.raises(LimitReached, match="slots away"):
             store.append(persists([("event/1/new", b"1"), (f"event/{far}/new", b"1")]))
         check(store, before)
@@ -162,7 +166,7 @@ def test_a_row_of_events_is_read_in_few_calls(tmp_path: Path) -> None:
 def test_the_index_takes_eight_bytes_an_event() -> None:
     index = EventIndex()
     for slot in range(100_000):
-        index.apply([("t", slot, True)], slot)
+        index.apply(index.plan({f"event/{slot}/t": b""}), slot)
     assert sys.getsizeof(index.topics["t"].offsets) < 100_000 * 8.6
 
 

@@ -57,7 +57,7 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        new = not root.is_dir()
+        new = [each for each in (root, *root.parents) if not each.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -75,8 +75,8 @@ class Files:
                 "that one is closed, or name another directory",
                 path=str(root),
             ) from None
-        if new:
-            sync_folder(root.parent)
+        for each in new:
+            sync_folder(each.parent)
 
     def log(self, number: int) -> Path:
         """Name a segment that everything before it is whole for."""
@@ -125,8 +125,9 @@ class Files:
 
     def remove(self, number: int) -> None:
         """Remove a segment and its sidecar; this is final after the next `sync`."""
-        self.log(number).unlink()
+        # A segment can be without its sidecar, but not the other way round.
         self.index(number).unlink(missing_ok=True)
+        self.log(number).unlink()
 
     def remove_garbage(self) -> None:
         """Remove what writing or removing left half done when the process was killed."""
@@ -144,4 +145,6 @@ class Files:
 
     def close(self) -> None:
         """Let the next one have it."""
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

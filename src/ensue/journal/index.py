@@ -17,10 +17,12 @@ Limits: `HOLES_MAX` slots between an event and those that the topic has, beyond 
 from array import array
 from collections.abc import Mapping
 
+import msgspec
+
 from ensue.errors import LimitReached
 from ensue.journal.format import EVENT, SLOT_MAX, Batch, Part, no_event_key, offsets_of
 
-__all__ = ["HOLE", "HOLES_MAX", "Edit", "EventIndex", "TopicIndex"]
+__all__ = ["HOLE", "HOLES_MAX", "EventIndex", "Plan", "TopicIndex"]
 
 HOLE = -1
 HOLES_MAX = 1 << 20
@@ -28,23 +30,9 @@ HOLES_MAX = 1 << 20
 _COMPACT_MIN = 1024
 """Slots in front of the first event that are not worth moving the rest for."""
 
-Edit = tuple[str, int, bool]
-"""Topic, slot, and whether there is an event in it from now on."""
-
 
 def _holes(count: int) -> "array[int]":
     return array("q", (HOLE,)) * count
-
-
-def _check_near(topic: str, slot: int, first: int, following: int) -> None:
-    """Refuse a slot for which the array would grow too much."""
-    if not first - HOLES_MAX <= slot <= following + HOLES_MAX:
-        raise LimitReached(
-            f"slot {slot} of topic {topic!r} is more than {HOLES_MAX} slots away from those in use, "
-            f"{first} to {following}",
-            limit="HOLES_MAX",
-            value=HOLES_MAX,
-        )
 
 
 class TopicIndex:
@@ -191,6 +179,38 @@ class TopicIndex:
             self.start = self.first
 
 
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What one batch changes."""
+
+    puts: list[tuple[TopicIndex, int]]
+    drops: list[tuple[TopicIndex, int]]
+    """Of other slots than `puts`: a batch has each key once."""
+    fresh: dict[str, TopicIndex]
+    """Topics that were not known before."""
+    others: Batch
+    """What is no event."""
+
+
+def _fresh(key: str, slot: int) -> TopicIndex:
+    """Return the index of a topic that gets its first event, anywhere."""
+    if not 0 <= slot <= SLOT_MAX:
+        raise no_event_key(key)
+    return TopicIndex(slot)
+
+
+def _check_near(key: str, slot: int, index: TopicIndex) -> None:
+    """Refuse a slot for which the array would grow too much."""
+    if slot < 0:
+        raise no_event_key(key)
+    if not index.first - HOLES_MAX <= slot <= index.next + HOLES_MAX:
+        raise LimitReached(
+            f"{key!r} is more than {HOLES_MAX} slots away from those in use, {index.first} to "
+            f"{index.next}",
+            limit="HOLES_MAX",
+            value=HOLES_MAX,
+        )
+
+
 class EventIndex:
     """The index of all topics."""
 
@@ -199,52 +219,55 @@ class EventIndex:
     def __init__(self) -> None:
         self.topics: dict[str, TopicIndex] = {}
 
-    def plan(self, batch: Batch, *, limited: bool = True) -> tuple[list[Edit], Batch]:
-        """Return what a batch changes here, and its other records. Nothing is changed yet.
+    def plan(self, batch: Batch, *, limited: bool = True) -> Plan:
+        """Return what a batch changes, having changed nothing.
 
         Refuses what is no key of an event (`BadInput`) or, if it is `limited`, too far away
-        (`LimitReached`).
+        (`LimitReached`), and values that could not be read again (`TypeError`).
         """
-        edits: list[Edit] = []
+        puts: list[tuple[TopicIndex, int]] = []
+        drops: list[tuple[TopicIndex, int]] = []
+        fresh: dict[str, TopicIndex] = {}
         others: Batch = {}
-        fresh: dict[str, int] = {}
         topics = self.topics
+        # Every record comes through here, so what calls would only name is spelled out.
         for key, value in batch.items():
+            if value.__class__ is not bytes and value is not None:
+                raise TypeError(f"the value of {key!r} is {type(value).__name__} and not bytes")
             if key[:6] != EVENT:
                 others[key] = value
                 continue
-            # Every event comes through here, so what calls would only name is spelled out.
             try:
                 _, text, topic = key.split("/", 2)
                 slot = int(text)
             except ValueError:
                 raise no_event_key(key) from None
-            if str(slot) != text or not 0 <= slot <= SLOT_MAX:
+            if str(slot) != text:
                 raise no_event_key(key)
+            index = topics.get(topic) or fresh.get(topic)
             if value is None:
-                edits.append((topic, slot, False))
+                if index is not None:
+                    drops.append((index, slot))
                 continue
-            index = topics.get(topic)
-            if limited and (index is None or not index.first <= slot <= index.next + HOLES_MAX):
-                near = fresh.setdefault(topic, slot)
-                first, following = (near, near) if index is None else (index.first, index.next)
-                _check_near(topic, slot, first, following)
-            edits.append((topic, slot, True))
-        return edits, others
-
-    def apply(self, edits: list[Edit], offset: int) -> None:
-        """Change what was planned; the batch is at this offset."""
-        topics = self.topics
-        for topic, slot, present in edits:
-            index = topics.get(topic)
             if index is None:
-                if not present:
-                    continue
-                index = topics[topic] = TopicIndex(slot)
-            if present:
-                index.put(slot, offset)
+                index = fresh[topic] = _fresh(key, slot)
+            elif limited and not index.first <= slot <= index.next + HOLES_MAX:
+                _check_near(key, slot, index)
+            puts.append((index, slot))
+        return Plan(puts, drops, fresh, others)
+
+    def apply(self, plan: Plan, offset: int) -> None:
+        """Change what was planned; the batch is at this offset."""
+        if plan.fresh:
+            self.topics.update(plan.fresh)
+        for index, slot in plan.puts:
+            if slot == index.next:  # As `TopicIndex.put` does: spelled out for the same reason.
+                index.offsets.append(offset)
+                index.next = slot + 1
             else:
-                index.drop(slot)
+                index.put(slot, offset)
+        for index, slot in plan.drops:
+            index.drop(slot)
 
     def get(self, topic: str, slot: int) -> int:
         """Return where an event is, or `HOLE`."""

@@ -112,7 +112,7 @@ class Journal:
         try:
             if found.segments is None:
                 self._begin_segment()
-            self._end = self._segments.active.end
+            self._start = self._end = self._segments.active.end
             # What a killed process wrote may be in the system's memory only: it was not promised
             # to survive the machine, and from here on it is.
             self.sync()
@@ -132,11 +132,11 @@ class Journal:
         batch = {write.key: write.value for write in writes}
         if not batch:
             return
-        edits, others = self._index.plan(batch)
+        plan = self._index.plan(batch)
         payload = encode(batch)
         offset = self._end
         size = FRAME_BYTES + len(payload)
-        if offset + size - self._segments.active.end > BUFFER_BYTES_MAX:
+        if offset + size - self._start > BUFFER_BYTES_MAX:
             raise LimitReached(
                 f"{self.directory} can't take {size} bytes more before they are written: the limit "
                 f"is {BUFFER_BYTES_MAX}",
@@ -147,11 +147,11 @@ class Journal:
         start = salted(self._segments.salt, offset)
         self._buffer += (frame_header(BATCH, payload, start, number, self._durable), payload)
         self._end = offset + size
-        if edits:
+        if plan.puts or plan.drops:
             self._buffered[offset] = batch
-            self._index.apply(edits, offset)
-        if others:
-            merge(self._records, others)
+            self._index.apply(plan, offset)
+        if plan.others:
+            merge(self._records, plan.others)
 
     def write(self) -> int:
         """Hand what was appended to the operating system; return the number of the last batch.
@@ -171,6 +171,7 @@ class Journal:
                 segment.size += len(data)
                 self._written = self._appended
             assert segment.end == self._end
+            self._start = self._end
             self._buffer.clear()
             self._buffered.clear()
         if segment.size - segment.body >= self._segment_bytes:
@@ -319,7 +320,7 @@ class Journal:
             raise
         with self._state:
             segments.take(begun)
-        self._end = begun.end
+        self._start = self._end = begun.end
 
     def _read(self, topic: str, slot: int, offset: int, ahead: int) -> bytes:
         batch = self._buffered.get(offset)

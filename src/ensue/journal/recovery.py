@@ -213,9 +213,9 @@ class Recovery:
         """Do again what the batches of a segment say; return where they end, and the next number."""
         head, at, number = found.head, found.body, found.head.first_batch
         for frame in batches(found.data, at, base=head.base, salt=head.salt, number=number):
-            edits, others = self.index.plan(decode_batch(frame.payload), limited=False)
-            self.index.apply(edits, head.base + at)
-            merge(records, others)
+            plan = self.index.plan(decode_batch(frame.payload), limited=False)
+            self.index.apply(plan, head.base + at)
+            merge(records, plan.others)
             at, number = frame.end, frame.number + 1
         return at, number
 
