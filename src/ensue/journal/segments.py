@@ -157,19 +157,19 @@ class Segments:
         payload = encode(snapshot)
         place = salted(self.salt, base + len(lead))
         header = frame_header(SNAPSHOT, payload, start=place, number=first_batch, durable=durable)
-        data = b"".join((lead, header, payload))
         segment = Segment(
             number=number,
             path=self.files.next(number),
             base=base,
-            size=len(data),
-            body=len(data),
+            size=len(lead) + len(header) + len(payload),
+            body=len(lead) + len(header) + len(payload),
             first_batch=first_batch,
         )
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         segment.descriptor = os.open(segment.path, flags, 0o644)
         try:
-            write_all(segment.descriptor, data)
+            write_all(segment.descriptor, lead + header)
+            write_all(segment.descriptor, payload)  # By itself: it may be too large to copy.
         except BaseException:
             segment.close()
             raise
