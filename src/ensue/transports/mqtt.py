@@ -1,0 +1,244 @@
+"""`mqtt://`: inboxes and topics on an MQTT 5 broker, such as Mosquitto.
+
+`mqtt://[USER:PASSWORD@]HOST:1883`, with these options:
+- `prefix`: what every topic is below (ensue). Carriers with different prefixes don't meet.
+- `qos`: 0 sends once and hopes; 1 sends again what the broker did not acknowledge before the connection
+  was lost, so it may come twice (0).
+
+An inbox or a topic is a topic of the broker, `PREFIX/i/NAME` or `PREFIX/t/NAME`, the name escaped. The
+order of what one carrier sends is kept while the connection lasts. Sessions are clean: what comes while
+a reader is away is lost, whatever the quality of service.
+
+HAZARD: Mosquitto keeps 1,000 messages for a client that reads slowly, and loses the rest without a word;
+`max_queued_messages` in its configuration says how many.
+"""
+
+import asyncio
+import math
+import socket
+from collections.abc import Collection, Sequence
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+
+from ensue.errors import BadInput, MissingExtra, TransportError
+from ensue.transports.address import Address, escape, read_url
+from ensue.transports.base import Capabilities
+from ensue.transports.broker import (
+    PENDING_BYTES_MAX,
+    BrokerCarrier,
+    Place,
+    Session,
+)
+
+try:
+    from aiomqtt import Client, Message, MqttCodeError, MqttError, ProtocolVersion
+    from paho.mqtt.client import Client as PahoClient
+    from paho.mqtt.client import ConnectFlags, DisconnectFlags
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.reasoncodes import ReasonCode
+    from paho.mqtt.subscribeoptions import SubscribeOptions
+except ImportError as error:
+    raise MissingExtra(extra="mqtt", needed_for="mqtt://") from error
+
+__all__ = ["MqttCarrier", "MqttOptions"]
+
+PACKET_BYTES_MAX = 256 * 1024 * 1024 - 1
+"""What the protocol allows, if the broker says nothing."""
+PACKET_BYTES_OVERHEAD = 1024
+"""More than the longest topic and the headers around a message."""
+SUBSCRIPTIONS_MAX = 100
+"""Topics asked for in one packet."""
+ANSWER_S = 10.0
+IN_FLIGHT_MAX = 20
+"""Messages that wait for the broker's acknowledgement; Mosquitto takes no more."""
+
+
+class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an `mqtt://` URL says."""
+
+    address: Address
+    prefix: str = "ensue"
+    qos: int = 0
+
+    @classmethod
+    def parse(cls, url: str) -> "MqttOptions":
+        """Read a URL, or say what is wrong with it."""
+        address = read_url(url, scheme="mqtt", port=1883, options=("prefix", "qos"))
+        if address.path:
+            raise BadInput(f"{address.url}: an MQTT broker has no path: mqtt://HOST:1883")
+        qos = address.given.get("qos", "0")
+        if qos not in ("0", "1"):
+            raise BadInput(f"{address.url}: qos must be 0 or 1, not {qos!r}")
+        return cls(address=address, prefix=address.prefix, qos=int(qos))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a carrier with these options can do."""
+        return Capabilities(
+            orders=("none", "total"),
+            fifo=False,
+            durable=False,
+            replay=False,
+            conditional=False,
+            multicast=True,
+        )
+
+
+class _Client(Client):
+    """Keeps what the broker told about itself, which aiomqtt passes over."""
+
+    packet_bytes_max = PACKET_BYTES_MAX
+
+    def _on_connect(
+        self,
+        client: PahoClient,
+        userdata: Any,
+        flags: ConnectFlags,
+        reason_code: ReasonCode,
+        properties: Properties | None = None,
+    ) -> None:
+        told = getattr(properties, "MaximumPacketSize", None)
+        if told is not None:
+            self.packet_bytes_max = int(told)
+        super()._on_connect(client, userdata, flags, reason_code, properties)
+
+    def _on_disconnect(
+        self,
+        client: PahoClient,
+        userdata: Any,
+        flags: DisconnectFlags,
+        reason_code: ReasonCode,
+        properties: Properties | None = None,
+    ) -> None:
+        if not self._connected.done():
+            # aiomqtt would wait in vain for the rest of its time.
+            self._connected.set_exception(MqttError("closed before it was there"))
+        super()._on_disconnect(client, userdata, flags, reason_code, properties)
+
+
+class MqttCarrier(BrokerCarrier):
+    """Takes bytes to topics of an MQTT broker."""
+
+    name = "mqtt://"
+    how_to_start = "mosquitto -p 1883 (Debian: apt-get install mosquitto)"
+
+    def __init__(self, options: MqttOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
+        super().__init__(
+            options.address.url,
+            options.capabilities,
+            repeats=options.qos > 0,
+            pending_bytes_max=pending_bytes_max,
+        )
+        self.options = options
+        self._client: _Client | None = None
+        self._places: dict[str, Place] = {}
+        """By topic of the broker, what is taken."""
+
+    def _topic(self, place: Place) -> str:
+        return f"{self.options.prefix}/{place[0]}/{escape(place[1])}"
+
+    async def _connect(self, session: Session) -> None:  # noqa: ARG002 - others lose it
+        address = self.options.address
+        hand, places = self._hand, self._places
+
+        class Handing(asyncio.Queue[Message]):
+            """Hands over at once what aiomqtt would queue, with a task for each message."""
+
+            def put_nowait(self, item: Message) -> None:
+                place = places.get(item.topic.value)
+                if place is not None and isinstance(item.payload, bytes | bytearray):
+                    hand(place, bytes(item.payload))
+
+        places.clear()
+        self._client = client = _Client(
+            address.host,
+            address.port,
+            username=address.user or None,
+            password=address.password or None,
+            identifier=f"ensue-{token_hex(8)}",
+            protocol=ProtocolVersion.V5,
+            clean_start=True,
+            timeout=ANSWER_S,
+            keepalive=max(1, math.ceil(self.heartbeat_s)),
+            max_inflight_messages=IN_FLIGHT_MAX,
+            queue_type=Handing,
+            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        )
+        # A batch is pending as a whole: aiomqtt would warn of it.
+        client.pending_calls_threshold = 1_000_000
+        # It connects in a thread, which can't be cancelled: whoever is must clean up after it.
+        entering = asyncio.ensure_future(client.__aenter__())
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            entering.add_done_callback(lambda done: _abandon(client, done))
+            raise
+        except MqttCodeError as error:
+            code = error.rc.value if isinstance(error.rc, ReasonCode) else error.rc
+            if code not in (134, 135):
+                raise
+            raise TransportError(
+                f"{self.url}: the MQTT broker refuses this user or password ({error.rc}): check them"
+            ) from None
+        self._limit_messages(client.packet_bytes_max - PACKET_BYTES_OVERHEAD)
+
+    async def _read(self, session: Session) -> None:  # noqa: ARG002 - others lose it
+        assert self._client is not None
+        async for _ in self._client.messages:
+            """Nothing comes this way: the end of the connection does."""
+
+    async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
+        assert self._client is not None
+        publish, qos = self._client.publish, self.options.qos
+        if qos == 0:
+            for place, data in batch:
+                # Waits only when the socket is full.
+                await publish(self._topic(place), data, 0, timeout=math.inf)
+        else:
+            # Tasks begin in this order, and hand their message to the client when they do.
+            async with asyncio.TaskGroup() as group:
+                for place, data in batch:
+                    group.create_task(publish(self._topic(place), data, qos, timeout=math.inf))
+
+    async def _take(self, places: Collection[Place]) -> None:
+        assert self._client is not None
+        topics = {self._topic(place): place for place in places}
+        self._places.update(topics)
+        options = SubscribeOptions(qos=self.options.qos)
+        asked = list(topics)
+        for start in range(0, len(asked), SUBSCRIPTIONS_MAX):
+            part = asked[start : start + SUBSCRIPTIONS_MAX]
+            codes = await self._client.subscribe([(topic, options) for topic in part])
+            for topic, code in zip(part, codes, strict=True):
+                if isinstance(code, ReasonCode) and code.is_failure:
+                    raise TransportError(
+                        f"{self.url}: {topics[topic][1]!r} can't be opened: {code}"
+                    )
+
+    async def _drop(self, place: Place) -> None:
+        assert self._client is not None
+        topic = self._topic(place)
+        self._places.pop(topic, None)
+        await self._client.unsubscribe(topic)
+
+    async def _hang_up(self) -> None:
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            await client.__aexit__(None, None, None)
+        finally:
+            _close_socket(client)
+
+
+def _abandon(client: Client, entering: asyncio.Future[Any]) -> None:
+    if not entering.cancelled():
+        entering.exception()
+    _close_socket(client)
+
+
+def _close_socket(client: Client) -> None:
+    """Close what aiomqtt leaves open when a broker does not answer any more."""
+    client._client._sock_close()  # noqa: SLF001 - there is no other way

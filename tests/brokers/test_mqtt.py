@@ -1,0 +1,68 @@
+import asyncio
+from typing import Any
+
+import pytest
+from tests.brokers.carrier_suite import CarrierSuite, missing_extra
+from tests.brokers.servers import MQTT_PACKET_BYTES_MAX, Server
+
+from ensue.errors import BadInput
+from ensue.transports.broker import BrokerCarrier
+from ensue.transports.mqtt import PACKET_BYTES_OVERHEAD, MqttCarrier, MqttOptions
+
+
+class MqttSuite(CarrierSuite):
+    server_fixture = "mosquitto_server"
+
+    def carrier(self, url: str, **settings: Any) -> BrokerCarrier:
+        return MqttCarrier(MqttOptions.parse(url), **settings)
+
+    def test_the_largest_message_is_what_the_broker_tells(
+        self, server: Server, prefix: str
+    ) -> None:
+        async def main() -> None:
+            async with self.started(server, prefix) as a:
+                largest = MQTT_PACKET_BYTES_MAX - PACKET_BYTES_OVERHEAD
+                assert a.capabilities.message_bytes_max == largest
+
+        asyncio.run(main())
+
+
+class TestMqttOnce(MqttSuite):
+    options = "qos=0"
+
+
+class TestMqttAcknowledged(MqttSuite):
+    options = "qos=1"
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("mqtt://", "names no host; expected mqtt://HOST:1883"),
+        ("mqtt://a:x", "could not be cast to integer"),
+        ("mqtt://a/b", "an MQTT broker has no path"),
+        ("mqtt://a?qos=2", "qos must be 0 or 1, not '2'"),
+        ("mqtt://a?qos=", "qos must be 0 or 1, not ''"),
+        ("mqtt://a?prefix=a/b", "prefix must be 1 to 32 letters, digits"),
+        ("mqtt://a?streams=1", "no option 'streams'; expected prefix or qos"),
+    ],
+)
+def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        MqttOptions.parse(url)
+
+
+def test_a_url_is_read() -> None:
+    options = MqttOptions.parse("mqtt://me:hush@a:1?qos=1&prefix=shop")
+    address = options.address
+    assert (address.host, address.port, address.user, address.password) == ("a", 1, "me", "hush")
+    assert (options.prefix, options.qos) == ("shop", 1)
+    assert MqttOptions.parse("mqtt://a").qos == 0
+
+
+@pytest.mark.parametrize("client", ["aiomqtt", "paho"])
+def test_a_missing_client_is_said_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    said = missing_extra("ensue.transports.mqtt", client)(monkeypatch)
+    assert said == "mqtt:// needs an extra: pip install 'ensue[mqtt]'"
