@@ -119,6 +119,10 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(STOP_S)
+        # Where a script is around the server, it may end before the server does.
+        deadline = time.monotonic() + STOP_S
+        while self._answers() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def signal(self, process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
         if process.poll() is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 __all__ = ["DEADLINE_S", "until"]
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 PAUSE_S = 0.01
 
 

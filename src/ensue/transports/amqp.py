@@ -1,0 +1,203 @@
+"""`amqp://`: inboxes and topics on an AMQP 0-9-1 broker, such as RabbitMQ.
+
+`amqp://[USER:PASSWORD@]HOST:5672[/VHOST]`, with these options:
+- `prefix`: what every exchange is named after (ensue). Carriers with different prefixes don't meet.
+- `confirms`: 1 waits for the broker to confirm each batch, and sends again what it did not confirm
+  before the connection was lost, so it may come twice (0).
+
+A prefix has two direct exchanges, `PREFIX.i` for inboxes and `PREFIX.t` for topics, which stay. A
+carrier has one queue, its own, which ends with its connection; an inbox or a topic is a binding of it,
+whose routing key is the name as it is: a direct exchange compares whole keys and knows no wildcards.
+The order of what one carrier sends is kept while the connection lasts. What comes while a reader is away
+is lost, and so is what is under way when the connection ends.
+
+HAZARD: a queue keeps up to `QUEUE_BYTES_MAX` for a reader that is slower than what comes, and then loses
+the oldest without a word.
+"""
+
+import asyncio
+import math
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from ensue.errors import MissingExtra, TransportError
+from ensue.transports.address import Address, read_url, switch
+from ensue.transports.base import Capabilities
+from ensue.transports.broker import (
+    CONNECT_S,
+    INBOX,
+    PENDING_BYTES_MAX,
+    TOPIC,
+    BrokerCarrier,
+    Place,
+    Session,
+)
+
+try:
+    import aio_pika
+    from aio_pika.abc import AbstractConnection
+    from aiormq import Channel
+    from aiormq.abc import DeliveredMessage
+    from aiormq.exceptions import (
+        AuthenticationError,
+        ChannelClosed,
+        ConnectionClosed,
+        ProbableAuthenticationError,
+    )
+    from pamqp.commands import Basic
+except ImportError as error:
+    raise MissingExtra(extra="amqp", needed_for="amqp://") from error
+
+__all__ = ["AmqpCarrier", "AmqpOptions"]
+
+QUEUE_BYTES_MAX = 256 * 1024 * 1024
+
+
+class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an `amqp://` URL says."""
+
+    address: Address
+    vhost: str = "/"
+    prefix: str = "ensue"
+    confirms: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> "AmqpOptions":
+        """Read a URL, or say what is wrong with it."""
+        address = read_url(url, scheme="amqp", port=5672, options=("confirms", "prefix"))
+        return cls(
+            address=address,
+            vhost=address.path or "/",
+            prefix=address.prefix,
+            confirms=switch(address, "confirms"),
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a carrier with these options can do."""
+        return Capabilities(
+            orders=("none", "total"),
+            fifo=False,
+            durable=False,
+            replay=False,
+            conditional=False,
+            multicast=True,
+        )
+
+
+class AmqpCarrier(BrokerCarrier):
+    """Takes bytes to a queue of an AMQP broker, by way of its exchanges."""
+
+    name = "amqp://"
+    how_to_start = "rabbitmq-server (Debian: apt-get install rabbitmq-server)"
+
+    def __init__(self, options: AmqpOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
+        super().__init__(
+            options.address.url,
+            options.capabilities,
+            repeats=options.confirms,
+            pending_bytes_max=pending_bytes_max,
+        )
+        self.options = options
+        self._exchanges = {kind: f"{options.prefix}.{kind}" for kind in (INBOX, TOPIC)}
+        self._kinds = {exchange: kind for kind, exchange in self._exchanges.items()}
+        self._connection: AbstractConnection | None = None
+        self._channel: Channel | None = None
+        self._queue = ""
+
+    async def _connect(self, session: Session) -> None:
+        address = self.options.address
+
+        def lost(_: object, error: BaseException | None) -> None:
+            session.lose(error or "the broker closed the connection")
+
+        try:
+            self._connection = connection = await aio_pika.connect(
+                host=address.host,
+                port=address.port,
+                login=address.user or "guest",
+                password=address.password or "guest",
+                virtualhost=self.options.vhost,
+                timeout=CONNECT_S,
+                client_properties={"connection_name": "ensue"},
+                heartbeat=max(1, math.ceil(self.heartbeat_s)),
+            )
+        except (AuthenticationError, ProbableAuthenticationError) as error:
+            raise TransportError(
+                f"{self.url}: the AMQP broker refuses this user or password ({error}): check them"
+            ) from None
+        except ConnectionClosed as error:
+            raise TransportError(f"{self.url}: the AMQP broker says: {error}") from None
+        connection.close_callbacks.add(lost)
+        channel = connection.channel(publisher_confirms=self.options.confirms)
+        await channel.initialize()
+        channel.close_callbacks.add(lost)
+        underlay = await channel.get_underlay_channel()
+        assert isinstance(underlay, Channel)
+        self._channel = underlay
+        try:
+            for exchange in self._exchanges.values():
+                await underlay.exchange_declare(exchange, exchange_type="direct", durable=True)
+            declared = await underlay.queue_declare(
+                exclusive=True,
+                auto_delete=True,
+                arguments={"x-max-length-bytes": QUEUE_BYTES_MAX},
+            )
+        except ChannelClosed as error:
+            raise TransportError(f"{self.url}: the AMQP broker says: {error}") from None
+        self._queue = declared.queue or ""
+        await underlay.basic_consume(self._queue, self._receive, no_ack=True)
+
+    async def _receive(self, message: DeliveredMessage) -> None:
+        kind = self._kinds.get(message.exchange or "")
+        if kind is not None:
+            self._hand((kind, message.routing_key or ""), message.body)
+
+    async def _read(self, session: Session) -> None:
+        # The client calls for every message; what is left is to see the connection end.
+        await asyncio.shield(session.lost)
+
+    async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
+        assert self._channel is not None
+        publish, exchanges = self._channel.basic_publish, self._exchanges
+        if self.options.confirms:
+            # Tasks begin in this order, and a lock of the client keeps it.
+            async with asyncio.TaskGroup() as group:
+                for (kind, name), data in batch:
+                    group.create_task(publish(data, exchange=exchanges[kind], routing_key=name))
+            return
+        # One for all: the client would draw a random message id for each, which nobody reads.
+        properties = Basic.Properties(delivery_mode=1, message_id="-")
+        last = len(batch) - 1
+        for number, ((kind, name), data) in enumerate(batch):
+            await publish(
+                data,
+                exchange=exchanges[kind],
+                routing_key=name,
+                properties=properties,
+                # The last one returns when the socket has taken them all.
+                wait=number == last,
+            )
+
+    async def _take(self, places: Collection[Place]) -> None:
+        assert self._channel is not None
+        bind, queue = self._channel.queue_bind, self._queue
+        *others, (kind, name) = places
+        try:
+            for other_kind, other in others:
+                await bind(queue, self._exchanges[other_kind], other, nowait=True)
+            # The broker answers this one when it has done all of them.
+            await bind(queue, self._exchanges[kind], name)
+        except ChannelClosed as error:
+            raise TransportError(f"{self.url}: can't be opened: {error}") from None
+
+    async def _drop(self, place: Place) -> None:
+        assert self._channel is not None
+        kind, name = place
+        await self._channel.queue_unbind(self._queue, self._exchanges[kind], name)
+
+    async def _hang_up(self) -> None:
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            await connection.close()
