@@ -414,7 +414,8 @@ def test_cancelling_cancels_the_handlers_and_acknowledges_what_was_completed() -
     async def main() -> None:
         async with filled("abac", acknowledge="manual") as events:
             gate = Gate()
-            run = await start(events, gate, concurrency=ensue.PerKey(3))
+            progress = ensue.Progress()
+            run = await start(events, gate, concurrency=ensue.PerKey(3), progress=progress)
             await gate.open(1)
             assert gate.waiting == [2, 3, 4]
             gate.inside[4][1].set_result(None)  # Completed in the turn of the cancellation.
@@ -425,6 +426,7 @@ def test_cancelling_cancels_the_handlers_and_acknowledges_what_was_completed() -
             assert sorted(gate.cancelled) == [2, 3]
             assert list(events._unacknowledged) == [2, 3]
             assert unacknowledged(events) == [2, 3, 4]
+            assert progress == ensue.Progress(handled=2), "to be cancelled is no failure"
 
     asyncio.run(main())
 
@@ -566,6 +568,10 @@ def test_an_event_that_is_acknowledged_after_a_stop_is_left_out() -> None:
     asyncio.run(main())
 
 
+class End(BaseException):
+    """Says that the program is to end."""
+
+
 def test_what_fails_while_a_run_is_ending_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with filled("abc") as events:
@@ -573,15 +579,16 @@ def test_what_fails_while_a_run_is_ending_is_logged(caplog: pytest.LogCaptureFix
             run = await start(events, gate, concurrency=ensue.PerKey(3), on_failure=ensue.Stop())
             await gate.fail(2)
             await gate.fail(1)
-            await gate.open(3)
+            await gate.fail(3, End("at 3"))
             with pytest.raises(ensue.HandlerFailed, match="position 2"):
                 await run
-            assert list(events._unacknowledged) == [1, 2]
+            assert list(events._unacknowledged) == [1, 2, 3]
 
     with caplog.at_level(logging.ERROR, logger="ensue"):
         asyncio.run(main())
     assert "failed on <ReceivedEvent 1:" in caplog.text
     assert "ValueError: at 1" in caplog.text
+    assert "End: at 3" in caplog.text
 
 
 class Waits:
@@ -842,10 +849,6 @@ def test_a_handler_that_is_cancelled_by_nobody_else_has_failed(
             assert isinstance(progress.collected[0].cause, asyncio.CancelledError)
 
     asyncio.run(main())
-
-
-class End(BaseException):
-    """Says that the program is to end."""
 
 
 @pytest.mark.parametrize("kind", [End, KeyboardInterrupt, SystemExit])
