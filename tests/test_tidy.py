@@ -26,7 +26,7 @@ LAYERS = (
     ("protocols",),
     ("transports", "store", "journal", "recorder", "checkers"),
     ("runtime", "simulation"),
-    ("client", "spark", "testing"),
+    ("client", "server", "spark", "testing"),
     ("",),  # the root package, from which users import
     ("cli", "web", "__main__"),
 )

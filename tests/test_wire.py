@@ -86,6 +86,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "events": st.lists(events, max_size=3).map(tuple),
         "settled": counts,
     },
+    frames.Expired: {"name": names},
     frames.Out: {"origin": names, "slots": many_pairs},
     keeping.Recall: {"number": counts},
     keeping.Recalled: {"number": counts, "epoch": counts, "records": records},
@@ -193,7 +194,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
     refused(bytes((VERSION,)) + bytes(FRAME_BYTES_MAX), because="beyond the limit")
 
 
-@pytest.mark.parametrize("tag", [0, 10, 15, 30, 46, -1, "Put", None])
+@pytest.mark.parametrize("tag", [0, 10, 15, 31, 46, -1, "Put", None])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     refused(raw(tag, 1))
 

@@ -3,6 +3,7 @@
 from ensue.client import Bus, ReceivedEvent, Subscription, connect
 from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
 from ensue.errors import (
+    AccessDenied,
     BadInput,
     ConfigurationError,
     EnsueError,
@@ -13,6 +14,7 @@ from ensue.errors import (
     LocalProtocolError,
     MissingExtra,
     RemoteProtocolError,
+    SubscriptionLost,
     SubscriptionRefused,
     TransportError,
     UnsupportedOrder,
@@ -21,6 +23,7 @@ from ensue.event import Event, Stamp
 from ensue.order import Causal, Deadline, Merged, Order, Total
 
 __all__ = [
+    "AccessDenied",
     "BadInput",
     "Bus",
     "Causal",
@@ -47,6 +50,7 @@ __all__ = [
     "Stamp",
     "Stop",
     "Subscription",
+    "SubscriptionLost",
     "SubscriptionRefused",
     "Total",
     "TransportError",

@@ -22,6 +22,7 @@ __all__ = [
     "MissingExtra",
     "OffsetsGone",
     "RemoteProtocolError",
+    "SubscriptionLost",
     "SubscriptionRefused",
     "TransportError",
     "UnsupportedOrder",
@@ -132,6 +133,17 @@ class HandlerFailed(EnsueError):
         self.position = position
         self.attempts = attempts
         self.cause = self.__cause__ = cause
+
+
+class SubscriptionLost(EnsueError):
+    """A subscription is over, and not by its reader's will; `reason` says why.
+
+    `superseded`: another process uses the durable name. `expired`: its client was away for too long.
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class LogDamaged(EnsueError):

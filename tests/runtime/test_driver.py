@@ -13,6 +13,7 @@ from ensue.protocols.core import (
     Detach,
     Effect,
     Frame,
+    Multicast,
     Outcome,
     Persist,
     Publish,
@@ -60,6 +61,7 @@ class FakeTransport:
     """Writes down what is sent."""
 
     name = "fake://"
+    lazy = False
     capabilities = Capabilities(
         orders=("none",), fifo=True, durable=False, replay=False, conditional=False
     )
@@ -74,6 +76,9 @@ class FakeTransport:
 
     def send(self, peer: str, frame: Frame) -> None:
         self.log.append(f"send to {peer}")
+
+    def multicast(self, effect: Multicast) -> None:
+        self.log.append(f"multicast to {effect.topic}")
 
     def ask(self, effect: Broadcast | Attach | Detach) -> None:
         self.log.append(type(effect).__name__)

@@ -1,9 +1,11 @@
 """The bus: publish, and subscribe in the order you ask for.
 
 `await bus.publish(…)` returns when the event has its place in the order for good: every subscriber of
-its topic will get it there. Cancelling the call does not take the event back.
+its topic will get it there. On `ensue://` it is also as durable as the server was told to be.
+Cancelling the call does not take the event back. `receipt=False` returns as soon as the event is on
+its way; `await bus.flush()` waits for all of those.
 
-Back-pressure: publishing waits while a subscription of the same hub to the same topic has
+At most `UNSETTLED_MAX` events are under way: publishing waits for earlier ones. Back-pressure in memory: publishing waits while a subscription of the same hub to the same topic has
 `pending_max` events unhandled, until half of them are handled. A wait longer than `PATIENCE_S` is logged, naming the subscription.
 """
 
@@ -41,7 +43,9 @@ from ensue.protocols.unordered import UnorderedPublisher
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, join_hub, leave_hub
 from ensue.runtime.names import check_name
+from ensue.runtime.remote import RemoteHub
 from ensue.transports import MemoryOptions
+from ensue.transports.tcp_options import TcpOptions
 
 __all__ = ["Bus", "connect"]
 
@@ -49,6 +53,10 @@ PENDING_MAX = 10_000
 PATIENCE_S = 5.0
 BURST_MAX = 64
 """Events published in a row before other tasks get a turn."""
+UNSETTLED_MAX = 20_000
+"""Events under way before publishing waits for some of them to be settled."""
+
+Options = MemoryOptions | TcpOptions
 
 _log = logging.getLogger("ensue")
 
@@ -70,7 +78,8 @@ def connect(
 ) -> "Bus":
     """Return a bus, to be entered with `async with`.
 
-    `url` names a transport: `memory://`, or `memory://NAME` for a hub that several buses share.
+    `url` names a transport: `memory://`, or `memory://NAME` for a hub that several buses share;
+    `ensue://HOST:PORT` for a server.
     `order` is what events are published for, and what subscriptions get unless they say
     otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
     to write the trace to, with `pip install 'ensue[trace]'`; `record` is one to write the whole run
@@ -78,16 +87,28 @@ def connect(
     """
     if not isinstance(url, str):
         raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme != "memory":
-        raise BadInput(f"no transport for {url!r}; expected memory:// or memory://NAME")
-    options = MemoryOptions.parse(url)
+    options = _options(url)
     if name is not None:
         check_name(name)
-    check_order(order, options.capabilities, "memory://")
+    check_order(order, options.capabilities, f"{url.partition('://')[0]}://")
     if trace is not None and record is not None:
         raise ConfigurationError("a recorded run has its trace: give record or trace, not both")
+    if record is not None and not isinstance(options, MemoryOptions):
+        raise ConfigurationError(
+            "a server keeps the events itself: give trace, and read its log with its URL"
+        )
     return Bus(options, order=order, name=name, trace=trace, record=record)
+
+
+def _options(url: str) -> Options:
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme == "memory":
+        return MemoryOptions.parse(url)
+    if separator and scheme == "ensue":
+        return TcpOptions.parse(url)
+    raise BadInput(
+        f"no transport for {url!r}; expected memory://, memory://NAME or ensue://HOST:PORT"
+    )
 
 
 class Bus:
@@ -95,7 +116,7 @@ class Bus:
 
     def __init__(
         self,
-        options: MemoryOptions,
+        options: Options,
         *,
         order: Order | None,
         name: str | None,
@@ -110,10 +131,13 @@ class Bus:
         self._hub: Hub | None = None
         self._name = ""
         self._driver: Driver[Publisher | UnorderedPublisher] | None = None
-        self._unsettled: dict[str, asyncio.Future[Event]] = {}
+        self._unsettled: dict[tuple[str, int], asyncio.Future[Event]] = {}
+        """By topic and number there."""
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
+        self._failure: BaseException | None = None
+        """The first of what was published without a receipt."""
         self._burst = 0
 
     @property
@@ -124,14 +148,12 @@ class Bus:
     async def __aenter__(self) -> Self:
         if self._hub is not None:
             raise LocalProtocolError("a bus is entered once")
-        run = self._wanted_name or "ensue"
-        hub = join_hub(
-            self._options, order=self.order, trace=self._trace, record=self._record, run=run
-        )
+        hub = await self._join_hub()
         try:
-            self._driver = self._drive(hub)
+            self._driver = await self._drive(hub)
         except BaseException:
             leave_hub(hub)
+            await hub.finish()
             raise
         self._hub = hub
         self._ended = asyncio.get_running_loop().create_future()
@@ -152,9 +174,11 @@ class Bus:
         *,
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        receipt: bool = True,
     ) -> Event:
         """Publish an event; return it, stamped, once its place in the order is certain.
 
+        With `receipt=False` return it as soon as it is on its way, not stamped; `flush` waits for it.
         Raises `EventVoided` if it lost its place, which only a stall longer than the lease can
         cause: nobody got it, and it can be published again.
         """
@@ -165,19 +189,39 @@ class Bus:
         copied = check_headers(headers)
         if hub.full:
             await self._wait_for_room(hub, topic)
+        while len(self._unsettled) >= UNSETTLED_MAX:
+            await asyncio.wait((next(iter(self._unsettled.values())),))
+            self._open()
         settled: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        published: list[Event] = []
 
         def publish(node: Publisher | UnorderedPublisher, now_ns: int) -> None:
             event = node.publish(topic, fixed, now_ns=now_ns, key=key, headers=copied)
-            self._unsettled[event.id] = settled
+            self._unsettled[topic, event.publisher_seq] = settled
+            published.append(event)
 
         driver.command(publish)
         self._burst += 1
         if self._burst >= BURST_MAX:
             self._burst = 0
             await asyncio.sleep(0)
+        if not receipt:
+            settled.add_done_callback(self._unreceipted)
+            return published[0]
         # Shielded: cancelling the caller must not make a settled event look lost.
         return settled.result() if settled.done() else await asyncio.shield(settled)
+
+    async def flush(self) -> None:
+        """Wait until everything published so far is settled.
+
+        Raises the first failure of what was published with `receipt=False` since the last flush.
+        """
+        self._open()
+        if self._unsettled:
+            await asyncio.wait(list(self._unsettled.values()))
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def subscribe(
         self,
@@ -186,12 +230,15 @@ class Bus:
         name: str | None = None,
         pending_max: int = PENDING_MAX,
         acknowledge: Acknowledge = "auto",
+        durable: bool = False,
     ) -> Subscription:
         """Return a subscription, to be entered with `async with`.
 
         It takes effect on entering. `order` is the bus's own unless given; None asks for events
         as they arrive. `pending_max` events may be unhandled before publishers have to wait.
-        `acknowledge="manual"` leaves it to you to call `ack` on each event.
+        `acknowledge="manual"` leaves it to you to call `ack` on each event. `durable` keeps how far it
+        has come at the server, under its `name`: entered again, by whichever process, it goes on
+        behind the last event that was acknowledged.
         """
         hub, _ = self._open()
         chosen = self.order if isinstance(order, _Default) else order
@@ -211,6 +258,7 @@ class Bus:
             order=chosen,
             pending_max=pending_max,
             acknowledge=acknowledge,
+            durable=durable,
         )
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
@@ -231,12 +279,16 @@ class Bus:
             if self._unsettled:
                 await asyncio.wait(list(self._unsettled.values()))
         finally:
-            self._disconnect(hub)
+            for subscription in self._subscriptions:
+                await subscription.settle()
+            if self._disconnect(hub):
+                await hub.finish()
 
-    def _disconnect(self, hub: Hub) -> None:
+    def _disconnect(self, hub: Hub) -> bool:
+        """Leave the hub; False: somebody else did so meanwhile."""
         driver, self._driver = self._driver, None
         if driver is None:
-            return  # Somebody else closed the bus meanwhile.
+            return False
         # From the last to the first, and each of them even if another fails.
         with ExitStack() as stack:
             stack.callback(self._fail_unsettled)
@@ -245,9 +297,11 @@ class Bus:
             stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:
                 stack.callback(subscription.close)
+        return True
 
     def _fail_unsettled(self) -> None:
-        for event_id, future in self._unsettled.items():
+        for (topic, number), future in self._unsettled.items():
+            event_id = f"{self._name}/{topic}/{number}"
             fail(
                 future,
                 LocalProtocolError(
@@ -265,8 +319,18 @@ class Bus:
         hub.check_loop("this bus")
         return hub, driver
 
-    def _drive(self, hub: Hub) -> Driver[Publisher | UnorderedPublisher]:
+    async def _join_hub(self) -> Hub:
+        options = self._options
+        if isinstance(options, TcpOptions):
+            return await RemoteHub.connect(
+                options, order=self.order, name=self._wanted_name, trace=self._trace
+            )
+        run = self._wanted_name or "ensue"
+        return join_hub(options, order=self.order, trace=self._trace, record=self._record, run=run)
+
+    async def _drive(self, hub: Hub) -> Driver[Publisher | UnorderedPublisher]:
         self._name = hub.claim(self._wanted_name, "client")
+        await hub.enter(self._name)
         node: Publisher | UnorderedPublisher
         if self.order is None:
             node = UnorderedPublisher(name=self._name)
@@ -277,7 +341,7 @@ class Bus:
                 config=hub.config,
                 now_ns=hub.clock.now_ns(),
             )
-        return Driver(
+        driver = Driver(
             node,
             transport=hub.transport,
             clock=hub.clock,
@@ -285,6 +349,14 @@ class Bus:
             recorder=hub.recorder,
             size_of=hub.size_of,
         )
+        hub.watch(driver)
+        return driver
+
+    def _unreceipted(self, settled: "asyncio.Future[Event]") -> None:
+        """Keep the failure of an event whose receipt nobody waits for."""
+        error = None if settled.cancelled() else settled.exception()
+        if error is not None and self._failure is None:
+            self._failure = error
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
         assert self._ended is not None
@@ -319,7 +391,7 @@ class Bus:
         if not isinstance(outcome, Settle):
             return
         event = outcome.event
-        future = self._unsettled.pop(event.id, None)
+        future = self._unsettled.pop((event.topic, event.publisher_seq), None)
         if future is None or future.done():
             return
         if outcome.reason:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from ensue.errors import BadInput, UnsupportedOrder
+from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
 from ensue.order import Order
-from ensue.runtime.names import check_text
+from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities, refusal
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Acknowledge",
     "Payload",
     "check_acknowledge",
+    "check_durable",
     "check_headers",
     "check_key",
     "check_order",
@@ -43,6 +44,21 @@ def check_order(order: Order | None, capabilities: Capabilities, transport: str)
     if why is not None:
         name = "none" if order is None else order.name
         raise UnsupportedOrder(why, order=name, transport=transport)
+
+
+def check_durable(
+    name: str | None, order: Order | None, capabilities: Capabilities, transport: str
+) -> None:
+    """Refuse a durable subscription where nothing is kept, or with nothing to keep it under."""
+    if not capabilities.durable:
+        raise ConfigurationError(f"{transport} keeps nothing: a subscription there is not durable")
+    if order is None:
+        raise ConfigurationError(
+            "a durable subscription needs an order: there is no place to go on at"
+        )
+    if name is None:
+        raise ConfigurationError("a durable subscription needs a name to be found by: name='…'")
+    check_name(name)
 
 
 def check_payload(payload: Payload) -> bytes:

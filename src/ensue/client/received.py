@@ -1,7 +1,8 @@
 """An event as a subscriber gets it, with what the subscription knows of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Protocol
 
 from ensue.event import Stamp
 from ensue.protocols.core import Deliver
@@ -9,13 +10,23 @@ from ensue.protocols.core import Deliver
 __all__ = ["ReceivedEvent"]
 
 
+class Giver(Protocol):
+    """Whoever hands events out, and hears what became of them."""
+
+    def acknowledge(self, position: int) -> None:
+        """Say that the event at a position has been handled."""
+
+    async def until_safe(self, position: int) -> None:
+        """Wait until that is safe."""
+
+
 class ReceivedEvent:
     """An event as a subscriber gets it."""
 
-    __slots__ = ("_acknowledge", "event", "position", "verdict")
+    __slots__ = ("_giver", "event", "position", "verdict")
 
-    def __init__(self, delivery: Deliver, acknowledge: Callable[[int], None]) -> None:
-        self._acknowledge = acknowledge
+    def __init__(self, delivery: Deliver, giver: Giver) -> None:
+        self._giver = giver
         self.event = delivery.event
         self.position = delivery.position
         """1, 2, 3, … in this subscription."""
@@ -58,8 +69,13 @@ class ReceivedEvent:
         return self.event.stamp
 
     async def ack(self) -> None:
-        """Say that this event has been handled. Saying it twice is harmless."""
-        self._acknowledge(self.position)
+        """Say that this event has been handled. Saying it twice is harmless.
+
+        Of a durable subscription it returns when that is safe, as far as all earlier events have
+        been acknowledged as well: those will never come again.
+        """
+        self._giver.acknowledge(self.position)
+        await self._giver.until_safe(self.position)
 
     def __repr__(self) -> str:
         tag = f" {self.verdict}" if self.verdict else ""

@@ -6,7 +6,7 @@ timer calls and commands, each with the time, and afterwards drains its effects 
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
 2. `Send`, `Multicast`, `Broadcast`, `Attach` and `Detach`, in the order given;
 3. the outcomes for the application (`Publish`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
-   `Refuse`), in the order given.
+   `Refuse`, `Acknowledged`, `Resumed`), in the order given.
 
 Batches are carried out in the order they were drained. A node that crashes loses the batches
 that were not synced, together with what they would have sent, and restarts from what was synced.
@@ -24,6 +24,7 @@ import msgspec
 from ensue.event import Event
 
 __all__ = [
+    "Acknowledged",
     "Attach",
     "Broadcast",
     "Deliver",
@@ -39,6 +40,7 @@ __all__ = [
     "Persist",
     "Publish",
     "Refuse",
+    "Resumed",
     "Send",
     "Settle",
 ]
@@ -160,13 +162,26 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """A command of the application was refused for good by a peer."""
+    """A command of the application was refused for good by a peer.
+
+    With no topics: the node itself was, and does nothing any more.
+    """
 
     topics: tuple[str, ...]
     reason: str
 
 
-Outcome = Publish | Deliver | Discard | Settle | Join | Leave | Refuse
+class Acknowledged(msgspec.Struct, frozen=True, gc=False):
+    """That events up to a position were handled is safe: they are never delivered again."""
+
+    position: int
+
+
+class Resumed(msgspec.Struct, frozen=True, gc=False):
+    """A node whose records are kept elsewhere has them, and takes commands."""
+
+
+Outcome = Publish | Deliver | Discard | Settle | Join | Leave | Refuse | Acknowledged | Resumed
 Effect = Persist | Send | Multicast | Broadcast | Attach | Detach | Outcome
 
 

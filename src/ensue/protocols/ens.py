@@ -244,6 +244,12 @@ class TopicLog:
         log.first, log.next = first, max(first, log.next)
         self._persist(f"first/{topic}", _INT.encode(first))
 
+    def forget(self, peer: str) -> None:
+        """Detach a peer from everything."""
+        for topic, log in self._topics.items():
+            if peer in log.attached:
+                self._detach(topic, peer)
+
     def ends(self) -> dict[str, int]:
         """Return the last slot taken of each topic."""
         return {topic: log.next - 1 for topic, log in self._topics.items()}
@@ -304,6 +310,14 @@ class TopicLog:
         log.first += 1
         return dropped
 
+    def append(self, event: Event) -> None:
+        """Put a stamped event into its slot, which is certain to be free; nobody is answered."""
+        slot = event.slot
+        assert slot is not None
+        log = self._topic(event.topic)
+        assert slot >= log.next or slot not in log.events
+        self._accept(event, log, slot)
+
     def _put(self, event: Event, source: str) -> None:
         topic = event.topic
         log = self._topic(topic)
@@ -316,6 +330,11 @@ class TopicLog:
             answer = Accepted if same else Taken
             self._effects.append(Send(source, answer(topic=topic, event=event.id, slot=slot)))
             return
+        self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=slot)))
+        self._accept(event, log, slot)
+
+    def _accept(self, event: Event, log: _Topic, slot: int) -> None:
+        topic = event.topic
         # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
         keeps_log = self.config.keeps_log
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
@@ -327,7 +346,6 @@ class TopicLog:
             if dropped is not None:
                 self._persist(f"event/{dropped}/{topic}", None)
                 self._persist(f"first/{topic}", _INT.encode(log.first))
-        self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=slot)))
         if log.attached:
             if log.peers is None:
                 log.peers = tuple(log.attached)

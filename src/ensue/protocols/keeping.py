@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ensue.event import Count
-from ensue.protocols.core import Effect, Frame, Node, Persist, Refuse, Send
+from ensue.protocols.core import Effect, Frame, Node, Persist, Refuse, Resumed, Send
 from ensue.wire import Records
 
 __all__ = [
@@ -286,6 +286,7 @@ class Kept(Generic[N]):
                     self._epoch = epoch
                     self._due_ns = None
                     self.inner = self._build(records, now_ns)
+                    self._effects.append(Resumed())
             case Remembered(epoch=epoch, number=number):
                 if epoch == self._epoch and number == self._sent and self._under_way is not None:
                     self._remembered()
@@ -324,6 +325,12 @@ class Kept(Generic[N]):
             self._send()
         effects, self._effects = self._effects, []
         return effects
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Ask again at once: a connection was lost."""
+        if self._due_ns is not None:
+            self._due_ns = now_ns
+            self.handle_timer(now_ns=now_ns)
 
     def dismiss(self) -> None:
         """Have the keeper forget this name, and do nothing any more."""

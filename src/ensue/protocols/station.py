@@ -4,26 +4,67 @@ Three nodes that share one name, one disk and one batch: whatever a frame causes
 persisted together. That is what makes `SequencerConfig.carries` safe: the count of a topic and the
 event that has the slot survive a crash together or not at all.
 
+Clients that vanish: a subscriber is heard of again and again, because it asks its topics' logs whether it
+missed something. One with a name of its process's own (`EPHEMERAL` in it) that has not been heard of
+for `expire_ns` is taken out of the chain, as if it had left; if it comes back it is told so
+(`Expired`) and has to start anew under another name. Names that were given by people never expire.
+
+HAZARD: a name that expired is remembered for the last `EXPIRED_MAX`. Whoever comes back later than so
+many others is not told, and misses the order of what was published since.
+
 The log of a topic is at the station that hosts the topic. A void for a topic of another station
 goes there as a `Put`.
 """
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from ensue.protocols import ens, keeping
-from ensue.protocols.core import Broadcast, Effect, Frame, Send
+from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import EnsConfig, KeptEvents, Put, TopicLog
 from ensue.protocols.keeping import Keeper, KeeperConfig
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import ChangeRequest, Expired, Forget
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 
-__all__ = ["FRAMES", "UNNUMBERED", "Station"]
+__all__ = ["EPHEMERAL", "FRAMES", "FROM_CLIENTS", "UNNUMBERED", "Station", "StationConfig"]
+
+EPHEMERAL = "~"
+"""Stands in names that die with their process, and in no other."""
+EXPIRED_MAX = 100_000
+SWEEPS = 4
+"""How often in `expire_ns` the station looks who has vanished."""
+
+
+class StationConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a station does beyond its three parts."""
+
+    expire_ns: int | None = None
+    """How long a subscriber may be silent; None: for ever."""
+
 
 FRAMES: tuple[type[Frame], ...] = (*frames.FRAMES, *keeping.FRAMES)
 """Everything that stations and their clients tell each other."""
 
+FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
+    (
+        frames.StampRequest,
+        frames.OrderRequest,
+        frames.Confirm,
+        frames.ChangeRequest,
+        frames.Forget,
+        ens.Put,
+        ens.AttachRequest,
+        ens.DetachRequest,
+        keeping.Recall,
+        keeping.Remember,
+        keeping.Dismiss,
+    )
+)
+"""What publishers and subscribers send to stations; the rest stations send, to them or each other."""
 UNNUMBERED: tuple[type[Frame], ...] = (
     frames.Repeat,
     frames.ChangeRepeat,
@@ -33,8 +74,15 @@ UNNUMBERED: tuple[type[Frame], ...] = (
 )
 """What stations tell each other and need no numbered link for: whoever sends these repeats them."""
 
+_OF_LOG = ("event/", "first/", "attached/")
+_OF_KEEPER = ("keeper/", "kept/")
+_EXPIRED = "expired/"
 _FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest)
 _FOR_KEEPER = (keeping.Recall, keeping.Remember, keeping.Dismiss)
+
+
+def _select(records: Mapping[str, bytes], prefixes: tuple[str, ...]) -> dict[str, bytes]:
+    return {key: records[key] for key in records if key.startswith(prefixes)}
 
 
 class Station:
@@ -49,6 +97,7 @@ class Station:
         name: str,
         placement: Placement,
         config: SequencerConfig,
+        station_config: StationConfig | None = None,
         ens_config: EnsConfig | None = None,
         keeper_config: KeeperConfig | None = None,
         records: Mapping[str, bytes] | None = None,
@@ -58,19 +107,38 @@ class Station:
         self.name = name
         self.placement = placement
         own = records or {}
-        of_log = {key: own[key] for key in own if key.startswith(("event/", "first/", "attached/"))}
-        of_keeper = {key: own[key] for key in own if key.startswith(("keeper/", "kept/"))}
-        of_node = {key: own[key] for key in own if key not in of_log and key not in of_keeper}
+        of_log = _select(own, _OF_LOG)
+        of_keeper = _select(own, _OF_KEEPER)
+        of_others = (*_OF_LOG, *_OF_KEEPER, _EXPIRED)
+        of_node = {key: own[key] for key in own if not key.startswith(of_others)}
         self.node = SequencerNode(
             name=name, placement=placement, config=config, records=of_node, now_ns=now_ns
         )
         self.log = TopicLog(name=name, config=ens_config, records=of_log, kept=kept)
         self.keeper = Keeper(name=name, config=keeper_config, records=of_keeper)
+        self.config = station_config or StationConfig()
         self._now_ns = now_ns
+        self._effects: list[Effect] = []
+        self._seen: dict[str, int] = {}
+        """Ephemeral subscribers, and when they were last heard of."""
+        self._expired: dict[str, None] = {}
+        for key in _select(own, (_EXPIRED,)):
+            self._expired[key.removeprefix(_EXPIRED)] = None
+        for subscriber in self.node.subscribers():
+            if EPHEMERAL in subscriber:
+                self._seen[subscriber] = now_ns
+        self._sweep_due_ns = now_ns
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Hand a frame to whom it is for."""
         self._now_ns = now_ns
+        if source in self._seen:
+            self._seen[source] = now_ns
+        elif source in self._expired:
+            self._effects.append(Send(source, Expired(name=source)))
+            return
+        elif type(frame) is ChangeRequest and EPHEMERAL in source:
+            self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
             self.log.receive(frame, source=source, now_ns=now_ns)
         elif isinstance(frame, _FOR_KEEPER):
@@ -79,13 +147,19 @@ class Station:
             self.node.receive(frame, source=source, now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Let the sequencer do what is due."""
+        """Let the sequencer do what is due; look who has vanished."""
         self._now_ns = now_ns
         self.node.handle_timer(now_ns=now_ns)
+        if self.config.expire_ns is not None and self._sweep_due_ns <= now_ns:
+            self._sweep_due_ns = now_ns + self.config.expire_ns // SWEEPS
+            self._sweep(now_ns, self.config.expire_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when the sequencer has something due."""
-        return self.node.next_timer_ns()
+        """Return when something is due."""
+        node = self.node.next_timer_ns()
+        if self.config.expire_ns is None or not self._seen:
+            return node
+        return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
 
     def trim(self, topic: str, first: int) -> None:
         """Note that events of a topic below a slot are no longer kept."""
@@ -93,11 +167,15 @@ class Station:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done, after the three have told each other what they must."""
-        effects: list[Effect] = []
+        effects, self._effects = self._effects, []
         for effect in self.node.take_effects():
             if not isinstance(effect, Broadcast):
                 effects.append(effect)
             elif (home := self.placement.node(effect.event.topic)) == self.name:
+                if not effect.event.void:
+                    # Stamped a moment ago: nobody else can have the slot.
+                    self.log.append(effect.event)
+                    continue
                 self.log.receive(Put(event=effect.event), source=self.name, now_ns=self._now_ns)
             else:
                 effects.append(Send(home, Put(event=effect.event)))
@@ -110,3 +188,28 @@ class Station:
         effects += self.node.take_effects()
         effects += self.keeper.take_effects()
         return effects
+
+    def _sweep(self, now_ns: int, expire_ns: int) -> None:
+        """Take those out of the chain that have not been heard of."""
+        registered = self.node.subscribers()
+        for name, seen_ns in list(self._seen.items()):
+            if now_ns - seen_ns < expire_ns:
+                continue
+            del self._seen[name]
+            self.log.forget(name)
+            self._expired[name] = None
+            self._effects.append(Persist(f"{_EXPIRED}{name}", b""))
+            number, topics = registered.get(name, (0, ()))
+            if topics and self.placement.span(topics)[0] == self.node.stage:
+                # From where it starts the leave travels the chain, as the subscriber's own would.
+                leave = ChangeRequest(number=number + 1, old=topics, new=())
+                self.node.receive(leave, source=name, now_ns=now_ns)
+        for name, (number, topics) in registered.items():
+            if not topics and name in self._expired:
+                # It has left everywhere, and will not say goodbye.
+                goodbye = Forget(number=number, publisher=False)
+                self.node.receive(goodbye, source=name, now_ns=now_ns)
+        while len(self._expired) > EXPIRED_MAX:
+            oldest = next(iter(self._expired))
+            del self._expired[oldest]
+            self._effects.append(Persist(f"{_EXPIRED}{oldest}", None))

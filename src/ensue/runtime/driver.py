@@ -83,6 +83,9 @@ class Driver(Generic[N]):
         self._closed = False
         self._done: Callable[[N], bool] | None = None
         """Given once the driver has retired: whether the node has nothing left to see through."""
+        self._lazy = transport.lazy
+        self._scheduled = False
+        """Whether the effects of commands will be looked at in this turn of the event loop."""
         self._looking = False
         """Whether the timer will be looked at in this turn of the event loop."""
         self._port = transport.open(node.name, self._receive)
@@ -101,6 +104,19 @@ class Driver(Generic[N]):
         try:
             call(self.node, self._clock.now_ns())
         finally:
+            if self._lazy:
+                if not self._scheduled:
+                    self._scheduled = True
+                    self._loop.call_soon(self._drain_late)
+            else:
+                self._drain()
+                self._port.flush()
+
+    def repeat(self) -> None:
+        """Have the node do again at once what it would do again in a while."""
+        repeat = getattr(self.node, "repeat", None)
+        if repeat is not None and not self._closed:
+            repeat(now_ns=self._clock.now_ns())
             self._drain()
             self._port.flush()
 
@@ -114,6 +130,8 @@ class Driver(Generic[N]):
 
     def close(self) -> None:
         """Let the node rest: no frame, no timer, no command reaches it any more."""
+        if self._scheduled:
+            self._drain_late()
         self._closed = True
         self._port.close()
         if self._timer is not None:
@@ -130,6 +148,13 @@ class Driver(Generic[N]):
             node.receive(frame, source=source, now_ns=now_ns)
         self._drain()
         if self._done is not None:
+            self._close_if_done()
+
+    def _drain_late(self) -> None:
+        self._scheduled = False
+        if not self._closed:
+            self._drain()
+            self._port.flush()
             self._close_if_done()
 
     def _on_timer(self) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
+from ensue.clock import Clock
 from ensue.errors import BadInput, ConfigurationError, LocalProtocolError
 from ensue.order import Order, Total
 from ensue.protocols import ens
@@ -24,14 +25,14 @@ from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
 from ensue.runtime.names import Names
 from ensue.runtime.sink import ParquetSink
-from ensue.transports import MemoryOptions, MemoryTransport
+from ensue.transports import MemoryOptions, MemoryTransport, Transport
 from ensue.transports.memory import ENS
 from ensue.wire import Codec
 
 if TYPE_CHECKING:
     from ensue.store import LogSink
 
-__all__ = ["Hub", "Slow"]
+__all__ = ["Hub", "MemoryHub", "Slow", "join_hub", "leave_hub", "recorder_to"]
 
 N = TypeVar("N", bound=Node)
 
@@ -54,42 +55,25 @@ class Slow:
 
 
 class Hub:
-    """One transport, its chain, what it is recorded to, and the subscriptions that can't keep up."""
+    """What buses share: a transport, who is on it, and what it is recorded to."""
 
-    def __init__(
-        self,
-        options: MemoryOptions,
-        *,
-        order: Order | None,
-        trace: str | None,
-        record: str | None,
-        run: str,
-    ) -> None:
-        self.options = options
+    transport: Transport
+    placement: Placement
+    config: SequencerConfig
+    holds_publishers = True
+    """Whether publishers wait for subscriptions that can't keep up; else those pause."""
+
+    def __init__(self, *, order: Order | None, clock: Clock, recorder: Recorder | None) -> None:
         self.order = order
-        self.sink, self.log = _witnesses(trace, record)
-        self.transport = MemoryTransport(
-            options, on_accepted=None if self.log is None else self.log.accept
-        )
-        self.clock = self.transport.clock
-        order_name = "none" if order is None else order.name
-        self.recorder = None if self.sink is None else Recorder(run, order_name, sink=self.sink)
-        self.placement = Placement([f"node-{index}" for index in range(1, options.nodes + 1)])
-        reliable = self.transport.capabilities.replay
-        self.config = SequencerConfig(reliable=reliable, leave_out=reliable, durable=False)
+        self.clock = clock
+        self.recorder = recorder
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
         self.users = 0
-        self.registry: Registry | None = None
-        """Where this hub is found by its name, if it has one."""
         self.loop = asyncio.get_running_loop()
-        self._names = Names((ENS, *self.placement.nodes))
         self._codec = Codec((ens.Put,))
         self._retired: list[Driver[Any]] = []
         """Of subscriptions that were closed and whose leave is still on its way."""
-        self._chain: list[Driver[SequencerNode]] = []
-        if isinstance(order, Total):
-            self._chain = [self._drive(name) for name in self.placement.nodes]
 
     def size_of(self, frame: Frame) -> int:
         """Return how many bytes a frame would take on a wire."""
@@ -97,11 +81,23 @@ class Hub:
 
     def claim(self, wanted: str | None, kind: str) -> str:
         """Reserve the name that is wanted, or make one up."""
-        return self.unique(kind) if wanted is None else self._names.claim(wanted)
+        raise NotImplementedError
 
     def unique(self, stem: str) -> str:
-        """Return a name that nobody has, had or will have on this hub."""
-        return self._names.unique(stem)
+        """Return a name that nobody has, had or will have."""
+        raise NotImplementedError
+
+    async def enter(self, name: str) -> None:
+        """Have frames for a name come here."""
+
+    def leave(self, name: str) -> None:
+        """Have no more frames for a name."""
+
+    def watch(self, driver: Driver[Any]) -> None:
+        """Have a driver repeat itself when a lost connection is there again."""
+
+    async def finish(self) -> None:
+        """See to what takes time when the last user has left."""
 
     def check_loop(self, what: str) -> None:
         """Refuse to be used from another event loop: nothing here is thread-safe."""
@@ -114,9 +110,9 @@ class Hub:
                 f"{what} belongs to another event loop: use it in the one it was entered in"
             )
 
-    def subscriber_config(self, order: Total) -> SequencerConfig:
+    def subscriber_config(self, order: Total, *, durable: bool = False) -> SequencerConfig:
         """Return the chain's configuration with what a subscription chose for itself."""
-        config = msgspec.structs.replace(self.config, held_max=order.held_max)
+        config = msgspec.structs.replace(self.config, held_max=order.held_max, durable=durable)
         if order.time_to_live is None:
             return config
         ttl_ns = int(order.time_to_live * 1_000_000_000)
@@ -134,9 +130,54 @@ class Hub:
         self._retired = [each for each in (*self._retired, driver) if not each.closed]
 
     def close(self) -> None:
-        """Take the chain down, and finish the trace and the event log."""
+        """Take down what can be taken down at once."""
         for retired in self._retired:
             retired.close()
+
+
+class MemoryHub(Hub):
+    """One transport in memory, its chain, what it is recorded to, and who can't keep up."""
+
+    transport: MemoryTransport
+
+    def __init__(
+        self,
+        options: MemoryOptions,
+        *,
+        order: Order | None,
+        trace: str | None,
+        record: str | None,
+        run: str,
+    ) -> None:
+        self.options = options
+        self.sink, self.log = _witnesses(trace, record)
+        self.transport = MemoryTransport(
+            options, on_accepted=None if self.log is None else self.log.accept
+        )
+        super().__init__(
+            order=order, clock=self.transport.clock, recorder=recorder_to(self.sink, run, order)
+        )
+        self.placement = Placement([f"node-{index}" for index in range(1, options.nodes + 1)])
+        reliable = self.transport.capabilities.replay
+        self.config = SequencerConfig(reliable=reliable, leave_out=reliable, durable=False)
+        self.registry: Registry | None = None
+        """Where this hub is found by its name, if it has one."""
+        self._names = Names((ENS, *self.placement.nodes))
+        self._chain: list[Driver[SequencerNode]] = []
+        if isinstance(order, Total):
+            self._chain = [self._drive(name) for name in self.placement.nodes]
+
+    def claim(self, wanted: str | None, kind: str) -> str:
+        """Reserve the name that is wanted, or make one up."""
+        return self.unique(kind) if wanted is None else self._names.claim(wanted)
+
+    def unique(self, stem: str) -> str:
+        """Return a name that nobody has, had or will have on this hub."""
+        return self._names.unique(stem)
+
+    def close(self) -> None:
+        """Take the chain down, and finish the trace and the event log."""
+        super().close()
         for driver in self._chain:
             driver.close()
         if self.sink is not None:
@@ -155,6 +196,13 @@ class Hub:
             recorder=self.recorder,
             size_of=self.size_of,
         )
+
+
+def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Recorder | None:
+    """Return a recorder that writes to a sink, if there is one."""
+    if sink is None:
+        return None
+    return Recorder(run, "none" if order is None else order.name, sink=sink)
 
 
 def _witnesses(
@@ -178,7 +226,7 @@ def _witnesses(
         raise
 
 
-Registry = WeakValueDictionary[str, "Hub"]
+Registry = WeakValueDictionary[str, "MemoryHub"]
 """Hubs by name. Their buses keep them alive, so that an event loop that ended takes them along."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, Registry] = WeakKeyDictionary()
@@ -189,7 +237,7 @@ def shared_hubs() -> Registry:
     return _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
 
 
-def _differences(hub: Hub, options: MemoryOptions, order: Order | None) -> Iterator[str]:
+def _differences(hub: MemoryHub, options: MemoryOptions, order: Order | None) -> Iterator[str]:
     if options != hub.options:
         yield f"the hub was made as {hub.options}"
     if order != hub.order:
@@ -203,12 +251,12 @@ def join_hub(
     trace: str | None,
     record: str | None = None,
     run: str,
-) -> Hub:
+) -> MemoryHub:
     """Return the hub that a URL names, made on first use."""
     hubs = shared_hubs()
     hub = hubs.get(options.hub) if options.hub else None
     if hub is None:
-        hub = Hub(options, order=order, trace=trace, record=record, run=run)
+        hub = MemoryHub(options, order=order, trace=trace, record=record, run=run)
         if options.hub:
             hub.registry = hubs
             hubs[options.hub] = hub
@@ -228,6 +276,6 @@ def leave_hub(hub: Hub) -> None:
     """Give a hub up; the last to do so takes it down."""
     hub.users -= 1
     if hub.users == 0:
-        if hub.registry is not None:
+        if isinstance(hub, MemoryHub) and hub.registry is not None:
             del hub.registry[hub.options.hub]
         hub.close()

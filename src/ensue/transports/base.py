@@ -66,6 +66,8 @@ class Transport(Protocol):
 
     name: str
     capabilities: Capabilities
+    lazy: bool
+    """Whether what several commands cause within one turn of the event loop had better go out together."""
 
     def open(self, name: str, receiver: Receiver) -> Port:
         """Give a node its port."""

@@ -35,6 +35,8 @@ _log = logging.getLogger("ensue")
 class FramedTransport:
     """Gives nodes their ports on a carrier. `home` names the peer that keeps a topic's log."""
 
+    lazy = True
+
     def __init__(self, carrier: Carrier, codec: Codec, *, home: Callable[[str], str]) -> None:
         self.carrier = carrier
         self.name = carrier.name
@@ -44,6 +46,8 @@ class FramedTransport:
         self.bad_bundles = 0
         """Messages that could not be read."""
         self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
+        self.admit: Callable[[str, list[Frame]], None] | None = None
+        """Raises `RemoteProtocolError` if frames may not come from that source."""
         self._loop = asyncio.get_running_loop()
         self._ports: dict[str, FramedPort] = {}
         self._entered: dict[str, None] = {}
@@ -188,7 +192,9 @@ class FramedTransport:
 
     def _read(self, data: bytes) -> tuple[str, str, list[Frame]] | None:
         try:
-            return self.codec.unbundle(data)
+            read = self.codec.unbundle(data)
+            if self.admit is not None:
+                self.admit(read[1], read[2])
         except RemoteProtocolError as error:
             self.bad_bundles += 1
             if self.on_bad_bundle is None:
@@ -196,6 +202,7 @@ class FramedTransport:
             else:
                 self.on_bad_bundle(error)
             return None
+        return read
 
 
 def _ignore(task: "asyncio.Task[None]") -> None:

@@ -118,6 +118,7 @@ class MemoryTransport:
     """Carries frames between the nodes of one event loop, and is their ENS."""
 
     name = "memory://"
+    lazy = False
 
     def __init__(
         self,

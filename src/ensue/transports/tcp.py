@@ -57,14 +57,18 @@ class TcpCarrier:
         self._inboxes: dict[str, Inbox] = {}
         self._receive: Inbox | None = None
 
+    async def start_one(self) -> Welcome:
+        """Connect to the server that the URL names, and to no other."""
+        first = Link(self, (self.options.host, self.options.port))
+        welcome = self.welcome = await first.start()
+        self._links[welcome.server] = first
+        return welcome
+
     async def start(self) -> None:
         """Connect to the server that the URL names, and to all others of its chain."""
-        first = Link(self, (self.options.host, self.options.port))
-        welcome = await first.start()
+        welcome = await self.start_one()
         if len({member.name for member in welcome.chain}) != len(welcome.chain):
-            raise RemoteProtocolError("the server names a station twice", peer=first.address)
-        self.welcome = welcome
-        self._links[welcome.server] = first
+            raise RemoteProtocolError("the server names a station twice", peer=welcome.server)
         self.capabilities = msgspec.structs.replace(
             self.capabilities, message_bytes_max=min(welcome.message_bytes_max, FRAME_BYTES_MAX)
         )

@@ -126,6 +126,14 @@ class ChangeStage(Stage):
         if done is not None and done.number == number:
             self._effects.append(Send(subscriber, Changed(number=number, cut=done.cut)))
 
+    def subscribers(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Return who is registered here: the last change, and the topics if any is hosted here."""
+        subscriptions = self._groups.subscriptions
+        return {
+            name: (number, tuple(subscriptions.get(name, ())))
+            for name, number in self._changes_seen.items()
+        }
+
     def _forget_subscriber(self, subscriber: str, number: int) -> None:
         seen = self._changes_seen.get(subscriber)
         if seen is None or seen > number or subscriber in self._groups.subscriptions:

@@ -12,7 +12,7 @@ acknowledges, when it says so: a restart goes on behind the last event that was 
 from collections import deque
 
 from ensue.event import Event
-from ensue.protocols.core import Deliver, Discard, Effect, Persist
+from ensue.protocols.core import Acknowledged, Deliver, Discard, Effect, Persist
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue
 from ensue.protocols.sequencer.records import CLOCK, INT
@@ -58,6 +58,7 @@ class Delivery:
                 self._persist_clock(topic, slot)
         if handled and self.config.durable:
             self._effects.append(Persist("delivered", INT.encode(position)))
+            self._effects.append(Acknowledged(position))
 
     def _notify(self, event: Event, now_ns: int) -> None:
         slot = event.slot

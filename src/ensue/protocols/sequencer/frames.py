@@ -14,6 +14,7 @@
 | ChangeRepeat | first node | last node | answer this change again |
 | OrderRequest | publisher | the topics' node, which keeps their log | order these events and put them out |
 | Out | node | publisher | these are out |
+| Expired | station | subscriber | you were taken out of the chain |
 | Forget | publisher, subscriber | nodes | I am gone: no need to remember me |
 | Refused | node | publisher, subscriber | not possible, and why |
 
@@ -35,6 +36,7 @@ __all__ = [
     "ChangeRequest",
     "Changed",
     "Confirm",
+    "Expired",
     "Fill",
     "Forget",
     "Grant",
@@ -177,6 +179,12 @@ class Out(Frame, frozen=True, tag=29):
     """Request numbers and the slots of their events; 0: out, and the slot is not known any more."""
 
 
+class Expired(Frame, frozen=True, tag=30):
+    """The named subscriber was not heard of for too long: it is not subscribed to anything here."""
+
+    name: Name
+
+
 FRAMES: tuple[type[Frame], ...] = (
     StampRequest,
     Fill,
@@ -192,6 +200,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Refused,
     OrderRequest,
     Out,
+    Expired,
     *ens.FRAMES,
     *link.FRAMES,
 )

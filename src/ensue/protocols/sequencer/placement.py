@@ -83,6 +83,11 @@ class Placement:
         """Return the name of the node that hosts a topic."""
         return self.nodes[self.stage(topic)]
 
+    def keeper(self, client: str) -> str:
+        """Return the name of the node that keeps a client's records."""
+        digest = blake2b(client.encode(), digest_size=8, salt=b"keeper").digest()
+        return self.nodes[int.from_bytes(digest, "big") % len(self.nodes)]
+
     def rank(self, topic: str) -> tuple[int, int, str]:
         """Return what topics are sorted by: stage, then listed before hashed, then name."""
         return (self.stage(topic), self._ranks.get(topic, len(self.topics)), topic)

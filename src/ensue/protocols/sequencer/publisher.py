@@ -48,15 +48,20 @@ REQUEST_BYTES_MAX = 256 * 1024
 """Payloads that go along with one request, unless one alone is larger."""
 
 
+Key = tuple[str, int]
+"""The topic of an event and its number there: cheaper than its id, and as good at its publisher."""
+
+
 class _Outgoing:
     """One event under way."""
 
-    __slots__ = ("due_ns", "event", "granted_by", "number", "origin", "place", "restored")
+    __slots__ = ("due_ns", "event", "granted_by", "key", "number", "origin", "place", "restored")
 
     def __init__(
         self, event: Event, origin: str, number: int, place: int, *, restored: bool = False
     ) -> None:
         self.event = event
+        self.key: Key = (event.topic, event.publisher_seq)
         self.origin = origin
         self.number = number
         self.place = place
@@ -100,17 +105,20 @@ class Publisher:
         self._place = 0
         self._events = EventNumbers(name)
         self._numbers: dict[str, int] = {}
-        self._under_way: dict[str, _Outgoing] = {}
-        """Every unsettled event by id, in the order published."""
+        self._under_way: dict[Key, _Outgoing] = {}
+        """Every unsettled event, in the order published."""
         self._by_request: dict[tuple[str, int], _Outgoing] = {}
         self._unsettled: dict[str, dict[int, None]] = {}
         """Origin to its unsettled request numbers, rising."""
         self._lanes: dict[str, _Lane] = {}
-        self._stamped: dict[str, _Outgoing] = {}
-        """Broadcast and not yet answered, by id, in the order they are due."""
+        self._stamped: dict[Key, _Outgoing] = {}
+        """Broadcast and not yet answered, in the order they are due."""
         self._owed: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """By node and origin: settled requests, with their slots, to be told to the node."""
         self._confirm_due_ns: int | None = None
+        self._to_request: dict[str, None] = {}
+        """Origins of what was published since the effects were last taken."""
+        self._now_ns = now_ns
         self._effects: list[Effect] = []
         self._restore(records or {})
         for lane in self._lanes.values():
@@ -149,7 +157,9 @@ class Publisher:
             self._effects.append(Persist(f"sequence/{topic}", INT.encode(event.publisher_seq)))
             self._effects.append(Persist(f"number/{origin}", INT.encode(number)))
         self._effects.append(Publish(event))
-        self._request(self._add(outgoing), now_ns)
+        self._add(outgoing)
+        self._now_ns = now_ns
+        self._to_request[outgoing.origin] = None
         return event
 
     def confirm_all(self) -> None:
@@ -165,6 +175,14 @@ class Publisher:
             goodbye = Forget(number=self._settled(origin), publisher=True)
             self._effects.append(Send(origin, goodbye))
 
+    def repeat(self, *, now_ns: int) -> None:
+        """Do again at once what would be done again in a while: a connection was lost."""
+        for lane in self._lanes.values():
+            self._request_again(lane, now_ns)
+        for outgoing in self._stamped.values():
+            outgoing.due_ns = now_ns + self.config.retry_ns
+            self._effects.append(Broadcast(outgoing.event))
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle an answer of a node or of the ENS."""
         match frame:
@@ -176,10 +194,10 @@ class Publisher:
                 for number, slot in slots:
                     self._is_out(origin, number, slot, now_ns)
                 self._request(self._lane(origin), now_ns)
-            case Accepted(event=event_id):
-                self._settle(self._under_way.get(event_id), "", now_ns)
-            case Taken(event=event_id):
-                self._settle(self._under_way.get(event_id), "void", now_ns)
+            case Accepted(topic=topic, event=event_id):
+                self._settle(self._find(topic, event_id), "", now_ns)
+            case Taken(topic=topic, event=event_id):
+                self._settle(self._find(topic, event_id), "void", now_ns)
             case Voided(origin=origin, numbers=numbers):
                 self._voided(origin, numbers, source, now_ns)
             case Refused(number=number, reason=reason):
@@ -195,10 +213,10 @@ class Publisher:
             due = [each for each in lane.requested.values() if each.due_ns <= now_ns]
             if due:
                 self._send_requests(lane, sorted(due, key=lambda each: each.number), now_ns)
-        for event_id, outgoing in list(self._stamped.items()):
+        for key, outgoing in list(self._stamped.items()):
             if outgoing.due_ns > now_ns:
                 break
-            self._stamped[event_id] = self._stamped.pop(event_id)
+            self._stamped[key] = self._stamped.pop(key)
             outgoing.due_ns = now_ns + self.config.retry_ns
             self._effects.append(Broadcast(outgoing.event))
 
@@ -216,9 +234,19 @@ class Publisher:
         return min(dues, default=None)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain what is to be done; what was published since the last time is asked for at once."""
+        if self._to_request:
+            for origin in self._to_request:
+                self._request(self._lane(origin), self._now_ns)
+            self._to_request = {}
         effects, self._effects = self._effects, []
         return effects
+
+    def _find(self, topic: str, event_id: str) -> _Outgoing | None:
+        """Return the event that an answer of the ENS names, if it is under way."""
+        number = event_id.rpartition("/")[2]
+        found = self._under_way.get((topic, int(number))) if number.isdecimal() else None
+        return found if found is not None and found.event.id == event_id else None
 
     def _lane(self, origin: str) -> _Lane:
         """Return the lane of an origin's events: the one there is, or its own."""
@@ -229,7 +257,7 @@ class Publisher:
         return lane
 
     def _add(self, outgoing: _Outgoing) -> _Lane:
-        self._under_way[outgoing.event.id] = outgoing
+        self._under_way[outgoing.key] = outgoing
         self._by_request[outgoing.origin, outgoing.number] = outgoing
         self._unsettled.setdefault(outgoing.origin, {})[outgoing.number] = None
         lane = self._lane(outgoing.origin)
@@ -241,7 +269,7 @@ class Publisher:
         run: list[_Outgoing] = []
         while lane.waiting:
             outgoing = lane.waiting[0]
-            if outgoing.granted_by or outgoing.event.id not in self._under_way:
+            if outgoing.granted_by or outgoing.key not in self._under_way:
                 # Stamped or settled by an answer to what was sent before a restart.
                 lane.waiting.popleft()
                 continue
@@ -257,6 +285,11 @@ class Publisher:
             run.append(outgoing)
         if run:
             self._send_requests(lane, run, now_ns)
+
+    def _request_again(self, lane: _Lane, now_ns: int) -> None:
+        if lane.requested:
+            again = sorted(lane.requested.values(), key=lambda each: each.number)
+            self._send_requests(lane, again, now_ns)
 
     def _send_requests(self, lane: _Lane, due: Sequence[_Outgoing], now_ns: int) -> None:
         """Send requests, or send them again, as runs of consecutive numbers."""
@@ -297,7 +330,7 @@ class Publisher:
         outgoing.granted_by = source
         outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
         outgoing.due_ns = now_ns + self.config.retry_ns
-        self._stamped[outgoing.event.id] = outgoing
+        self._stamped[outgoing.key] = outgoing
         self._effects.append(Broadcast(outgoing.event))
 
     def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
@@ -330,10 +363,7 @@ class Publisher:
             return  # The refusal may be older than a stamp it was given: it is asked for again.
         self._settle(outgoing, "void", now_ns, reason)
         # The node passed over what came behind it; it has to learn that it need not wait.
-        lane = self._lane(outgoing.origin)
-        if lane.requested:
-            again = sorted(lane.requested.values(), key=lambda each: each.number)
-            self._send_requests(lane, again, now_ns)
+        self._request_again(self._lane(outgoing.origin), now_ns)
 
     def _settle(
         self,
@@ -347,11 +377,10 @@ class Publisher:
         """See an event settled; `more`: others are about to be, so what waits can wait for them."""
         if outgoing is None:
             return
-        event_id = outgoing.event.id
-        del self._under_way[event_id]
+        del self._under_way[outgoing.key]
         del self._by_request[outgoing.origin, outgoing.number]
         del self._unsettled[outgoing.origin][outgoing.number]
-        self._stamped.pop(event_id, None)
+        self._stamped.pop(outgoing.key, None)
         self._no_longer_requested(outgoing)
         if self.config.durable:
             self._effects.append(Persist(f"event/{outgoing.place}", None))

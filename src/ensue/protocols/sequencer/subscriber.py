@@ -13,6 +13,9 @@ How a change goes: attach the new topics to the ENS, so that nothing published a
 missed; send the change through the chain; join at the cut that comes back. One at a time: what is
 asked for meanwhile waits for the next change.
 
+A subscriber whose application can't keep up is paused: it asks the logs to send nothing, drops what comes
+all the same, and when it is resumed asks for everything from there on.
+
 HAZARD: with `acknowledge_each=False` an event counts as handled the moment it is handed over; a
 crash of the application before it acted on it loses it.
 """
@@ -37,7 +40,13 @@ from ensue.protocols.core import (
 from ensue.protocols.ens import Attached, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.delivery import Delivery
-from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Forget, Refused
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeRequest,
+    Expired,
+    Forget,
+    Refused,
+)
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
     CLOCK,
@@ -85,6 +94,9 @@ class Subscriber(Delivery):
         """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
         self._poll_due_ns = now_ns
+        self._paused = False
+        self.expired = False
+        """Whether the chain took it for vanished: it does nothing any more."""
         if records:
             self._restore(records, now_ns)
         elif self.config.fixed is not None:
@@ -132,13 +144,35 @@ class Subscriber(Delivery):
         self._persist_state()
         self._deliver_ready(now_ns)
 
+    def pause(self) -> None:
+        """Deliver nothing more until resumed. Only where the logs can send again."""
+        assert self.config.reliable
+        if not self._paused:
+            self._paused = True
+            self._effects.extend(Detach(topic) for topic in self._queue.clock)
+
+    def resume(self, *, now_ns: int) -> None:
+        """Go on where it was paused."""
+        if self._paused:
+            self._paused = False
+            self.repeat(now_ns=now_ns)
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Do again at once what would be done again in a while: a connection was lost."""
+        if self._change is not None:
+            self._pursue_change(now_ns)
+        self._ask(now_ns)
+
     # -- Driver ---------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a notification, or an answer of the ENS or of a node."""
+        if self.expired:
+            return
         match frame:
             case Notify(event=event):
-                self._notify(event, now_ns)
+                if not self._paused:
+                    self._notify(event, now_ns)
             case Attached():
                 self._attached(frame, now_ns)
             case Changed(number=number, cut=cut):
@@ -147,6 +181,9 @@ class Subscriber(Delivery):
             case Refused(number=number, reason=reason):
                 if self._change is not None and self._change.number == number:
                     self._refused(self._change, reason, source, now_ns)
+            case Expired(name=name) if name == self.name:
+                self.expired = True
+                self._effects.append(Refuse((), "expired"))
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -156,16 +193,15 @@ class Subscriber(Delivery):
             self._pursue_change(now_ns)
         asking = self._gap_due_ns is not None and self._gap_due_ns <= now_ns
         if self._queue.clock and (asking or self._poll_due_ns <= now_ns):
-            for topic in self._queue.clock:
-                self._effects.append(Attach(topic, self._queue.first_missing(topic)))
-            self._poll_due_ns = now_ns + self.config.poll_ns
-            self._expect_progress(now_ns)
+            self._ask(now_ns)
         if not self.config.reliable:
             self._expire(now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when something is to be repeated, asked for or given up."""
         dues: list[int] = []
+        if self.expired:
+            return None
         if self._change is not None:
             dues.append(self._change_due_ns)
         if self._queue.clock:
@@ -180,6 +216,16 @@ class Subscriber(Delivery):
         """Drain what is to be done."""
         effects, self._effects = self._effects, []
         return effects
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask the logs for what is missing; paused, let them know that somebody is there."""
+        for topic in self._queue.clock:
+            if self._paused:
+                self._effects.append(Detach(topic))
+            else:
+                self._effects.append(Attach(topic, self._queue.first_missing(topic)))
+        self._poll_due_ns = now_ns + self.config.poll_ns
+        self._expect_progress(now_ns)
 
     # -- Changes --------------------------------------------------------------------------------
 
@@ -217,7 +263,7 @@ class Subscriber(Delivery):
             del self._attaching[topic]
             if not self._attaching and self._change is not None:
                 self._pursue_change(now_ns)
-        elif self.config.reliable and topic in self._queue.clock:
+        elif self.config.reliable and topic in self._queue.clock and not self._paused:
             missing = self._queue.first_missing(topic)
             if missing < frame.first:
                 # Fell behind what the ENS keeps: start anew at a fresh cut.

@@ -1,0 +1,130 @@
+"""Group commit: what many frames want persisted goes to the journal with one write and one sync.
+
+Batches of one turn of the event loop are written together. With `sync_s = 0` what waits for them waits
+until they are synced, by a thread, while the next ones gather; otherwise it goes on as soon as the
+operating system has them, and a sync follows every `sync_s` seconds: then killing the process loses
+nothing, and a power failure what came since.
+
+A journal that fails is final: `on_failure` is called once, and nothing that waited ever goes on.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ensue.journal import Journal
+from ensue.protocols.core import Persist
+
+__all__ = ["GroupCommit"]
+
+_log = logging.getLogger("ensue")
+
+
+class GroupCommit:
+    """The store of a server's station."""
+
+    def __init__(
+        self, journal: Journal, *, sync_s: float, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self._journal = journal
+        self._sync_s = sync_s
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ensue-sync")
+        self._unwritten: deque[Callable[[], None]] = deque()
+        """What waits for batches that the operating system does not have yet."""
+        self._unsynced: deque[tuple[int, Callable[[], None]]] = deque()
+        """What waits for a sync, by the number of the last batch it needs."""
+        self._scheduled = False
+        self._syncing = False
+        self._dirty = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.failed = False
+        self.syncs = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many batches are not safe yet."""
+        return len(self._unwritten) + len(self._unsynced)
+
+    def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
+        """Make a batch safe, and then call `done`."""
+        if self.failed:
+            return
+        if not writes and not self._unwritten and not self._unsynced:
+            done()
+            return
+        if writes:
+            self._journal.append(writes)
+        self._unwritten.append(done)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._write)
+
+    async def close(self) -> None:
+        """Write and sync what there is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write()
+        if not self.failed:
+            # One thread: it comes after a sync that is under way.
+            await self._loop.run_in_executor(self._thread, self._journal.sync)
+        self._thread.shutdown()
+
+    def _write(self) -> None:
+        self._scheduled = False
+        if self.failed:
+            return
+        try:
+            number = self._journal.write()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, nothing may go on
+            self._fail(error)
+            return
+        waiting, self._unwritten = self._unwritten, deque()
+        if self._sync_s > 0:
+            self._dirty = True
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._sync_s, self._on_timer)
+            for done in waiting:
+                done()
+            return
+        self._unsynced.extend((number, done) for done in waiting)
+        self._sync()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._dirty and not self._syncing and not self.failed:
+            self._dirty = False
+            self._start_sync()
+        elif self._dirty:
+            self._timer = self._loop.call_later(self._sync_s, self._on_timer)
+
+    def _sync(self) -> None:
+        if self._unsynced and not self._syncing and not self.failed:
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        self._syncing = True
+        future = self._loop.run_in_executor(self._thread, self._journal.sync)
+        future.add_done_callback(self._synced)
+
+    def _synced(self, future: "asyncio.Future[int]") -> None:
+        self._syncing = False
+        error = future.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self.syncs += 1
+        number = future.result()
+        unsynced = self._unsynced
+        while unsynced and unsynced[0][0] <= number:
+            unsynced.popleft()[1]()
+        self._sync()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed:
+            self.failed = True
+            _log.critical("the journal can't be written; the server stops: %s", error)
+            self._on_failure(error)
