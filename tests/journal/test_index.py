@@ -1,0 +1,88 @@
+"""The index of one topic, told segment by segment and put together again, against a dictionary."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ensue.journal.format import Part
+from ensue.journal.index import HOLE, EventIndex
+
+SLOTS = range(12)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["put", "put", "drop"]), st.integers(0, SLOTS.stop - 1)),
+        st.tuples(st.sampled_from(["seal", "seal", "forget"]), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Told:
+    """An index, and what its sidecars would say."""
+
+    def __init__(self) -> None:
+        self.index = EventIndex()
+        self.model: dict[int, int] = {}
+        self.next = 0
+        self.offset = 100
+        self.sealed: list[tuple[int, dict[str, Part]]] = []
+        """Where each segment that is left ends, and what it changed."""
+        self.floor = 0
+        self.next_slots: dict[str, int] = {}
+        self.since: list[tuple[int, int | None]] = []
+
+    def edit(self, slot: int, offset: int | None) -> None:
+        write(self.index, slot, offset)
+        self.since.append((slot, offset))
+        if offset is None:
+            self.model.pop(slot, None)
+        else:
+            self.model[slot] = offset
+            self.next = max(self.next, slot + 1)
+
+    def step(self, name: str, slot: int) -> None:
+        self.offset += 1
+        if name == "put":
+            self.edit(slot, self.offset)
+        elif name == "drop":
+            self.edit(slot, None)
+        elif name == "seal":
+            self.sealed.append((self.offset, self.index.take_changes()))
+            self.next_slots = self.index.next_slots()
+            self.since = []
+        elif self.sealed:
+            self.floor, parts = self.sealed.pop(0)
+            lost = [slot for slot, offset in self.model.items() if offset < self.floor]
+            for each in lost:
+                del self.model[each]
+            found = self.index.forget(parts, before=self.floor)
+            assert found == ({"t": min(self.model, default=self.next)} if lost else {})
+
+    def again(self) -> EventIndex:
+        """Put it together as opening a journal does."""
+        made = EventIndex()
+        for _, parts in self.sealed:
+            made.restore(parts, floor=self.floor)
+        made.reserve(self.next_slots)
+        for slot, offset in self.since:
+            write(made, slot, offset)
+        return made
+
+
+def write(index: EventIndex, slot: int, offset: int | None) -> None:
+    plan = index.plan({f"event/{slot}/t": None if offset is None else b""})
+    index.apply(plan, offset or 0)
+
+
+@settings(max_examples=500, deadline=None)
+@given(steps=STEPS)
+def test_an_index_is_a_dictionary_however_it_is_told(steps: list[tuple[str, int]]) -> None:
+    told = Told()
+    for name, slot in steps:
+        told.step(name, slot)
+        for index in (told.index, told.again()):
+            for each in SLOTS:
+                assert index.get("t", each) == told.model.get(each, HOLE), each
+            for topic in index.topics.values():
+                first = min(told.model, default=told.next)
+                assert (topic.first, topic.next) == (first, told.next)
+                assert len(topic.offsets) == topic.next - topic.start
