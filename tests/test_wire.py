@@ -53,6 +53,15 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Attached: {"topic": names, "first": counts, "next": counts, "sent": counts},
     ens.DetachRequest: {"topic": names},
     ens.Notify: {"event": events},
+    ens.Fetch: {"topic": names, "start": counts, "stop": counts},
+    ens.Fetched: {
+        "topic": names,
+        "start": counts,
+        "first": counts,
+        "next": counts,
+        "end": counts,
+        "events": st.lists(events, max_size=3).map(tuple),
+    },
     link.LinkData: {"number": counts, "payload": st.binary(max_size=40)},
     link.LinkAck: {"number": counts},
     frames.StampRequest: {"number": counts, "topics": many_names, "settled": counts},
@@ -194,7 +203,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
     refused(bytes((VERSION,)) + bytes(FRAME_BYTES_MAX), because="beyond the limit")
 
 
-@pytest.mark.parametrize("tag", [0, 10, 15, 31, 46, -1, "Put", None])
+@pytest.mark.parametrize("tag", [0, 12, 15, 31, 46, -1, "Put", None])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     refused(raw(tag, 1))
 

@@ -54,6 +54,8 @@ class Event(
     """The publisher's clock when the event was published."""
     stamp: Stamp | None = None
     """Present once ordered."""
+    place: Count = 0
+    """Which event of all topics it is that its server put out: 1, 2, 3, …; 0: nobody counts."""
     void: bool = False
     """True: a placeholder for an event whose publisher vanished; stepped over, never shown."""
 

@@ -46,6 +46,8 @@ __all__ = [
     "Attached",
     "DetachRequest",
     "EnsConfig",
+    "Fetch",
+    "Fetched",
     "KeptEvents",
     "Notify",
     "Put",
@@ -53,6 +55,10 @@ __all__ = [
     "TopicLog",
     "request_for",
 ]
+
+
+RECENT = 1024
+"""So many of the last slots of a topic are looked at for the last place that was given."""
 
 
 class Put(Frame, frozen=True, tag=1):
@@ -108,6 +114,30 @@ class Notify(Frame, frozen=True, tag=7):
     event: Event
 
 
+class Fetch(Frame, frozen=True, tag=10):
+    """Send me the events of a topic from a slot up to, not including, another; nothing follows."""
+
+    topic: Name
+    start: Count
+    stop: Count
+    """0: as far as there is any."""
+
+
+class Fetched(Frame, frozen=True, tag=11):
+    """Events that were fetched, in the order of their slots. Ask again from `next` on for more."""
+
+    topic: Name
+    start: Count
+    """What was asked for."""
+    first: Count
+    """Slots below can't be had any more."""
+    next: Count
+    """The slot behind the last one looked at."""
+    end: Count
+    """The next free slot of the topic."""
+    events: tuple[Event, ...]
+
+
 FRAMES: tuple[type[Frame], ...] = (
     Put,
     Accepted,
@@ -116,6 +146,8 @@ FRAMES: tuple[type[Frame], ...] = (
     Attached,
     DetachRequest,
     Notify,
+    Fetch,
+    Fetched,
 )
 
 
@@ -142,8 +174,12 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Events sent in answer to one `AttachRequest`, …"""
     batch_bytes_max: int = 1024 * 1024
     """… but no more once their payloads come to this."""
+    fetch_max: int = 4096
+    """Events in one answer to a `Fetch`."""
     listeners_max: int = 100_000
     """Peers attached to one topic; more are not sent anything new, and have to ask."""
+    gives_places: bool = False
+    """Number all events as they are put out, whatever their topics (`Event.place`)."""
     durable: bool = True
     """False: nothing is persisted, for a service that lives and dies with its process."""
 
@@ -153,6 +189,7 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
             "cached_max",
             "batch_max",
             "batch_bytes_max",
+            "fetch_max",
             "listeners_max",
         ):
             if getattr(self, field) < 1:
@@ -207,12 +244,21 @@ class TopicLog:
         self._kept = kept
         self._topics: dict[str, _Topic] = {}
         self._effects: list[Effect] = []
+        self._place = 0
+        """How many events have been put out, whatever their topics."""
         if kept is not None:
             for topic, (first, following) in kept.bounds().items():
                 log = self._topic(topic)
                 log.first, log.next = first, following
         for key, value in sorted((records or {}).items()):
             self._restore(key, value)
+        for topic, log in self._topics.items():
+            last = self._event(topic, log, log.next - 1)
+            if last is not None:
+                # Within a topic slots may be filled out of turn, but not by many.
+                recent = range(max(log.first, log.next - RECENT), log.next)
+                events = (self._event(topic, log, slot) for slot in recent)
+                self._place = max(self._place, *(each.place for each in events if each is not None))
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
@@ -224,6 +270,8 @@ class TopicLog:
                 self._attach(topic, from_slot, source)
             case DetachRequest(topic=topic):
                 self._detach(topic, source)
+            case Fetch(topic=topic, start=start, stop=stop):
+                self._fetch(topic, start, stop, source)
             case _:
                 pass  # Not for an ENS: a stray frame changes nothing.
 
@@ -337,6 +385,9 @@ class TopicLog:
         topic = event.topic
         # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
         keeps_log = self.config.keeps_log
+        if self.config.gives_places:
+            self._place += 1
+            event = msgspec.structs.replace(event, place=self._place)
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
         dropped = self._store(kept, slot)
         encoded = b""
@@ -373,6 +424,31 @@ class TopicLog:
             # There is more: what is new would only have to wait for it over there.
             self._detach(topic, source)
         answer = Attached(topic=topic, first=log.first, next=log.next, sent=slot)
+        self._effects.append(Send(source, answer))
+
+    def _fetch(self, topic: str, start: int, stop: int, source: str) -> None:
+        log = self._topics.get(topic) or _Topic()
+        end = log.next if stop == 0 else min(stop, log.next)
+        slot = max(start, log.first)
+        events: list[Event] = []
+        size = 0
+        while (
+            slot < end
+            and len(events) < self.config.fetch_max
+            and size < self.config.batch_bytes_max
+        ):
+            if (event := self._event(topic, log, slot)) is not None:
+                events.append(event)
+                size += len(event.payload)
+            slot += 1
+        answer = Fetched(
+            topic=topic,
+            start=start,
+            first=log.first,
+            next=max(slot, start),
+            end=log.next,
+            events=tuple(events),
+        )
         self._effects.append(Send(source, answer))
 
     def _listen(self, topic: str, log: _Topic, source: str) -> None:

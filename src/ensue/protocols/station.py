@@ -59,6 +59,7 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
         ens.Put,
         ens.AttachRequest,
         ens.DetachRequest,
+        ens.Fetch,
         keeping.Recall,
         keeping.Remember,
         keeping.Dismiss,
@@ -77,7 +78,7 @@ UNNUMBERED: tuple[type[Frame], ...] = (
 _OF_LOG = ("event/", "first/", "attached/")
 _OF_KEEPER = ("keeper/", "kept/")
 _EXPIRED = "expired/"
-_FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest)
+_FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest, ens.Fetch)
 _FOR_KEEPER = (keeping.Recall, keeping.Remember, keeping.Dismiss)
 
 

@@ -160,7 +160,7 @@ class Server:
                 placement=self.placement,
                 config=config.sequencer,
                 station_config=StationConfig(expire_ns=int(config.expire_s * SECOND_NS)),
-                ens_config=EnsConfig(),
+                ens_config=EnsConfig(gives_places=True),
                 records=own,
                 kept=journal,
                 now_ns=now_ns,
