@@ -22,7 +22,7 @@ MODULE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
 
 LAYERS = (
-    ("event", "order", "clock", "errors", "trace", "wire"),
+    ("event", "order", "clock", "errors", "trace", "wire", "quantities", "tables"),
     ("protocols",),
     ("transports", "store", "journal", "recorder", "checkers"),
     ("runtime", "simulation"),

@@ -1,0 +1,195 @@
+"""Files of TOML, read strictly, and the words for what is wrong with them.
+
+A key nobody knows, a value of another kind or one that is missing is refused with the file, the place
+in it (`subscribers[1].changes[0].at`) and how to mend it. What a file may hold is a `msgspec.Struct`
+with `forbid_unknown_fields`; values that are written as text, such as durations, are types of their
+own that a hook reads.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from ensue.errors import BadInput
+
+__all__ = ["FILE_BYTES_MAX", "TableReader", "read_text"]
+
+FILE_BYTES_MAX = 10_000_000
+"""A longer file is none that a person wrote."""
+
+_PLACE = re.compile(r" - at `\$([^`]*)`")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": 'text in quotes, such as "orders"',
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_text(path: str | Path, *, what: str, hint: str) -> str:
+    """Return the text of a file; `what` it should be and a `hint` are for errors."""
+    file = Path(path)
+    try:
+        size = file.stat().st_size
+        if size > FILE_BYTES_MAX:
+            raise BadInput(f"{file}: {size} bytes are too many for {what}: {FILE_BYTES_MAX}")
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BadInput(f"{file}: there is no such file; {hint}") from None
+    except OSError as error:
+        raise BadInput(f"{file}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{file}: is not text in UTF-8, as TOML must be") from None
+
+
+class TableReader(Generic[T]):
+    """Reads files that hold one kind of table.
+
+    `read_value` turns what TOML holds into the types that are the file's own. `written_as` says for
+    such a type which tables it may be written as; `told_under` is the key that those are told under.
+    """
+
+    def __init__(
+        self,
+        kind: type[T],
+        *,
+        read_value: Callable[[type, Any], Any],
+        written_as: Mapping[type, Any] | None = None,
+        told_under: str = "",
+    ) -> None:
+        self._kind = kind
+        self._read_value = read_value
+        self._written_as = written_as or {}
+        self._told_under = told_under
+
+    def loads(self, text: str, *, source: str) -> T:
+        """Read text; `source` is what errors call it."""
+        try:
+            raw = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise BadInput(f"{source}: is not TOML: {error}") from None
+        try:
+            return msgspec.convert(raw, self._kind, dec_hook=self._read_value)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{source}: {self._explain(error, raw)}") from None
+
+    def keys(self) -> list[str]:
+        """List every key a file may have, as `table.key`, so that the manual can be held against it."""
+        return list(dict.fromkeys(self._keys(inspect.type_info(self._kind), "")))
+
+    def _keys(self, info: inspect.Type, place: str) -> Iterator[str]:
+        for struct in self._structs(info):
+            if struct.tag_field is not None:
+                # Told once, not in each of the places where such a table may stand.
+                place = self._told_under
+                yield f"{place}.{struct.tag_field}"
+            for field in struct.fields:
+                name = f"{place}.{field.encode_name}".lstrip(".")
+                yield name
+                yield from self._keys(field.type, name)
+
+    def _structs(self, info: inspect.Type) -> list[inspect.StructType]:
+        """List the tables that may stand where a type is expected, or in the list or map there."""
+        match info:
+            case inspect.StructType():
+                return [info]
+            case inspect.UnionType(types=types):
+                return [struct for one in types for struct in self._structs(one)]
+            case inspect.VarTupleType(item_type=inner) | inspect.DictType(value_type=inner):
+                return self._structs(inner)
+            case inspect.CustomType(cls=kind) if kind in self._written_as:
+                return self._structs(inspect.type_info(self._written_as[kind]))
+        return []
+
+    def _explain(self, error: msgspec.ValidationError, raw: Any) -> str:
+        """Say where and what in words for people who never heard of objects and arrays."""
+        text = str(error)
+        # A value within a table of its own names its own place first and that of the table after it.
+        path = "".join(reversed(_PLACE.findall(text)))
+        what = _PLACE.sub("", text)
+        place, info = self._locate(path, raw)
+        if found := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+            known = [name for struct in self._structs(info) for name in _own_keys(struct)]
+            what = f"there is no key {found[1]!r} here{_suggest(found[1], known)}"
+        elif found := re.fullmatch(r"Object missing required field `(.*)`", what):
+            what = f"the key {found[1]!r} is missing; add it"
+        elif found := re.fullmatch(r"Expected `(.*)`, got `(.*)`", what):
+            what = _explain_kind(found[1], found[2], place)
+        elif found := re.fullmatch(r"Invalid (?:enum )?value '?([^']*)'?", what):
+            what = f"there is no {found[1]!r} here{_suggest(found[1], self._choices(info, place))}"
+        return f"{place}: {what}" if place else what
+
+    def _choices(self, info: inspect.Type, place: str) -> list[str]:
+        if isinstance(info, inspect.LiteralType):
+            return [str(value) for value in info.values]
+        structs = self._structs(info)
+        return [str(one.tag) for one in structs if one.tag_field == place.rpartition(".")[2]]
+
+    def _locate(self, path: str, raw: Any) -> tuple[str, inspect.Type]:
+        """Follow a path of msgspec; return it as a place in the file, and the type expected there.
+
+        msgspec doesn't say which key of a map is wrong, so the first that can't be read is looked for.
+        """
+        place, info, here = "", inspect.type_info(self._kind), raw
+        for key, index in _STEP.findall(path):
+            if key:
+                place = f"{place}.{key}".lstrip(".")
+                fields = {
+                    field.encode_name: field.type
+                    for struct in self._structs(info)
+                    for field in struct.fields
+                }
+                # A tag is no field: what is expected there are the tags of the tables themselves.
+                info = fields.get(key, info)
+                here = here.get(key) if isinstance(here, dict) else None
+            elif index == "...":
+                assert isinstance(info, inspect.DictType)
+                name = next(one for one, value in here.items() if not self._readable(value, info))
+                place, info, here = f"{place}.{name}", info.value_type, here[name]
+            else:
+                place = f"{place}[{index}]"
+                here = here[int(index)] if isinstance(here, list) else None
+        return place, info
+
+    def _readable(self, value: Any, info: inspect.DictType) -> bool:
+        inner = info.value_type
+        kind = inner.cls if isinstance(inner, inspect.StructType | inspect.CustomType) else object
+        try:
+            msgspec.convert(value, kind, dec_hook=self._read_value)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+
+def _own_keys(struct: inspect.StructType) -> list[str]:
+    tag = [] if struct.tag_field is None else [struct.tag_field]
+    return tag + [field.encode_name for field in struct.fields]
+
+
+def _explain_kind(expected: str, got: str, place: str) -> str:
+    if expected == "array" and got == "object":
+        return f"expected a list of tables; write [[{place}]] with two brackets"
+    if expected == "object" and got == "array":
+        return f"expected one table; write [{place}] with one bracket"
+    kinds = [one.strip() for one in expected.split("|")]
+    wanted = " or ".join(_KINDS.get(one, one) for one in kinds if one != "null")
+    return f"expected {wanted}, not {_KINDS.get(got, got).partition(',')[0]}"
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    known = list(dict.fromkeys(known))
+    near = get_close_matches(name, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; expected one of {', '.join(known)}" if known else ""
