@@ -1,6 +1,6 @@
 """The index of one topic, told segment by segment and put together again, against a dictionary."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ensue.journal.format import Part
@@ -73,6 +73,11 @@ def write(index: EventIndex, slot: int, offset: int | None) -> None:
     index.apply(plan, offset or 0)
 
 
+FOREIGN = [("put", 5), ("seal", 0), ("put", 3), ("put", 7), ("seal", 0), ("forget", 0)]
+"""The range of the second segment reaches over an event of the first, which is dropped."""
+
+
+@example(steps=FOREIGN)
 @settings(max_examples=500, deadline=None)
 @given(steps=STEPS)
 def test_an_index_is_a_dictionary_however_it_is_told(steps: list[tuple[str, int]]) -> None:
