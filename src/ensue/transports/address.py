@@ -62,8 +62,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 def hide(url: str) -> str:
     """Leave out what nobody should read in a log."""
-    secretless = re.sub(r"(//[^/@?#]*:)[^@]*@", r"\1***@", url, count=1)
-    return re.sub(r"//[^/@:?#]+@", "//***@", secretless, count=1)
+    start, slashes, rest = url.partition("//")
+    secret, at, place = rest.rpartition("@")
+    if not at:
+        return url
+    # A password may hold whatever parts a URL: rather too much is hidden than too little.
+    user, colon, _ = secret.partition(":")
+    return f"{start}{slashes}{user}:***@{place}" if colon else f"{start}{slashes}***@{place}"
 
 
 def read_url(url: str, *, scheme: str, port: int, options: Sequence[str]) -> Address:
