@@ -1,13 +1,16 @@
 import asyncio
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
-from tests.brokers.carrier_suite import CarrierSuite, missing_extra
-from tests.brokers.servers import Server
+from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
+from tests.brokers.servers import Nats, Server
+from tests.brokers.waiting import until
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, TransportError
 from ensue.transports.broker import BrokerCarrier
-from ensue.transports.nats import NatsCarrier, NatsOptions
+from ensue.transports.nats import STREAM_AGE_S, STREAM_BYTES_MAX, NatsCarrier, NatsOptions
 
 
 class NatsSuite(CarrierSuite):
@@ -74,3 +77,76 @@ def test_a_missing_client_is_said_with_the_line_that_installs_it(
 ) -> None:
     said = missing_extra("ensue.transports.nats", "nats")(monkeypatch)
     assert said == "nats:// needs an extra: pip install 'ensue[nats]'"
+
+
+class TestJetStreamAlone:
+    """What only a stream can do, or can be without."""
+
+    def test_a_stream_that_is_deleted_is_made_anew_and_nothing_pending_is_lost(
+        self, nats_server: Server
+    ) -> None:
+        async def main() -> None:
+            nats_server.ensure()
+            url = nats_server.url(f"jetstream=1&prefix=t{token_hex(6)}")
+            carrier = NatsCarrier(NatsOptions.parse(url))
+            await carrier.start()
+            try:
+                manager = carrier._client.jsm()
+                config = (await manager.stream_info(carrier.stream)).config
+                assert (config.max_bytes, config.max_age) == (STREAM_BYTES_MAX, STREAM_AGE_S)
+                watch, topic = Watch(carrier), Taker()
+                await manager.delete_stream(carrier.stream)
+                carrier.multicast("t", b"0")
+                await watch.wait()
+                await carrier.join("t", topic)
+                await until(lambda: carrier.pending_bytes == 0, "what was pending is stored")
+                stored = (await carrier._client.jsm().stream_info(carrier.stream)).state.messages
+                assert stored == 1
+                carrier.multicast("t", b"1")
+                await topic.wait_for(b"1")
+            finally:
+                await carrier.close()
+
+        asyncio.run(main())
+
+    def test_a_server_without_jetstream_is_said_as_such(self, tmp_path: Path) -> None:
+        if Plain.found() is None:
+            pytest.skip(f"{Plain.package} is not installed: `make brokers` installs it")
+        server = Plain(tmp_path)
+        server.start()
+
+        async def main() -> None:
+            carrier = NatsCarrier(NatsOptions.parse(server.url("jetstream=1")))
+            with pytest.raises(TransportError, match=r"without JetStream .*nats-server -js"):
+                await carrier.start()
+            await carrier.close()
+            carrier = NatsCarrier(NatsOptions.parse(f"nats://hush@127.0.0.1:{server.port}"))
+            inbox = Taker()
+            await carrier.start()
+            try:
+                await carrier.open("a", inbox)
+                carrier.send("a", b"by token")
+                await inbox.wait_for(b"by token")
+                assert carrier.capabilities.message_bytes_max == 2_000_000
+            finally:
+                await carrier.close()
+
+        try:
+            asyncio.run(main())
+        finally:
+            server.kill()
+
+
+class Plain(Nats):
+    """Without JetStream; a token opens it, and messages are as long as it says."""
+
+    def credentials(self) -> str:
+        return "hush@"
+
+    def command(self) -> list[str]:
+        configuration = self.directory / "nats.conf"
+        configuration.write_text(
+            "max_payload: 2000000\nauthorization { token: hush }\n", encoding="utf-8"
+        )
+        address = ("--addr", "127.0.0.1", "--port", str(self.port))
+        return [self.found() or self.binary, "-c", str(configuration), *address]
