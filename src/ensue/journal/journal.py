@@ -11,7 +11,7 @@ Guarantees
 
 A segment starts with a snapshot of the whole map, so the map needs the newest segment only and old
 segments can be dropped with their events. Beginning one does not wait for the disk. It costs the
-thread that calls `write` the time to encode and copy the map: about 20 ms for 100,000 records of
+thread that calls `write` the time to encode and copy the map: 20 to 40 ms for 100,000 records of
 100 bytes, which is once per `segment_bytes` (see tests/journal/figures.py). Syncing is left to `sync`.
 
 Limits: `BUFFER_BYTES_MAX` bytes appended and not written (`LimitReached`); `UNSYNCED_SEGMENTS_MAX`
