@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import islice
 from random import uniform
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from ensue.errors import BadInput, LimitReached, LocalProtocolError, TransportEr
 from ensue.transports.address import check
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
+from ensue.transports.session import Place, Session, end
 
 __all__ = ["INBOX", "PENDING_BYTES_MAX", "TOPIC", "BrokerCarrier", "Place", "Session"]
 
@@ -54,36 +55,8 @@ BACKOFF_S_MAX = 2.0
 
 INBOX = "i"
 TOPIC = "t"
-Place = tuple[str, str]
-"""Where messages go: INBOX or TOPIC, and its name."""
 
 _log = logging.getLogger("ensue")
-
-
-class Session:
-    """One connection with a broker, from its making until it is lost."""
-
-    def __init__(self) -> None:
-        self.taken: set[Place] = set()
-        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why, once it is."""
-        self.reader: asyncio.Task[None] | None = None
-
-    def lose(self, reason: object) -> None:
-        """Give the connection up; the first reason counts."""
-        if not self.lost.done():
-            self.lost.set_result(str(reason) or type(reason).__name__)
-
-    def read(self, reading: Coroutine[Any, Any, None]) -> None:
-        """Begin to read; its end is the session's."""
-        self.reader = asyncio.create_task(reading)
-        self.reader.add_done_callback(self._end)
-
-    def _end(self, reader: asyncio.Task[None]) -> None:
-        ended = "cancelled" if reader.cancelled() else reader.exception()
-        while isinstance(ended, BaseExceptionGroup):
-            ended = ended.exceptions[0]
-        self.lose(ended or "the connection was closed")
 
 
 class BrokerCarrier:
@@ -213,7 +186,7 @@ class BrokerCarrier:
                 if self._up.is_set():
                     await self._idle.wait()
         if self._keeper is not None:
-            await _end([self._keeper])
+            await end([self._keeper])
         if self._up.is_set():
             self._up.clear()
             await self._quietly(self._say_goodbye())
@@ -273,7 +246,7 @@ class BrokerCarrier:
             ends: list[asyncio.Future[Any]] = [task, session.lost]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end([task])
+            await end([task])
         if task.cancelled():
             raise ConnectionError(session.lost.result() if session.lost.done() else "cancelled")
         task.result()
@@ -392,7 +365,7 @@ class BrokerCarrier:
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end([writer])
+            await end([writer])
             session.lose("cancelled" if writer.cancelled() else writer.exception())
 
     async def _connect_again(self) -> Session:
@@ -428,7 +401,7 @@ class BrokerCarrier:
         """Give a session up for good, whatever state it is in."""
         session.lose("closed")
         if session.reader is not None:
-            await _end([session.reader])
+            await end([session.reader])
         await self._quietly(self._hang_up())
 
     async def _quietly(self, call: Awaitable[None]) -> None:
@@ -437,14 +410,6 @@ class BrokerCarrier:
                 await call
         except Exception as error:  # noqa: BLE001 - the broker may be gone, which is no news here
             _log.debug("%s: %s", self.url, _words(error))
-
-
-async def _end(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Cancel tasks for good: clients are known to swallow it."""
-    while any(not task.done() for task in tasks):
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=BACKOFF_S_MIN)
 
 
 def _words(error: BaseException) -> str:
