@@ -16,6 +16,7 @@ from tests.transports.suite import take
 
 import ensue
 from ensue.client import bus as bus_module
+from ensue.runtime.hub import MemoryHub
 from ensue.transports import memory
 
 
@@ -36,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def known_to_the_chain(bus: ensue.Bus) -> list[str]:
     """Subscribers that some node or the ENS still knows."""
     hub = bus._hub
-    assert hub is not None
+    assert isinstance(hub, MemoryHub)
     known: list[str] = []
     for driver in hub._chain:
         known += driver.node._groups.subscriptions
@@ -61,7 +62,8 @@ def test_a_subscription_closed_at_any_moment_leaves_the_chain(nodes: int, turns:
             await asyncio.gather(entering, return_exceptions=True)
             hub = bus._hub
             assert hub is not None
-            driver = events._driver
+            assert events._reader is not None
+            driver = events._reader._driver
             assert driver is not None
             await until(lambda: driver.closed and not known_to_the_chain(bus))
             async with asyncio.timeout(10):
@@ -78,10 +80,12 @@ def test_a_leave_under_way_ends_with_its_hub() -> None:
             entering = asyncio.create_task(events.__aenter__())
             await asyncio.sleep(0)
             events.close()
-            assert events._driver is not None
-            assert not events._driver.closed
+            assert events._reader is not None
+            driver = events._reader._driver
+            assert driver is not None
+            assert not driver.closed
         await asyncio.gather(entering, return_exceptions=True)
-        assert events._driver.closed, "it would repeat its leave to a dead hub for ever"
+        assert driver.closed, "it would repeat its leave to a dead hub for ever"
 
     asyncio.run(main())
 
@@ -125,7 +129,7 @@ def test_several_refused_topics_are_one_error_and_no_noise() -> None:
             lambda _loop, context: noise.append(context)
         )
         async with ensue.connect("memory://") as bus:
-            assert bus._hub is not None
+            assert isinstance(bus._hub, MemoryHub)
             node = bus._hub._chain[0].node
             node.config = msgspec.structs.replace(node.config, topics_max=1)
             with pytest.raises(ensue.SubscriptionRefused):

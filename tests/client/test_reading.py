@@ -83,8 +83,9 @@ def test_a_subscription_and_a_bus_are_entered_once() -> None:
 
 def unacknowledged(events: Subscription) -> list[int]:
     """The positions that the protocol still waits to hear of."""
-    assert events._driver is not None
-    node = events._driver.node
+    assert events._reader is not None
+    assert events._reader._driver is not None
+    node = events._reader._driver.node
     assert isinstance(node, Subscriber)
     return [position for position, _, _ in node._unacknowledged]
 

@@ -103,8 +103,9 @@ async def end(events: ensue.Subscription, run: "asyncio.Task[ensue.Progress]") -
 
 def unacknowledged(events: ensue.Subscription) -> list[int]:
     """The positions that the protocol still waits to hear of."""
-    assert events._driver is not None
-    node = events._driver.node
+    assert events._reader is not None
+    assert events._reader._driver is not None
+    node = events._reader._driver.node
     assert isinstance(node, Subscriber)
     return [position for position, _, _ in node._unacknowledged]
 

@@ -12,13 +12,12 @@ from ensue.protocols.ens import (
     Attached,
     AttachRequest,
     DetachRequest,
-    EnsConfig,
     Notify,
     Put,
     Taken,
-    TopicLog,
     request_for,
 )
+from ensue.protocols.topic_log import EnsConfig, TopicLog
 
 
 def event(slot: int | None, name: str = "e", *, topic: str = "t", void: bool = False) -> Event:

@@ -13,7 +13,7 @@ import msgspec
 
 from ensue.event import Event
 from ensue.protocols.core import Attach, Deliver, Discard, Effect, Frame, Persist, Send
-from ensue.protocols.ens import Accepted, Taken, TopicLog
+from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.link import LinkAck, Linked
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Changed, ChangeFill, Fill, StampRequest
@@ -22,6 +22,7 @@ from ensue.protocols.sequencer.holdback import Held, HoldBack, PositionQueue
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.topic_log import TopicLog
 
 real_fill, real_data, real_offer = Group.fill, Linked._data, HoldBack.offer
 real_leave, real_next, real_read = HoldBack.leave, PositionQueue.next, PositionQueue._read

@@ -11,7 +11,8 @@ from tests.simulation.fakes import MILLISECOND, STEADY
 from ensue.errors import ConfigurationError
 from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Deliver, Detach, Effect, Frame, Publish
-from ensue.protocols.ens import Accepted, Attached, Notify, TopicLog
+from ensue.protocols.ens import Accepted, Attached, Notify
+from ensue.protocols.topic_log import TopicLog
 from ensue.recorder import Recorder
 from ensue.simulation import (
     Clog,

@@ -19,7 +19,6 @@ from tests.simulation import mutants
 
 from ensue.errors import LimitReached, RemoteProtocolError
 from ensue.protocols.core import Frame
-from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.groups import Group
 from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue
@@ -27,6 +26,7 @@ from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.sequencer.vectors import VectorQueue
+from ensue.protocols.topic_log import TopicLog
 from ensue.simulation import deployment
 from ensue.simulation.deployment import Roles
 from ensue.simulation.faults import Clog, Crash, Faults, Noise

@@ -15,7 +15,8 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.ens import Accepted, Notify, Put, TopicLog
+from ensue.protocols.ens import Accepted, Notify, Put
+from ensue.protocols.topic_log import TopicLog
 from ensue.recorder import Recorder
 from ensue.simulation import ClockConfig, Constant, DiskConfig, World
 from ensue.trace import Row

@@ -19,6 +19,7 @@ from typing import Self
 from ensue.client.checks import (
     Acknowledge,
     Payload,
+    Start,
     check_headers,
     check_key,
     check_order,
@@ -231,6 +232,7 @@ class Bus:
         pending_max: int = PENDING_MAX,
         acknowledge: Acknowledge = "auto",
         durable: bool = False,
+        start: Start = "latest",
     ) -> Subscription:
         """Return a subscription, to be entered with `async with`.
 
@@ -238,7 +240,9 @@ class Bus:
         as they arrive. `pending_max` events may be unhandled before publishers have to wait.
         `acknowledge="manual"` leaves it to you to call `ack` on each event. `durable` keeps how far it
         has come at the server, under its `name`: entered again, by whichever process, it goes on
-        behind the last event that was acknowledged.
+        behind the last event that was acknowledged. `start` says where one that is new begins: with
+        what is published from now on (`latest`), with all that the server's log still has
+        (`earliest`), or with a place in it (`event.place`).
         """
         hub, _ = self._open()
         chosen = self.order if isinstance(order, _Default) else order
@@ -259,6 +263,7 @@ class Bus:
             pending_max=pending_max,
             acknowledge=acknowledge,
             durable=durable,
+            start=start,
         )
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)

@@ -12,6 +12,7 @@ __all__ = [
     "PAYLOAD_BYTES_MAX",
     "Acknowledge",
     "Payload",
+    "Start",
     "check_acknowledge",
     "check_durable",
     "check_headers",
@@ -19,12 +20,14 @@ __all__ = [
     "check_order",
     "check_payload",
     "check_pending_max",
+    "check_start",
     "check_topics",
 ]
 
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 
 Acknowledge = Literal["auto", "manual"]
+Start = Literal["earliest", "latest"] | int
 Payload = bytes | bytearray | memoryview
 
 
@@ -59,6 +62,24 @@ def check_durable(
     if name is None:
         raise ConfigurationError("a durable subscription needs a name to be found by: name='…'")
     check_name(name)
+
+
+def check_start(
+    start: Start, order: Order | None, capabilities: Capabilities, transport: str
+) -> int | None:
+    """Return the place to start at; None: with what is new."""
+    if start == "latest":
+        return None
+    if start != "earliest" and (isinstance(start, bool) or not isinstance(start, int) or start < 1):
+        raise BadInput(
+            f"a subscription starts at 'earliest', 'latest' or a place in the log, counted from 1; "
+            f"not {start!r}"
+        )
+    if order is None or not capabilities.durable:
+        raise ConfigurationError(
+            f"{transport} keeps no log to start from: a subscription there starts with what is new"
+        )
+    return 1 if start == "earliest" else start
 
 
 def check_payload(payload: Payload) -> bytes:

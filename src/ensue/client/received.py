@@ -64,6 +64,11 @@ class ReceivedEvent:
         return self.event.id
 
     @property
+    def place(self) -> int:
+        """Which event of its server it is, whatever the topics: 1, 2, 3, …; 0 where nobody counts."""
+        return self.event.place
+
+    @property
     def stamp(self) -> Stamp | None:
         """The logical timestamp it travelled with."""
         return self.event.stamp

@@ -1,43 +1,10 @@
-"""The event notification service (ENS) as a node: a log per topic, fanned out to whoever attached.
+"""What is said to the event notification service (ENS), and what it answers.
 
-Guarantees
-- One event per slot. The first event put into a slot of a topic stays there; a different one that
-  comes later is answered with `Taken` and reaches nobody. This is what makes voiding a stamp safe:
-  the void and a late original compete for one slot, and everybody sees the same winner.
-- Putting the same stamped event again is harmless: it is `Accepted` again. One without a stamp
-  gets a new slot each time; whoever uses those tells repetitions apart itself.
-- With a log (`keeps_log`), whoever attaches from a slot is sent everything from there on, so an
-  event lost on its way can be had again: this is the reliable ENS. It is sent in batches that are
-  asked for one by one, and new events only follow once the last batch has been: whoever is slow
-  reads at its own pace. Without a log, an event is sent once to whoever is attached at that
-  moment and is then forgotten: the unreliable ENS.
-
-It does not order: notifications travel apart and overtake each other.
-
-Events are kept in memory, or by somebody else (`kept`), who has what was persisted and decides how
-long: then memory holds only the last `cached_max` of a topic.
-
-Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
-`batch_max` events and about `batch_bytes_max` bytes an answer to one `AttachRequest`;
-`listeners_max` listeners a topic.
-
-HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
-it is out; it is told that it is not.
-
-HAZARD: a broker with no conditional publish can't refuse the later of two events for one slot.
-There, a publisher paused for longer than its lease between looking at its clock and sending may
-be seen by some subscribers and not by others.
+The service keeps a log per topic and fans events out to whoever attached: `ensue.protocols.topic_log`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
-
-import msgspec
-
-from ensue.errors import ConfigurationError
 from ensue.event import Count, Event, Name
-from ensue.protocols.core import Attach, Broadcast, Detach, Effect, Frame, Multicast, Persist, Send
-from ensue.wire import Records
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame
 
 __all__ = [
     "FRAMES",
@@ -45,20 +12,13 @@ __all__ = [
     "AttachRequest",
     "Attached",
     "DetachRequest",
-    "EnsConfig",
     "Fetch",
     "Fetched",
-    "KeptEvents",
     "Notify",
     "Put",
     "Taken",
-    "TopicLog",
     "request_for",
 ]
-
-
-RECENT = 1024
-"""So many of the last slots of a topic are looked at for the last place that was given."""
 
 
 class Put(Frame, frozen=True, tag=1):
@@ -115,12 +75,17 @@ class Notify(Frame, frozen=True, tag=7):
 
 
 class Fetch(Frame, frozen=True, tag=10):
-    """Send me the events of a topic from a slot up to, not including, another; nothing follows."""
+    """Send me the events of a topic from a slot up to, not including, another; nothing follows.
+
+    What is sent ends before the first slot that is not filled yet.
+    """
 
     topic: Name
     start: Count
     stop: Count
     """0: as far as there is any."""
+    place: Count = 0
+    """Pass over events that were put out before this place."""
 
 
 class Fetched(Frame, frozen=True, tag=11):
@@ -160,322 +125,3 @@ def request_for(effect: Broadcast | Attach | Detach) -> Frame:
             return AttachRequest(topic=topic, from_slot=from_slot)
         case Detach(topic=topic):
             return DetachRequest(topic=topic)
-
-
-class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ENS node keeps and for how long."""
-
-    keeps_log: bool = True
-    retained_max: int = 1_000_000
-    """Events kept per topic."""
-    cached_max: int = 16_384
-    """Events of a topic in memory, where somebody else keeps them all."""
-    batch_max: int = 256
-    """Events sent in answer to one `AttachRequest`, …"""
-    batch_bytes_max: int = 1024 * 1024
-    """… but no more once their payloads come to this."""
-    fetch_max: int = 4096
-    """Events in one answer to a `Fetch`."""
-    listeners_max: int = 100_000
-    """Peers attached to one topic; more are not sent anything new, and have to ask."""
-    gives_places: bool = False
-    """Number all events as they are put out, whatever their topics (`Event.place`)."""
-    durable: bool = True
-    """False: nothing is persisted, for a service that lives and dies with its process."""
-
-    def __post_init__(self) -> None:
-        for field in (
-            "retained_max",
-            "cached_max",
-            "batch_max",
-            "batch_bytes_max",
-            "fetch_max",
-            "listeners_max",
-        ):
-            if getattr(self, field) < 1:
-                raise ConfigurationError(f"EnsConfig.{field} must be at least 1")
-
-
-class KeptEvents(Protocol):
-    """Whoever keeps the events that were persisted, under `event/SLOT/TOPIC`."""
-
-    def event(self, topic: str, slot: int) -> bytes | None:
-        """Return the event in a slot as it was persisted."""
-
-    def bounds(self) -> Mapping[str, tuple[int, int]]:
-        """Return each topic's first slot that is kept and its next free one."""
-
-
-class _Topic:
-    """The log of one topic and who listens to it."""
-
-    __slots__ = ("attached", "events", "first", "next", "peers")
-
-    def __init__(self) -> None:
-        self.events: dict[int, Event] = {}
-        """All that are kept, or the latest of them if somebody else keeps them."""
-        self.first = 1
-        self.next = 1
-        self.attached: dict[str, None] = {}
-        self.peers: tuple[str, ...] | None = ()
-        """The same as a tuple; None: to be made."""
-
-
-_EVENT = Records[Event](Event)
-_INT = Records[int](int)
-
-
-class TopicLog:
-    """One ENS node. It has no commands of its own but `trim`: it answers frames.
-
-    `records` is what an earlier incarnation persisted, without the events if `kept` has them.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        config: EnsConfig | None = None,
-        records: Mapping[str, bytes] | None = None,
-        kept: KeptEvents | None = None,
-    ) -> None:
-        self.name = name
-        self.config = config or EnsConfig()
-        self._kept = kept
-        self._topics: dict[str, _Topic] = {}
-        self._effects: list[Effect] = []
-        self._place = 0
-        """How many events have been put out, whatever their topics."""
-        if kept is not None:
-            for topic, (first, following) in kept.bounds().items():
-                log = self._topic(topic)
-                log.first, log.next = first, following
-        for key, value in sorted((records or {}).items()):
-            self._restore(key, value)
-        for topic, log in self._topics.items():
-            last = self._event(topic, log, log.next - 1)
-            if last is not None:
-                # Within a topic slots may be filled out of turn, but not by many.
-                recent = range(max(log.first, log.next - RECENT), log.next)
-                events = (self._event(topic, log, slot) for slot in recent)
-                self._place = max(self._place, *(each.place for each in events if each is not None))
-
-    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Answer a frame."""
-        del now_ns
-        match frame:
-            case Put(event=event):
-                self._put(event, source)
-            case AttachRequest(topic=topic, from_slot=from_slot):
-                self._attach(topic, from_slot, source)
-            case DetachRequest(topic=topic):
-                self._detach(topic, source)
-            case Fetch(topic=topic, start=start, stop=stop):
-                self._fetch(topic, start, stop, source)
-            case _:
-                pass  # Not for an ENS: a stray frame changes nothing.
-
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: an ENS keeps no time."""
-
-    def next_timer_ns(self) -> int | None:
-        """Return None: an ENS keeps no time."""
-        return None
-
-    def trim(self, topic: str, first: int) -> None:
-        """Note that slots below `first` are no longer kept."""
-        log = self._topic(topic)
-        if first <= log.first:
-            return
-        for slot in range(log.first, min(first, log.next)):
-            log.events.pop(slot, None)
-        log.first, log.next = first, max(first, log.next)
-        self._persist(f"first/{topic}", _INT.encode(first))
-
-    def forget(self, peer: str) -> None:
-        """Detach a peer from everything."""
-        for topic, log in self._topics.items():
-            if peer in log.attached:
-                self._detach(topic, peer)
-
-    def ends(self) -> dict[str, int]:
-        """Return the last slot taken of each topic."""
-        return {topic: log.next - 1 for topic, log in self._topics.items()}
-
-    def bounds(self) -> dict[str, tuple[int, int]]:
-        """Return each topic's first slot that can be had and its next free one."""
-        return {topic: (log.first, log.next) for topic, log in self._topics.items()}
-
-    def listeners(self) -> dict[str, tuple[str, ...]]:
-        """Return who is attached to each topic."""
-        return {topic: tuple(log.attached) for topic, log in self._topics.items()}
-
-    def contents(self) -> Iterator[tuple[int, Event]]:
-        """Yield each event that is kept, with its slot; without a log its payload is not."""
-        for topic, log in self._topics.items():
-            for slot in range(log.first, log.next):
-                if (event := self._event(topic, log, slot)) is not None:
-                    yield slot, event
-
-    def take_effects(self) -> Sequence[Effect]:
-        """Drain the answers."""
-        effects, self._effects = self._effects, []
-        return effects
-
-    def _topic(self, topic: str) -> _Topic:
-        log = self._topics.get(topic)
-        if log is None:
-            log = self._topics[topic] = _Topic()
-        return log
-
-    def _persist(self, key: str, value: bytes | None) -> None:
-        if self.config.durable:
-            self._effects.append(Persist(key, value))
-
-    def _event(self, topic: str, log: _Topic, slot: int) -> Event | None:
-        event = log.events.get(slot)
-        if event is None and self._kept is not None and log.first <= slot < log.next:
-            encoded = self._kept.event(topic, slot)
-            if encoded is not None:
-                event = _EVENT.decode(encoded)
-        return event
-
-    def _store(self, event: Event, slot: int) -> int | None:
-        """Put an event into its slot; return the slot that retention dropped, if any."""
-        log = self._topic(event.topic)
-        log.events[slot] = event
-        log.next = max(log.next, slot + 1, log.first)
-        if self._kept is not None:
-            if len(log.events) > self.config.cached_max:
-                del log.events[next(iter(log.events))]
-            return None
-        if len(log.events) <= self.config.retained_max:
-            return None
-        while log.first not in log.events:
-            log.first += 1
-        dropped = log.first
-        del log.events[dropped]
-        log.first += 1
-        return dropped
-
-    def append(self, event: Event) -> None:
-        """Put a stamped event into its slot, which is certain to be free; nobody is answered."""
-        slot = event.slot
-        assert slot is not None
-        log = self._topic(event.topic)
-        assert slot >= log.next or slot not in log.events
-        self._accept(event, log, slot)
-
-    def _put(self, event: Event, source: str) -> None:
-        topic = event.topic
-        log = self._topic(topic)
-        slot = event.slot if event.stamp is not None else log.next
-        if slot is None:
-            return  # A stamp without an entry for its own topic is nobody's.
-        present = self._event(topic, log, slot) if slot < log.next else None
-        if present is not None or slot < log.first:
-            same = present is not None and (present.id, present.void) == (event.id, event.void)
-            answer = Accepted if same else Taken
-            self._effects.append(Send(source, answer(topic=topic, event=event.id, slot=slot)))
-            return
-        self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=slot)))
-        self._accept(event, log, slot)
-
-    def _accept(self, event: Event, log: _Topic, slot: int) -> None:
-        topic = event.topic
-        # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
-        keeps_log = self.config.keeps_log
-        if self.config.gives_places:
-            self._place += 1
-            event = msgspec.structs.replace(event, place=self._place)
-        kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
-        dropped = self._store(kept, slot)
-        encoded = b""
-        if self.config.durable:
-            encoded = _EVENT.encode(kept)
-            self._effects.append(Persist(f"event/{slot}/{topic}", encoded))
-            if dropped is not None:
-                self._persist(f"event/{dropped}/{topic}", None)
-                self._persist(f"first/{topic}", _INT.encode(log.first))
-        if log.attached:
-            if log.peers is None:
-                log.peers = tuple(log.attached)
-            known = encoded if keeps_log else b""
-            self._effects.append(Multicast(topic, log.peers, Notify(event=event), known))
-
-    def _attach(self, topic: str, from_slot: int, source: str) -> None:
-        log = self._topic(topic)
-        if not self.config.keeps_log:
-            self._listen(topic, log, source)
-            answer = Attached(topic=topic, first=log.next, next=log.next, sent=log.next)
-            self._effects.append(Send(source, answer))
-            return
-        slot = log.next if from_slot < 1 else min(max(from_slot, log.first), log.next)
-        stop = min(log.next, slot + self.config.batch_max)
-        size = 0
-        while slot < stop and size < self.config.batch_bytes_max:
-            if (event := self._event(topic, log, slot)) is not None:
-                self._effects.append(Send(source, Notify(event=event)))
-                size += len(event.payload)
-            slot += 1
-        if slot == log.next:
-            self._listen(topic, log, source)
-        else:
-            # There is more: what is new would only have to wait for it over there.
-            self._detach(topic, source)
-        answer = Attached(topic=topic, first=log.first, next=log.next, sent=slot)
-        self._effects.append(Send(source, answer))
-
-    def _fetch(self, topic: str, start: int, stop: int, source: str) -> None:
-        log = self._topics.get(topic) or _Topic()
-        end = log.next if stop == 0 else min(stop, log.next)
-        slot = max(start, log.first)
-        events: list[Event] = []
-        size = 0
-        while (
-            slot < end
-            and len(events) < self.config.fetch_max
-            and size < self.config.batch_bytes_max
-        ):
-            if (event := self._event(topic, log, slot)) is not None:
-                events.append(event)
-                size += len(event.payload)
-            slot += 1
-        answer = Fetched(
-            topic=topic,
-            start=start,
-            first=log.first,
-            next=max(slot, start),
-            end=log.next,
-            events=tuple(events),
-        )
-        self._effects.append(Send(source, answer))
-
-    def _listen(self, topic: str, log: _Topic, source: str) -> None:
-        if source not in log.attached and len(log.attached) < self.config.listeners_max:
-            log.attached[source] = None
-            log.peers = None
-            self._persist(f"attached/{len(topic)}/{topic}/{source}", b"")
-
-    def _detach(self, topic: str, source: str) -> None:
-        log = self._topics.get(topic)
-        if log is not None and source in log.attached:
-            del log.attached[source]
-            log.peers = None
-            self._persist(f"attached/{len(topic)}/{topic}/{source}", None)
-
-    def _restore(self, key: str, value: bytes) -> None:
-        kind, _, rest = key.partition("/")
-        if kind == "first":
-            log = self._topic(rest)
-            log.first = max(log.first, _INT.decode(value))
-            log.next = max(log.next, log.first)
-        elif kind == "event":
-            self._store(_EVENT.decode(value), int(rest.partition("/")[0]))
-        elif kind == "attached":
-            # An attachment is one record a topic and peer; the topic comes with its length
-            # in front because either name may contain a slash.
-            size, _, names = rest.partition("/")
-            log = self._topic(names[: int(size)])
-            log.attached[names[int(size) + 1 :]] = None
-            log.peers = None

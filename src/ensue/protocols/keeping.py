@@ -28,6 +28,7 @@ from ensue.protocols.core import Effect, Frame, Node, Persist, Refuse, Resumed, 
 from ensue.wire import Records
 
 __all__ = [
+    "DISMISSED",
     "FRAMES",
     "Dismiss",
     "Keeper",
@@ -45,6 +46,7 @@ RETRY_NS = 500_000_000
 WRITES_MAX = 4096
 """Records in one `Remember`."""
 SUPERSEDED = "superseded"
+DISMISSED = "dismissed"
 
 N = TypeVar("N", bound=Node)
 _INT = Records[int](int)
@@ -267,6 +269,7 @@ class Kept(Generic[N]):
         """How many of them the `Remember` under way covers."""
         self._now_ns = now_ns
         """When it was last called with the time."""
+        self._finished: Callable[[N], bool] | None = None
         self._due_ns: int | None = now_ns + RETRY_NS
         self._effects: list[Effect] = [Send(keeper, Recall(number=number))]
 
@@ -323,6 +326,9 @@ class Kept(Generic[N]):
         if self.inner is not None and not self.stopped:
             self._collect()
             self._send()
+            if self._finished is not None and not self._waiting and self._finished(self.inner):
+                self._effects.append(Send(self._keeper, Dismiss(epoch=self._epoch)))
+                self._stop(DISMISSED)
         effects, self._effects = self._effects, []
         return effects
 
@@ -332,10 +338,9 @@ class Kept(Generic[N]):
             self._due_ns = now_ns
             self.handle_timer(now_ns=now_ns)
 
-    def dismiss(self) -> None:
-        """Have the keeper forget this name, and do nothing any more."""
-        self._effects.append(Send(self._keeper, Dismiss(epoch=self._epoch)))
-        self.stopped = "dismissed"
+    def dismiss(self, finished: Callable[[N], bool]) -> None:
+        """Have the keeper forget this name as soon as the node is finished; then do nothing more."""
+        self._finished = finished
 
     def _collect(self) -> None:
         """Take what the node wants done: at once if nothing has to be remembered before it."""

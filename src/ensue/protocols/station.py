@@ -22,13 +22,14 @@ import msgspec
 
 from ensue.protocols import ens, keeping
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
-from ensue.protocols.ens import EnsConfig, KeptEvents, Put, TopicLog
+from ensue.protocols.ens import Put
 from ensue.protocols.keeping import Keeper, KeeperConfig
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import ChangeRequest, Expired, Forget
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.topic_log import EnsConfig, KeptEvents, TopicLog
 
 __all__ = ["EPHEMERAL", "FRAMES", "FROM_CLIENTS", "UNNUMBERED", "Station", "StationConfig"]
 

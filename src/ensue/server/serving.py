@@ -13,10 +13,10 @@ from ensue.clock import SystemClock
 from ensue.errors import EnsueError, RemoteProtocolError, TransportError
 from ensue.journal import Journal
 from ensue.protocols.core import Frame, Node
-from ensue.protocols.ens import EnsConfig
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import FRAMES, FROM_CLIENTS, UNNUMBERED, Station, StationConfig
+from ensue.protocols.topic_log import EnsConfig
 from ensue.runtime.driver import Driver
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig

@@ -10,13 +10,13 @@ from hashlib import blake2b
 import msgspec
 
 from ensue.protocols.core import Deliver, Node, Outcome
-from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.station import FRAMES, UNNUMBERED, Station
+from ensue.protocols.topic_log import TopicLog
 from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
 from ensue.recorder import Recorder
 from ensue.simulation.disks import DiskConfig

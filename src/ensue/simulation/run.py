@@ -14,12 +14,12 @@ import msgspec
 from ensue.checkers import Report, Verdict, check
 from ensue.event import Event
 from ensue.protocols.core import Node
-from ensue.protocols.ens import TopicLog
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.station import Station
+from ensue.protocols.topic_log import TopicLog
 from ensue.protocols.unordered import UnorderedPublisher
 from ensue.recorder import Recorder
 from ensue.simulation.deployment import Deployment, Roles

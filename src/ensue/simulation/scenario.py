@@ -7,9 +7,9 @@ and `run` plays it. Together with a seed it decides a run completely.
 import msgspec
 
 from ensue.errors import ConfigurationError
-from ensue.protocols.ens import EnsConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.topic_log import EnsConfig
 from ensue.simulation.clocks import ClockConfig
 from ensue.simulation.disks import DiskConfig
 from ensue.simulation.faults import Faults

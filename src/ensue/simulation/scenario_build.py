@@ -5,10 +5,10 @@ would happen after it would not happen at all. Errors begin with the place in th
 """
 
 from ensue.errors import BadInput
-from ensue.protocols.ens import EnsConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import FRAMES
+from ensue.protocols.topic_log import EnsConfig
 from ensue.simulation.clocks import ClockConfig
 from ensue.simulation.delays import DelayModel
 from ensue.simulation.disks import DiskConfig

@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from ensue.protocols.ens import EnsConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.topic_log import EnsConfig
 from ensue.simulation.disks import DiskConfig
 from ensue.simulation.network import NetworkConfig
 from ensue.simulation.queueing import QueueConfig

@@ -9,9 +9,9 @@ because a fault that is always on hides the others.
 from collections.abc import Sequence
 from random import Random
 
-from ensue.protocols.ens import EnsConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.topic_log import EnsConfig
 from ensue.simulation.clocks import ClockConfig
 from ensue.simulation.delays import Constant, DelayModel, LogNormal, Normal, Uniform
 from ensue.simulation.disks import DiskConfig

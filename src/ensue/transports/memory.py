@@ -29,7 +29,8 @@ from ensue.clock import Clock, SystemClock
 from ensue.errors import BadInput
 from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast, Send
-from ensue.protocols.ens import Accepted, EnsConfig, Notify, Put, TopicLog, request_for
+from ensue.protocols.ens import Accepted, Notify, Put, request_for
+from ensue.protocols.topic_log import EnsConfig, TopicLog
 from ensue.transports.base import Capabilities, Receiver
 
 __all__ = ["ENS", "MemoryOptions", "MemoryTransport"]

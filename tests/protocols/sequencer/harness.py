@@ -30,7 +30,7 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.ens import EnsConfig, Notify, Put, TopicLog, request_for
+from ensue.protocols.ens import Notify, Put, request_for
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
@@ -48,6 +48,7 @@ from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.topic_log import EnsConfig, TopicLog
 from ensue.wire import Codec
 
 __all__ = ["Net", "Parcel", "only", "sent"]

@@ -25,12 +25,13 @@ from tests.protocols.sequencer.harness import Net
 
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Join, Leave, Publish, Settle
-from ensue.protocols.ens import Accepted, Put, TopicLog
+from ensue.protocols.ens import Accepted, Put
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import StampRequest
 from ensue.protocols.sequencer.holdback import PositionQueue
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.topic_log import TopicLog
 
 CHAIN = {"low": ["a", "b"], "middle": ["c"], "high": ["d"]}
 TOPICS = ("a", "b", "c", "d")

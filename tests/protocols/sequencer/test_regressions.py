@@ -4,7 +4,7 @@ import pytest
 from tests.protocols.sequencer.harness import Net
 
 from ensue.protocols.core import Join, Leave, Refuse
-from ensue.protocols.ens import Accepted, EnsConfig, Notify
+from ensue.protocols.ens import Accepted, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Changed,
@@ -13,6 +13,7 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
+from ensue.protocols.topic_log import EnsConfig
 
 MS = 1_000_000
 SECOND = 1_000_000_000

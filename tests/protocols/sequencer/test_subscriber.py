@@ -7,9 +7,10 @@ from tests.protocols.sequencer.harness import Net
 
 from ensue.errors import ConfigurationError, SubscriptionRefused
 from ensue.protocols.core import Deliver, Join, Leave, Refuse
-from ensue.protocols.ens import AttachRequest, DetachRequest, EnsConfig, Notify
+from ensue.protocols.ens import AttachRequest, DetachRequest, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Forget, Refused
+from ensue.protocols.topic_log import EnsConfig
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 

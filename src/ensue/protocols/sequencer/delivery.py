@@ -54,8 +54,7 @@ class Delivery:
             _, topic, slot = self._unacknowledged.popleft()
             handled[topic] = slot
         for topic, slot in handled.items():
-            if slot > self._queue.base.get(topic, slot):
-                self._persist_clock(topic, slot)
+            self._persist_progress(topic, slot)
         if handled and self.config.durable:
             self._effects.append(Persist("delivered", INT.encode(position)))
             self._effects.append(Acknowledged(position))
@@ -135,6 +134,11 @@ class Delivery:
         self._let_go(forced.event, forced.slot, forced.since_ns, now_ns)
         self._deliver_ready(now_ns)
         return True
+
+    def _persist_progress(self, topic: str, slot: int) -> None:
+        """Note how far a topic has come, if it is still joined."""
+        if slot > self._queue.base.get(topic, slot):
+            self._persist_clock(topic, slot)
 
     def _persist_clock(self, topic: str, slot: int) -> None:
         if self.config.durable:

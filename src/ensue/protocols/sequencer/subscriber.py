@@ -37,9 +37,8 @@ from ensue.protocols.core import (
     Refuse,
     Send,
 )
-from ensue.protocols.ens import Attached, Notify
+from ensue.protocols.ens import Attached, Fetched, Notify
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.delivery import Delivery
 from ensue.protocols.sequencer.frames import (
     Changed,
     ChangeRequest,
@@ -47,6 +46,7 @@ from ensue.protocols.sequencer.frames import (
     Forget,
     Refused,
 )
+from ensue.protocols.sequencer.history import Replay
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
     CLOCK,
@@ -59,11 +59,12 @@ from ensue.protocols.sequencer.records import (
 __all__ = ["Subscriber"]
 
 
-class Subscriber(Delivery):
+class Subscriber(Replay):
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
     `acknowledge_each` makes the application say which events it has handled; otherwise an event
-    counts as handled when it is delivered. `records` is what an earlier incarnation persisted.
+    counts as handled when it is delivered. `start` is the place in the log to start at; None: with
+    what is new. `records` is what an earlier incarnation persisted.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Subscriber(Delivery):
         placement: Placement,
         config: SequencerConfig | None = None,
         acknowledge_each: bool = False,
+        start: int | None = None,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
@@ -94,7 +96,7 @@ class Subscriber(Delivery):
         """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
         self._poll_due_ns = now_ns
-        self._paused = False
+        self._start = start
         self.expired = False
         """Whether the chain took it for vanished: it does nothing any more."""
         if records:
@@ -111,6 +113,8 @@ class Subscriber(Delivery):
         """Say what this subscriber still waits for, given the last slot of each topic."""
         if self._change is not None:
             yield f"waits for change {self._change.number}"
+        if self._history.topics:
+            yield f"catches up with {', '.join(self._history.topics)}"
         if self._queue.held_count:
             yield f"holds {self._queue.held_count} events back"
         if self.config.reliable:
@@ -126,6 +130,8 @@ class Subscriber(Delivery):
         added = [topic for topic in topics if topic not in self._wanted]
         for topic in added:
             self.placement.stage(topic)  # Refuses a topic that has no place.
+        if self._start is not None:
+            self._refuse_if_apart((*self._wanted, *added))
         self._wanted.update(dict.fromkeys(added))
         if added:
             self._begin_change(now_ns)
@@ -155,12 +161,14 @@ class Subscriber(Delivery):
         """Go on where it was paused."""
         if self._paused:
             self._paused = False
+            self._history.forget_fetched()
             self.repeat(now_ns=now_ns)
 
     def repeat(self, *, now_ns: int) -> None:
         """Do again at once what would be done again in a while: a connection was lost."""
         if self._change is not None:
             self._pursue_change(now_ns)
+        self._fetch(now_ns)
         self._ask(now_ns)
 
     # -- Driver ---------------------------------------------------------------------------------
@@ -175,12 +183,11 @@ class Subscriber(Delivery):
                     self._notify(event, now_ns)
             case Attached():
                 self._attached(frame, now_ns)
-            case Changed(number=number, cut=cut):
-                if self._change is not None and self._change.number == number:
-                    self._changed(self._change, cut, now_ns)
-            case Refused(number=number, reason=reason):
-                if self._change is not None and self._change.number == number:
-                    self._refused(self._change, reason, source, now_ns)
+            case Fetched():
+                self._fetched(frame, now_ns)
+                self._join_caught_up(now_ns)
+            case Changed() | Refused():
+                self._answered(frame, source, now_ns)
             case Expired(name=name) if name == self.name:
                 self.expired = True
                 self._effects.append(Refuse((), "expired"))
@@ -191,6 +198,8 @@ class Subscriber(Delivery):
         """Repeat what got no answer, ask for what is missing, give up what is overdue."""
         if self._change is not None and self._change_due_ns <= now_ns:
             self._pursue_change(now_ns)
+        if self._history_due_ns is not None and self._history_due_ns <= now_ns:
+            self._fetch(now_ns)
         asking = self._gap_due_ns is not None and self._gap_due_ns <= now_ns
         if self._queue.clock and (asking or self._poll_due_ns <= now_ns):
             self._ask(now_ns)
@@ -204,6 +213,8 @@ class Subscriber(Delivery):
             return None
         if self._change is not None:
             dues.append(self._change_due_ns)
+        if self._history_due_ns is not None:
+            dues.append(self._history_due_ns)
         if self._queue.clock:
             dues.append(self._poll_due_ns)
             if self._gap_due_ns is not None:
@@ -233,7 +244,11 @@ class Subscriber(Delivery):
         """Start the next change, unless one is under way or none is needed."""
         if self._change is not None:
             return
-        joining = tuple(topic for topic in self._wanted if topic not in self._queue.clock)
+        joining = tuple(
+            topic
+            for topic in self._wanted
+            if topic not in self._queue.clock and topic not in self._history.topics
+        )
         new = tuple(self._wanted)
         if not joining and frozenset(new) == frozenset(self._registered):
             return
@@ -276,13 +291,28 @@ class Subscriber(Delivery):
                 # All that was sent has come, and there is more.
                 self._effects.append(Attach(topic, missing))
 
+    def _answered(self, frame: Changed | Refused, source: str, now_ns: int) -> None:
+        change = self._change
+        if change is None or change.number != frame.number:
+            return  # The answer to an earlier change, again.
+        if isinstance(frame, Changed):
+            self._changed(change, frame.cut, now_ns)
+        else:
+            self._refused(change, frame.reason, source, now_ns)
+
     def _changed(self, change: ChangeUnderWay, cut: Mapping[str, int], now_ns: int) -> None:
         self._change = None
         self._registered = change.new
+        past: dict[str, int] = {}
         for topic in change.joining:
             if topic not in self._queue.joining:
                 continue  # Left again before the cut came.
-            self._join(topic, cut.get(topic, 0))
+            if self._start is None or topic in self._fallen or not cut.get(topic):
+                self._join(topic, cut.get(topic, 0))
+            else:
+                past[topic] = cut[topic]
+        if past and self._start is not None:
+            self._begin_history(past, self._start, now_ns)
         # What was published between the cut and now may have been sent before this came.
         self._poll_due_ns = min(self._poll_due_ns, now_ns + self.config.gap_ns)
         self._begin_change(now_ns)
@@ -290,6 +320,14 @@ class Subscriber(Delivery):
         self._deliver_ready(now_ns)
         if self._change is None and not self._wanted:
             self._say_goodbye(change.number)
+
+    def _join_caught_up(self, now_ns: int) -> None:
+        """Join the topics whose past has been delivered."""
+        if self._history.topics and self._history.done:
+            for topic, cut in self._history_cuts().items():
+                self._join(topic, cut)
+            self._poll_due_ns = now_ns
+            self._deliver_ready(now_ns)
 
     def _say_goodbye(self, number: int) -> None:
         """Tell every node that knows this subscriber that it wants nothing any more."""
@@ -332,6 +370,7 @@ class Subscriber(Delivery):
         """Forget a topic and tell the application and the ENS, if it was in effect."""
         joined = topic in self._queue.clock
         self._queue.leave(topic)
+        self._leave_history(topic)
         change = self._change
         if change is not None and topic in change.joining:
             # Wanted again, it needs another cut: what came before this one was not waited for.
@@ -344,6 +383,16 @@ class Subscriber(Delivery):
             if self.config.durable:
                 self._effects.append(Persist(f"clock/{topic}", None))
             self._effects.append(Leave(topic))
+
+    def _refuse_if_apart(self, topics: Iterable[str]) -> None:
+        homes = {self.placement.node(topic): topic for topic in topics}
+        if len(homes) > 1:
+            apart = ", ".join(f"{topic!r} by {node}" for node, topic in homes.items())
+            raise SubscriptionRefused(
+                f"{self.name}: a subscription starts in the past only with topics of one server, "
+                f"and these are kept apart: {apart}",
+                reason="apart",
+            )
 
     def _refuse_if_fixed(self) -> None:
         if self.config.fixed is not None:
@@ -381,10 +430,14 @@ class Subscriber(Delivery):
             self._delivered = INT.decode(records["delivered"])
         for key in sorted(records):
             kind, _, topic = key.partition("/")
-            if kind == "clock":
+            if kind == "history":
+                self._resume_history(topic, *CLOCK.decode(records[key]))
+            elif kind == "clock" and f"history/{topic}" not in records:
                 slot, base = CLOCK.decode(records[key])
                 self._queue.resume(topic, slot, base)
                 self._effects.append(Attach(topic, slot + 1))
+        self._from_place = self._start or 0
+        self._fetch(now_ns)
         if self._change is not None:
             joining = [topic for topic in self._change.joining if topic in self._wanted]
             for topic in joining:

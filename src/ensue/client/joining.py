@@ -1,0 +1,50 @@
+"""Topics that were asked for, and who waits until they are joined."""
+
+import asyncio
+from collections.abc import Iterable
+
+from ensue.client.futures import fail
+
+__all__ = ["Joining"]
+
+
+class Joining:
+    """Topics on their way into a subscription."""
+
+    __slots__ = ("_futures", "asked")
+
+    def __init__(self) -> None:
+        self.asked: dict[str, None] = {}
+        """Topics asked for and not left: in effect, joining, or joining anew."""
+        self._futures: dict[str, asyncio.Future[None]] = {}
+
+    def ask(
+        self, topics: Iterable[str], *, joined: tuple[str, ...]
+    ) -> "list[asyncio.Future[None]]":
+        """Note that topics were asked for; return what to wait for."""
+        loop = asyncio.get_running_loop()
+        waiting: dict[str, asyncio.Future[None]] = {}
+        for topic in topics:
+            self.asked[topic] = None
+            if topic not in joined:
+                if topic not in self._futures:
+                    self._futures[topic] = loop.create_future()
+                waiting[topic] = self._futures[topic]
+        return list(waiting.values())
+
+    def joined(self, topic: str) -> None:
+        """Tell whoever waits that a topic is in effect."""
+        future = self._futures.pop(topic, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def give_up(self, topic: str, error: Exception) -> None:
+        """Tell whoever waits that a topic will not come."""
+        self.asked.pop(topic, None)
+        future = self._futures.pop(topic, None)
+        if future is not None:
+            fail(future, error)
+
+    def waiting(self) -> list[str]:
+        """Return the topics that somebody waits for."""
+        return list(self._futures)

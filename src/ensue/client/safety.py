@@ -1,0 +1,54 @@
+"""How far a subscription has been acknowledged, and how far that is safe."""
+
+import asyncio
+
+from ensue.client.futures import fail
+from ensue.errors import SubscriptionLost
+
+__all__ = ["Safety"]
+
+
+class Safety:
+    """Positions acknowledged, positions safe, and who waits for the difference.
+
+    Where nothing is kept, nothing waits: `keeps` is False.
+    """
+
+    __slots__ = ("_waiting", "acknowledged", "keeps", "lost", "safe")
+
+    def __init__(self, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self.acknowledged = 0
+        """Everything up to this position was acknowledged."""
+        self.safe = 0
+        """… and up to this one will never come again."""
+        self.lost: SubscriptionLost | None = None
+        """Why the subscription is over."""
+        self._waiting: dict[asyncio.Future[None], int] = {}
+
+    def reached(self, position: int) -> None:
+        """Note that acknowledgements up to a position are safe."""
+        self.safe = max(self.safe, position)
+        for future, needed in list(self._waiting.items()):
+            if needed <= position and not future.done():
+                future.set_result(None)
+
+    def lose(self, error: SubscriptionLost) -> None:
+        """Note that nothing more will become safe."""
+        self.lost = error
+        for future in self._waiting:
+            fail(future, error)
+
+    async def until(self, position: int) -> None:
+        """Wait until a position is safe, as far as everything before it was acknowledged."""
+        needed = min(position, self.acknowledged)
+        if not self.keeps or self.safe >= needed:
+            return
+        if self.lost is not None:
+            raise self.lost
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = needed
+        try:
+            await future
+        finally:
+            del self._waiting[future]

@@ -1,0 +1,194 @@
+"""What was published before a subscription began, as far as the log of its topics goes back.
+
+A subscription that starts in the past joins its topics at a cut like any other, so that the chain
+orders everything from there on for it. Before that it reads, from the one log that keeps all of
+its topics, what lies before the cut, and delivers it in the order in which it was put out
+(`Event.place`), which is the order that everybody else got it in. What comes in meanwhile from
+behind the cut is held.
+
+Progress is persisted as `history/TOPIC`: the next slot, and the cut. A restart goes on there.
+
+Assumption: all topics are kept by one server. Places of two servers can't be compared, so a
+subscription to topics of several starts with what is new, or is refused.
+
+HAZARD: two events that were published before anybody subscribed to both their topics have no order
+but their places. Where stations of a chain complete each other's stamps, those may differ from the
+stamps of topics that are ordered together; then the stamps are followed.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from ensue.event import Event
+from ensue.protocols.core import Deliver, Discard, Persist, Send
+from ensue.protocols.ens import Fetch, Fetched
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.delivery import Delivery
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.records import CLOCK
+
+__all__ = ["History", "Replay"]
+
+
+class _Past:
+    """What is still to come of one topic."""
+
+    __slots__ = ("cut", "events", "next", "slot")
+
+    def __init__(self, slot: int, cut: int) -> None:
+        self.slot = slot
+        """The next slot to be delivered."""
+        self.next = slot
+        """The next slot to be fetched."""
+        self.cut = cut
+        self.events: deque[Event] = deque()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything up to the cut has been fetched and taken."""
+        return not self.events and self.next > self.cut
+
+
+class History:
+    """The topics that are being caught up with, and what has been fetched of them."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, _Past] = {}
+
+    def add(self, topic: str, slot: int, cut: int) -> None:
+        """Begin with a topic: deliver from a slot up to a cut."""
+        self.topics[topic] = _Past(slot, cut)
+
+    def forget_fetched(self) -> None:
+        """Drop what was fetched and not delivered; it can be fetched again."""
+        for past in self.topics.values():
+            past.events.clear()
+            past.next = past.slot
+
+    def wants(self) -> Iterator[tuple[str, int, int]]:
+        """Yield what is to be fetched: topic, from where, up to where."""
+        for topic, past in self.topics.items():
+            if not past.events and past.next <= past.cut:
+                yield topic, past.next, past.cut + 1
+
+    def fetched(self, frame: Fetched) -> None:
+        """Take in what came; an answer to an older question changes nothing."""
+        past = self.topics.get(frame.topic)
+        if past is None or past.events or frame.start != past.next:
+            return
+        past.events.extend(event for event in frame.events if (event.slot or 0) <= past.cut)
+        past.next = max(past.next, frame.next)
+
+    def take(self) -> Event | None:
+        """Return the event whose turn it is, if it is certain which one that is."""
+        if any(not past.events and not past.exhausted for past in self.topics.values()):
+            return None
+        heads = [past.events[0] for past in self.topics.values() if past.events]
+        if not heads:
+            return None
+        heads.sort(key=lambda event: event.place)
+        chosen = next((head for head in heads if self._allowed(head)), heads[0])
+        past = self.topics[chosen.topic]
+        past.events.popleft()
+        past.slot = (chosen.slot or past.slot) + 1
+        return chosen
+
+    def _allowed(self, event: Event) -> bool:
+        """Tell whether everything that the stamp counts has been delivered."""
+        stamp = event.stamp
+        if stamp is None:
+            return True
+        for topic, count in stamp.entries.items():
+            past = self.topics.get(topic)
+            if past is not None and topic != event.topic and past.events and past.slot <= count:
+                return False
+        return True
+
+    @property
+    def done(self) -> bool:
+        """Whether all that lies before the cut has been taken."""
+        return all(past.exhausted for past in self.topics.values())
+
+
+class Replay(Delivery):
+    """The part of a subscriber that reads what was there before it. `Subscriber` joins afterwards."""
+
+    name: str
+    placement: Placement
+
+    def __init__(self, *, config: SequencerConfig, acknowledge_each: bool, now_ns: int) -> None:
+        super().__init__(config=config, acknowledge_each=acknowledge_each, now_ns=now_ns)
+        self._paused = False
+        self._history = History()
+        self._history_due_ns: int | None = None
+        self._from_place = 0
+        """Only what was put out from this place on is of interest."""
+        self._unfinished: dict[str, int] = {}
+        """Topics with a record of their history, and their cuts."""
+
+    def _begin_history(self, cuts: Mapping[str, int], from_place: int, now_ns: int) -> None:
+        for topic, cut in cuts.items():
+            self._history.add(topic, 1, cut)
+            self._unfinished[topic] = cut
+            self._persist_history(topic, 1)
+        self._from_place = from_place
+        self._fetch(now_ns)
+
+    def _resume_history(self, topic: str, slot: int, cut: int) -> None:
+        self._history.add(topic, slot, cut)
+        self._unfinished[topic] = cut
+        self._queue.await_cut(topic)
+
+    def _fetch(self, now_ns: int) -> None:
+        """Ask for what is missing next of each topic."""
+        self._history_due_ns = None
+        if self._paused:
+            return
+        for topic, start, stop in self._history.wants():
+            frame = Fetch(topic=topic, start=start, stop=stop, place=self._from_place)
+            self._effects.append(Send(self.placement.node(topic), frame))
+            self._history_due_ns = now_ns + self.config.retry_ns
+
+    def _fetched(self, frame: Fetched, now_ns: int) -> None:
+        if frame.topic not in self._history.topics or self._paused:
+            return
+        self._history.fetched(frame)
+        while (event := self._history.take()) is not None:
+            slot = event.slot or 0
+            self._handled(event.topic, slot, count=not event.void)
+            if event.void:
+                self._effects.append(Discard(event, "void"))
+            else:
+                self._effects.append(Deliver(event, self._delivered))
+        if frame.next > frame.start:
+            self._fetch(now_ns)  # Else a slot is not filled yet: asked again in a while.
+
+    def _history_cuts(self) -> dict[str, int]:
+        """Return the topics that have been caught up with, and where to join them."""
+        cuts = {topic: past.cut for topic, past in self._history.topics.items()}
+        self._history = History()
+        self._history_due_ns = None
+        return cuts
+
+    def _leave_history(self, topic: str) -> None:
+        self._history.topics.pop(topic, None)
+        if self._unfinished.pop(topic, None) is not None and self.config.durable:
+            self._effects.append(Persist(f"history/{topic}", None))
+
+    def _persist_progress(self, topic: str, slot: int) -> None:
+        """Note how far a topic has come, in its history or beyond."""
+        cut = self._unfinished.get(topic)
+        if cut is not None and slot < cut:
+            self._persist_history(topic, slot + 1)
+            return
+        if cut is not None:
+            del self._unfinished[topic]
+            if self.config.durable:
+                self._effects.append(Persist(f"history/{topic}", None))
+        if topic in self._queue.base and (cut is not None or slot > self._queue.base[topic]):
+            self._persist_clock(topic, max(slot, self._queue.base[topic]))
+
+    def _persist_history(self, topic: str, slot: int) -> None:
+        if self.config.durable:
+            record = (slot, self._unfinished[topic])
+            self._effects.append(Persist(f"history/{topic}", CLOCK.encode(record)))
