@@ -11,8 +11,8 @@ Five streaming queries, each with a checkpoint of its own:
 what depends on it, whole, from those tables (see `lake_runs` and `lake_shelf`). So whatever is
 killed, and whenever: started again, each query goes on where it was, and no row is lost or repeated.
 
-Once (`once=True`) every query takes all that is there and ends, those that follow a table after the
-one that writes it. For ever, all run side by side and look for more every `every_s` seconds.
+Once (`once=True`) one query after the other takes all that is there and ends. For ever, all run side by
+side and look for more every `every_s` seconds; each starts when the one before it has come up.
 
 A stage without input is left out, and one that fails is told; the others go on. What events can't be
 put in one order (topics that nobody subscribed together, events without a stamp) makes `ordered` fail.
@@ -25,8 +25,9 @@ HAZARD: `gaps` sorts the log anew whenever it grew while not all of it is in ord
 
 import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from ensue.spark.lake import Choices, Lake
 from ensue.spark.lake_inputs import Inputs, find_inputs
 from ensue.spark.lake_runs import RunVerdict, look_at_runs
 from ensue.spark.lake_shelf import ALL, key_of
+from ensue.spark.lake_starting import ATTEMPTS_MAX, Starts, worker_missing
 from ensue.spark.lake_tables import TABLES, arrow_schema
 from ensue.spark.missing import gaps
 from ensue.spark.ordering import order as put_in_order
@@ -55,10 +57,13 @@ OFFSETS_PER_BATCH = 1_000_000
 FILE_AGE_MAX = "36500d"
 """Spark leaves out files that are a week older than the newest one, unless told otherwise."""
 POLL_S = 0.2
-ATTEMPTS_MAX = 10
-"""So often a stage is started whose Python worker did not come up, as on a machine that is busy."""
-
-_OVERLOADED = "Python worker failed to connect back"
+_LOGGERS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+)
+"""What writes of a query that fails."""
 _RAISED = re.compile(r"ensue\.[\w.]+: ([^\n]+)")
 _CONDITION = re.compile(r"\[[A-Z]+(?:_[A-Z]+)+\] [^\n]+")
 
@@ -137,11 +142,25 @@ def pipeline(
         if not once:
             trigger = {"processingTime": f"{every_s} seconds"}
         running = _Pipeline(spark, inputs, place, choices, trigger, progress)
-        try:
-            running.run(stop or threading.Event())
-        finally:
-            running.end()
+        with _hushed(spark):
+            try:
+                running.run(stop or threading.Event())
+            finally:
+                running.end()
         return running.outcome()
+
+
+@contextmanager
+def _hushed(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark from writing four traces of each query that fails: `progress` is told why."""
+    log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # noqa: SLF001
+    for each in _LOGGERS:
+        log4j.core.config.Configurator.setLevel(each, log4j.Level.OFF)
+    try:
+        yield
+    finally:
+        for each in _LOGGERS:
+            log4j.core.config.Configurator.setLevel(each, log4j.Level.ERROR)
 
 
 def _chosen(topics: Iterable[str] | None) -> list[str] | None:
@@ -179,7 +198,7 @@ class _Pipeline:
         self._running: dict[str, StreamingQuery] = {}
         self._told: dict[str, int] = {}
         """The last batch of each query that was told."""
-        self._attempts: Counter[str] = Counter()
+        self._starts = Starts()
         self._stages = self._planned()
         self._waiting = list(self._stages)
 
@@ -209,9 +228,10 @@ class _Pipeline:
     def run(self, stop: threading.Event) -> None:
         """Run all stages until they end, or until told to stop."""
         while not stop.is_set():
-            for stage in [name for name in self._waiting if self._ready(name)]:
-                self._waiting.remove(stage)
-                self._start(stage)
+            for stage in list(self._waiting):
+                if self._may_start(stage) and self._ready(stage):
+                    self._waiting.remove(stage)
+                    self._start(stage)
             self._look()
             if not self._running and not any(self._ready(name) for name in self._waiting):
                 break
@@ -220,6 +240,13 @@ class _Pipeline:
             self._leave_out("the log has no topics yet", "ordered", "gaps")
         if stop.is_set():
             self._wind_down()
+
+    def _may_start(self, stage: str) -> bool:
+        """Return whether it is the turn of a stage, and any pause before it is over."""
+        if self._once and self._running:
+            return False
+        coming_up = {name for name, query in self._running.items() if _is_coming_up(query)}
+        return self._starts.may_start(stage, coming_up, time.monotonic())
 
     def _ready(self, stage: str) -> bool:
         """Return whether what a stage follows is there."""
@@ -240,7 +267,7 @@ class _Pipeline:
         return self._lake.has_begun(table)
 
     def _start(self, stage: str) -> None:
-        self._attempts[stage] += 1
+        self._starts.started(stage, time.monotonic())
         try:
             self._running[stage] = self._stages[stage]()
         except EnsueError as error:
@@ -257,14 +284,19 @@ class _Pipeline:
             for batch in query.recentProgress:
                 if batch["batchId"] > self._told.get(stage, -1):
                     self._told[stage] = batch["batchId"]
+                    self._starts.worked(stage)
                     if stage in ("events", "ordered", "trace") and batch["numInputRows"]:
                         rows = f"{batch['numInputRows']:,} rows"
                         self._progress(f"{stage}: batch {batch['batchId']}: {rows}")
             if not active:
                 del self._running[stage]
                 error = str(query.exception() or "")
-                if _OVERLOADED in error and self._attempts[stage] < ATTEMPTS_MAX:
-                    self._progress(f"{stage}: a Python worker did not start; once more")
+                if worker_missing(error):
+                    pause_s = self._starts.in_vain(stage, time.monotonic())
+                    self._progress(
+                        f"{stage}: Spark's Python process did not come up in time; again in "
+                        f"{pause_s:g} s, up to {ATTEMPTS_MAX} times in a row"
+                    )
                     self._waiting.append(stage)
                 elif error:
                     self._fail(stage, _reason(error))
@@ -380,6 +412,14 @@ class _Pipeline:
             self._progress(f"audit: batch {number}: {told}{more}")
 
         return self._each(self._table("trace").select("run"), "audit", make)
+
+
+def _is_coming_up(query: StreamingQuery) -> bool:
+    """Return whether a query has neither done anything yet nor looked for more in vain."""
+    if not query.isActive or query.lastProgress is not None:
+        return False
+    status = query.status
+    return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
 
 
 def _reason(error: str) -> str:

@@ -29,8 +29,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    # Read before the level above is set: Spark's own default tells people to set a log level.
+    # Errors alone. Not by spark.log.level, of which Spark tells in a line of its own.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
 """What `session` sets unless told otherwise."""

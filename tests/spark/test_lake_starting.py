@@ -1,0 +1,168 @@
+"""A pipeline on a machine that is too busy: it starts little at once, waits longer each time, gives up.
+
+The queries are played: what is tested is when they are started.
+"""
+
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ensue.spark import lake_starting
+from ensue.spark.lake import Choices, Lake
+from ensue.spark.lake_inputs import Inputs
+from ensue.spark.lake_pipeline import _Pipeline
+from ensue.spark.lake_starting import ATTEMPTS_MAX, PAUSE_MAX_S, MachineTooBusy, worker_missing
+
+TIMED_OUT = (
+    "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.\n"
+    "\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker\n"
+)
+
+
+class Played:
+    """A query that fails, or ends, when it is looked at so many times."""
+
+    def __init__(self, looks: int, error: str, *, batch: bool = False) -> None:
+        self.looks = looks
+        self.error = error
+        self.recentProgress = [{"batchId": 0, "numInputRows": 1}] if batch else []
+        self.lastProgress = self.recentProgress[-1] if batch else None
+        self.status = {"isTriggerActive": False, "message": "Initializing sources"}
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        self.looks -= 1
+        return self.looks > 0
+
+    def exception(self) -> str:
+        return self.error
+
+    def stop(self) -> None:
+        self.looks = 0
+
+
+class Machine:
+    """Time, and the stages that were started when."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+        self.now_s = 0.0
+        self.place = place
+        self.begun: list[tuple[str, float]] = []
+        self.said: list[str] = []
+        self.running_most = 0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return False
+
+    def run(self, play: Any, *, once: bool = True) -> None:
+        stop = cast("threading.Event", self)
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if once else {"processingTime": "1 seconds"}
+        )
+        inputs = Inputs(source="run", trace="trace", log="log")
+        choices = Choices(source="run", order="total", topics=["a"])
+        made = _Pipeline(
+            cast("SparkSession", None),
+            inputs,
+            Lake(self.place),
+            choices,
+            trigger,
+            self.said.append,
+        )
+
+        def start(stage: str) -> StreamingQuery:
+            self.begun.append((stage, self.now_s))
+            self.running_most = max(self.running_most, len(made._running) + 1)
+            return cast("StreamingQuery", play(stage))
+
+        made._stages = {
+            stage: lambda stage=stage: start(stage)  # type: ignore[misc]
+            for stage in ("events", "ordered", "trace")
+        }
+        made._waiting = list(made._stages)
+        made.run(stop)
+
+    def is_set(self) -> bool:
+        return False
+
+    def times(self, stage: str) -> list[float]:
+        return [at for name, at in self.begun if name == stage]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+def test_a_stage_whose_process_never_comes_up_is_given_up_after_longer_and_longer_pauses(
+    machine: Machine,
+) -> None:
+    with pytest.raises(MachineTooBusy) as raised:
+        machine.run(lambda stage: Played(3, TIMED_OUT if stage == "events" else ""))
+    assert "this machine is too busy. Start it again when less is running" in str(raised.value)
+    times = machine.times("events")
+    assert len(times) == ATTEMPTS_MAX
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses == sorted(pauses)
+    assert pauses[1] > 1.5 * pauses[0]
+    assert max(pauses) < PAUSE_MAX_S + 2
+    told = [line for line in machine.said if line.startswith("events: ")]
+    assert len(told) == ATTEMPTS_MAX - 1
+    assert not any("\n" in line for line in machine.said)
+
+
+def test_once_nothing_runs_beside_another_stage(machine: Machine) -> None:
+    machine.run(lambda stage: Played(5, ""))
+    assert [stage for stage, _ in machine.begun] == ["events", "ordered", "trace"]
+    assert machine.running_most == 1
+
+
+def test_for_ever_a_stage_starts_when_the_one_before_has_come_up(machine: Machine) -> None:
+    slow = Played(60, "")
+    machine.run(lambda stage: slow if stage == "events" else Played(9, "", batch=True), once=False)
+    (first,) = machine.times("ordered")
+    assert 4 < first <= lake_starting.SETTLE_MAX_S + 1
+    assert machine.times("trace")[0] - first < 1
+
+
+def test_a_stage_that_worked_meanwhile_counts_from_the_beginning(machine: Machine) -> None:
+    left = [3 * ATTEMPTS_MAX]
+
+    def play(stage: str) -> Played:
+        if stage != "events":
+            return Played(2, "")
+        left[0] -= 1
+        return Played(3, TIMED_OUT if left[0] else "", batch=True)
+
+    # The number of a batch that was told already says nothing new, so they go on from there.
+    numbers = iter(range(100))
+
+    def numbered(stage: str) -> Played:
+        played = play(stage)
+        for batch in played.recentProgress:
+            batch["batchId"] = next(numbers)
+        return played
+
+    machine.run(numbered)
+    assert len(machine.times("events")) == 3 * ATTEMPTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("error", "missing"),
+    [
+        (TIMED_OUT, True),
+        ("Timed out while waiting for the Python worker to connect back after 60000 ms", True),
+        ("[OFFSETS_GONE] offsets 1 to 2 of topic 'a' are not in log", False),
+        ("", False),
+    ],
+)
+def test_only_a_process_that_did_not_come_up_is_tried_again(error: str, missing: bool) -> None:
+    assert worker_missing(error) is missing
