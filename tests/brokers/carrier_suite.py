@@ -12,12 +12,13 @@ from secrets import token_hex
 from typing import Any, ClassVar
 
 import pytest
-from tests.brokers.proxy import Proxy
+from tests.brokers.proxy import DOWN, Proxy
 from tests.brokers.servers import PASSWORD, PASSWORD_IN_URL, Server, spare_port
 from tests.brokers.waiting import until
 
 from ensue.errors import BadInput, LimitReached, LocalProtocolError, TransportError
 from ensue.transports.broker import BrokerCarrier
+from ensue.transports.carrier import Carrier
 
 SEED = 20260116
 ODD_NAMES = [
@@ -70,8 +71,6 @@ class CarrierSuite:
     topic_resumes: ClassVar[bool] = False
     """What is multicast while a reader is cut off reaches it later."""
     inbox_resumes: ClassVar[bool] = False
-    extra: ClassVar[str]
-    module: ClassVar[str]
 
     def carrier(self, url: str, **settings: Any) -> BrokerCarrier:
         raise NotImplementedError
@@ -279,6 +278,30 @@ class CarrierSuite:
                 await b.leave("unknown")
             assert old.got == []
             assert sorted(new.got) == [b"inbox", b"topic"]
+
+        asyncio.run(main())
+
+    def test_the_broker_is_told_of_what_is_left(self, server: Server, prefix: str) -> None:
+        async def main() -> None:
+            topic, inbox = Taker(), Taker()
+            async with (
+                Proxy(server.port) as proxy,
+                self.started(server, prefix) as a,
+                self.started(server, prefix, port=proxy.port) as b,
+            ):
+                await b.open("b", inbox)
+                await b.open("other", topic)
+                await b.join("t", topic)
+                await b.shut("other")
+                await b.leave("t")
+                before = proxy.carried[DOWN]
+                for _ in range(20):
+                    a.send("other", bytes(10_000))
+                    a.multicast("t", bytes(10_000))
+                a.send("b", b"last")
+                await inbox.wait_for(b"last")
+                assert proxy.carried[DOWN] - before < 100_000
+            assert topic.got == []
 
         asyncio.run(main())
 
@@ -575,7 +598,8 @@ class CarrierSuite:
                 else:
                     proxy.hold()
                 a.send("a", b"lost")
-                async with asyncio.timeout(6):
+                a.multicast("t", b"lost")
+                async with asyncio.timeout(4):
                     await a.close()
                 await a.close()
                 a.send("a", b"dropped")
@@ -648,6 +672,8 @@ class CarrierSuite:
     ) -> None:
         async def main() -> None:
             async with self.started(server, prefix) as a:
+                contract: Carrier = a
+                assert contract.name.endswith("://")
                 assert a.capabilities.orders == ("none", "total")
                 assert not a.capabilities.conditional
                 # Frames are lost or repeated when a connection is: none of these is exactly once.

@@ -157,6 +157,8 @@ class Redis(Server):
     binary = "redis-server"
     package = "redis-server"
     scheme = "redis"
+    slowly = False
+    """Take some seconds to load what was there."""
 
     def credentials(self) -> str:
         return f":{PASSWORD_IN_URL}@"
@@ -169,6 +171,7 @@ class Redis(Server):
             *(self.found() or self.binary, "--bind", "127.0.0.1", "--port", str(self.port)),
             *("--requirepass", PASSWORD, "--dir", str(self.directory)),
             *("--appendonly", "yes", "--save", ""),
+            *(("--key-load-delay", "300") if self.slowly else ()),
         ]
 
 

@@ -2,8 +2,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.brokers.carrier_suite import CarrierSuite, Taker, missing_extra
-from tests.brokers.servers import Server
+from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
+from tests.brokers.servers import Redis, Server
 
 from ensue.errors import BadInput
 from ensue.transports.broker import BrokerCarrier
@@ -93,6 +93,33 @@ class TestRedisStreams(RedisSuite):
                 assert 500 <= await self.ask(a, "XLEN", f"{prefix}:t:t") < 1_000
 
         asyncio.run(main())
+
+    def test_a_server_that_still_loads_its_data_is_waited_for(
+        self, server: Server, prefix: str
+    ) -> None:
+        assert isinstance(server, Redis)
+
+        async def main() -> None:
+            inbox = Taker()
+            async with self.started(server, prefix) as a, self.started(server, prefix) as b:
+                # One has nothing open, so nothing but the server's word tells it to wait.
+                back = [Watch(a), Watch(b)]
+                await a.open("a", inbox)
+                assert isinstance(a, RedisCarrier)
+                # It looks up from its loading every thousand commands or so.
+                await a._ask(*(("SET", f"{prefix}:k", number) for number in range(10_000)))
+                server.slowly = True
+                await server.restart(gracefully=True)
+                for watch in back:
+                    await watch.wait()
+                b.send("a", b"after")
+                await inbox.wait_for(b"after")
+                assert [watch.count for watch in back] == [1, 1]
+
+        try:
+            asyncio.run(main())
+        finally:
+            server.slowly = False
 
     def test_what_was_written_survives_a_restart_while_the_reader_is_away(
         self, server: Server, prefix: str

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import islice
 from random import uniform
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -62,8 +62,8 @@ _log = logging.getLogger("ensue")
 class BrokerCarrier:
     """Takes bytes to inboxes and topics of a broker; each broker's carrier fills in the rest."""
 
-    name: ClassVar[str]
-    how_to_start: ClassVar[str]
+    name: str
+    how_to_start: str
     """The line that starts such a server."""
 
     def __init__(
