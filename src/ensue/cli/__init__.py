@@ -41,8 +41,10 @@ def build() -> "typer.Typer":
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
     from ensue.cli.helping import Command, Group, paragraphs  # noqa: PLC0415 - as above
     from ensue.cli.pipeline import pipeline  # noqa: PLC0415 - as above
+    from ensue.cli.publishing import pub  # noqa: PLC0415 - as above
     from ensue.cli.reporting import report  # noqa: PLC0415 - as above
     from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
+    from ensue.cli.subscribing import sub  # noqa: PLC0415 - as above
 
     app = typer.Typer(
         name="ensue",
@@ -74,6 +76,6 @@ def build() -> "typer.Typer":
         pass
 
     # Commands appear in the help in this order. A new one is a line here.
-    for function in (demo, sim, swarm, replay, check, audit, report, pipeline):
+    for function in (demo, pub, sub, sim, swarm, replay, check, audit, report, pipeline):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
     return app

@@ -7,6 +7,11 @@ from ensue.errors import SubscriptionLost
 
 __all__ = ["Safety"]
 
+_WHY_LOST = {
+    "superseded": "another process has taken its name up",
+    "expired": "nothing was heard of it for too long; subscribe again",
+}
+
 
 class Safety:
     """Positions acknowledged, positions safe, and who waits for the difference.
@@ -33,11 +38,13 @@ class Safety:
             if needed <= position and not future.done():
                 future.set_result(None)
 
-    def lose(self, error: SubscriptionLost) -> None:
-        """Note that nothing more will become safe."""
-        self.lost = error
+    def lose(self, name: str, reason: str) -> SubscriptionLost:
+        """Note that a subscription is over, and nothing more will become safe; return why."""
+        why = _WHY_LOST.get(reason, reason)
+        self.lost = SubscriptionLost(f"subscription {name!r} is over: {why}", reason=reason)
         for future in self._waiting:
-            fail(future, error)
+            fail(future, self.lost)
+        return self.lost
 
     async def until(self, position: int) -> None:
         """Wait until a position is safe, as far as everything before it was acknowledged."""

@@ -67,11 +67,6 @@ SETTLE_S = 5.0
 
 _log = logging.getLogger("ensue")
 
-_WHY_LOST = {
-    "superseded": "another process has taken its name up",
-    "expired": "nothing was heard of it for too long; subscribe again",
-}
-
 
 class Subscription:
     """Made by `Bus.subscribe`; entered with `async with`, read with `async for`."""
@@ -147,6 +142,11 @@ class Subscription:
     def pending(self) -> int:
         """How many events are not handled yet."""
         return len(self._queue) + len(self._unacknowledged)
+
+    @property
+    def waiting(self) -> int:
+        """How many events are here and not handed out."""
+        return len(self._queue)
 
     @property
     def held_back(self) -> int:
@@ -406,10 +406,7 @@ class Subscription:
 
     def _end(self, reason: str) -> None:
         """End reading for good: the chain or the keeper does not know this subscription any more."""
-        lost = SubscriptionLost(
-            f"subscription {self.name!r} is over: {_WHY_LOST.get(reason, reason)}", reason=reason
-        )
-        self._safety.lose(lost)
+        lost = self._safety.lose(self.name, reason)
         for topic in self._joining.waiting():
             self._joining.give_up(topic, lost)
         if self._reader is not None:

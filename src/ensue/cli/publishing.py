@@ -1,0 +1,217 @@
+"""The command `pub`: publish each line of standard input."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from ensue import Bus, connect
+from ensue.cli import output
+from ensue.cli.streams import lines_of
+from ensue.errors import BadInput, EnsueError, TransportError
+
+__all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
+
+RETRY_S = 0.25
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        metavar="URL", envvar="ENSUE_URL", help="The server: ensue://HOST:PORT; or set ENSUE_URL."
+    ),
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.0, help="How long to wait for a server that is not up."),
+]
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of `--json`."""
+
+    payload: Any = None
+    key: str | None = None
+    headers: dict[str, str] = {}
+    topic: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+@output.command
+def pub(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to publish on.")],
+    *,
+    url: UrlOption = "ensue://127.0.0.1:7400",
+    key: Annotated[str | None, typer.Option(help="The key of every event.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What stands before it in a line is the event's key."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every event.")
+    ] = None,
+    message: Annotated[
+        list[str] | None,
+        typer.Option("--message", "-m", help="Publish this instead of standard input."),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Each line is an object: payload (text, or any other JSON as it is), and if "
+            "wished key, headers, topic.",
+        ),
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="What this publisher is called.")] = None,
+    wait: WaitOption = 10.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,
+) -> int:
+    """Publish each line of standard input as an event, in order.
+
+    Ends when everything is durable at the server; a server that is restarted meanwhile is waited for.
+
+    Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
+    """
+    headers = parse_headers(header or [])
+    if json and (key is not None or key_separator is not None):
+        raise BadInput(
+            "--json lines say their keys themselves: leave --key and --key-separator out"
+        )
+    source = _Source(
+        topic,
+        key=None if key is None else key.encode(),
+        key_separator=None if key_separator is None else key_separator.encode(),
+        headers=headers,
+        json=json,
+    )
+    try:
+        asyncio.run(_publish(source, url, name, wait, message))
+    finally:
+        if not quiet and sys.stderr.isatty():
+            sys.stderr.write(f"{source.published:,} events published\n")
+    return output.EXIT_VALID
+
+
+class _Source:
+    """Turns lines into events."""
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        key: bytes | None,
+        key_separator: bytes | None,
+        headers: dict[str, str],
+        json: bool,
+    ) -> None:
+        self.published = 0
+        self.line = 0
+        self._topic = topic
+        self._key = key
+        self._separator = key_separator
+        self._headers = headers
+        self._json = json
+
+    async def publish(self, bus: Bus, line: bytes) -> None:
+        """Publish one line."""
+        self.line += 1
+        topic, payload, key, headers = self._read(line)
+        await bus.publish(topic, payload, key=key, headers=headers, receipt=False)
+        self.published += 1
+
+    def _read(self, line: bytes) -> tuple[str, bytes, bytes | None, dict[str, str]]:
+        if not self._json:
+            key, payload = self._key, line
+            if self._separator is not None:
+                found, separator, payload = line.partition(self._separator)
+                if not separator:
+                    raise BadInput(
+                        f"line {self.line} has no {self._separator.decode()!r} to part its key"
+                    )
+                key = found
+            return self._topic, payload, key, self._headers
+        try:
+            read = _decode(line)
+        except msgspec.DecodeError as error:
+            raise BadInput(f"line {self.line} can't be read: {error}") from None
+        value = read.payload
+        payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        key = None if read.key is None else read.key.encode()
+        return read.topic or self._topic, payload, key, {**self._headers, **read.headers}
+
+
+async def _publish(
+    source: _Source, url: str, name: str | None, wait_s: float, messages: list[str] | None
+) -> None:
+    bus = await connect_patiently(url, name=name, wait_s=wait_s)
+    interrupted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, interrupted.set)
+    try:
+        if messages is None:
+            await _until(interrupted, _publish_lines(source, bus))
+        else:
+            for text in messages:
+                await source.publish(bus, text.encode())
+    except ValueError as error:
+        raise error if isinstance(error, EnsueError) else BadInput(str(error)) from None
+    finally:
+        # What was taken over is seen through, whatever ended the input.
+        await bus.flush()
+        await bus.close()
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+async def _publish_lines(source: _Source, bus: Bus) -> None:
+    async for lines in lines_of(sys.stdin.fileno()):
+        for line in lines:
+            await source.publish(bus, line)
+
+
+async def _until(interrupted: asyncio.Event, work: Any) -> None:
+    """Do some work, but no longer than until an interruption."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(interrupted.wait())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for each in (task, stop):
+            each.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)
+
+
+async def connect_patiently(url: str, *, name: str | None, wait_s: float) -> Bus:
+    """Enter a bus; a server that does not answer yet is asked again for a while."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + wait_s
+    while True:
+        bus = connect(url, name=name)
+        try:
+            await bus.__aenter__()
+        except TransportError:
+            if loop.time() + RETRY_S > deadline_s:
+                raise
+            await asyncio.sleep(RETRY_S)
+        else:
+            return bus
+
+
+def parse_headers(given: list[str]) -> dict[str, str]:
+    """Read headers given as NAME=VALUE."""
+    headers: dict[str, str] = {}
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not separator or not name:
+            raise BadInput(f"--header {each!r}: expected NAME=VALUE")
+        headers[name] = value
+    return headers

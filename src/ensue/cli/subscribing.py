@@ -1,0 +1,228 @@
+"""The command `sub`: print events as they come."""
+
+import asyncio
+import base64
+import contextlib
+import re
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import typer
+
+from ensue import ReceivedEvent, Subscription
+from ensue.cli import output
+from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
+from ensue.cli.streams import Output
+from ensue.client.checks import Start
+from ensue.errors import BadInput
+from ensue.order import parse as parse_order
+
+__all__ = ["formatter", "sub"]
+
+ENOUGH = 0
+"""No limit on the number of events."""
+
+_FIELDS: dict[str, Callable[[ReceivedEvent], bytes]] = {
+    "payload": lambda event: event.payload,
+    "topic": lambda event: event.topic.encode(),
+    "key": lambda event: event.key or b"",
+    "headers": lambda event: msgspec.json.encode(dict(event.headers)),
+    "position": lambda event: str(event.position).encode(),
+    "place": lambda event: str(event.place).encode(),
+    "publisher": lambda event: event.publisher.encode(),
+    "id": lambda event: event.id.encode(),
+    "verdict": lambda event: event.verdict.encode(),
+}
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+
+
+def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
+    """Return what writes an event by a template such as `{topic} {payload}`."""
+    parts: list[bytes | Callable[[ReceivedEvent], bytes]] = []
+    at = 0
+    text = template.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
+    for found in _PLACEHOLDER.finditer(text):
+        field = _FIELDS.get(found[1])
+        if field is None:
+            raise BadInput(
+                f"--format has no {{{found[1]}}}; there are "
+                + ", ".join(f"{{{name}}}" for name in _FIELDS)
+            )
+        parts += (text[at : found.start()].encode(), field)
+        at = found.end()
+    parts.append(text[at:].encode())
+    return lambda event: b"".join(
+        part if isinstance(part, bytes) else part(event) for part in parts
+    )
+
+
+def _as_json(event: ReceivedEvent) -> bytes:
+    fields: dict[str, object] = {
+        "topic": event.topic,
+        "position": event.position,
+        "place": event.place,
+        "publisher": event.publisher,
+        "id": event.id,
+        "key": None if event.key is None else event.key.decode(errors="replace"),
+        "headers": dict(event.headers),
+    }
+    try:
+        fields["payload"] = event.payload.decode()
+    except UnicodeDecodeError:
+        fields["payload_base64"] = base64.b64encode(event.payload).decode()
+    if event.verdict:
+        fields["verdict"] = event.verdict
+    return msgspec.json.encode(fields) + b"\n"
+
+
+@output.command
+def sub(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The topics to read.")],
+    *,
+    url: UrlOption = "ensue://127.0.0.1:7400",
+    order: Annotated[str, typer.Option(help="The order to get them in.")] = "total",
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="A durable subscription: run again, by whomever, it goes on behind the last event "
+            "that was printed."
+        ),
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="End after so many events; 0: never.")
+    ] = ENOUGH,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|PLACE",
+            help="Where to begin: with all that is kept, with what is new, or with a place in the "
+            "server's log. A durable subscription that exists goes on where it was.",
+        ),
+    ] = "latest",
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help=r"How to print an event, such as '{topic}\t{key}\t{payload}\n'."
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line for each event.")
+    ] = False,
+    wait: WaitOption = 10.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End, with code 2, if no event comes for so long."),
+    ] = None,
+) -> int:
+    """Print the events of topics as they come, one payload a line, in one order.
+
+    Ends after `--count` events, on Ctrl-C, or when whoever reads its output goes away.
+
+    Example: [bold]ensue sub orders payments --name billing --json[/bold]
+    """
+    if json and template is not None:
+        raise BadInput("--json and --format exclude each other")
+    if parse_order(order) is None:
+        raise BadInput("--order none: a server's events have their order; leave the option out")
+    write = _as_json if json else formatter(r"{payload}\n" if template is None else template)
+    reading = _Reading(write, count=count, timeout_s=timeout)
+    begin = _start(start)
+    asyncio.run(_subscribe(reading, url, tuple(topics), name, begin, wait))
+    if reading.interrupted and count and not reading.output.broken:
+        raise KeyboardInterrupt
+    if reading.timed_out:
+        raise BadInput(f"no event came for {timeout:g} s; {reading.printed:,} were printed")
+    return output.EXIT_VALID
+
+
+def _start(text: str) -> Start:
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"--from {text!r}: expected earliest, latest or a place, counted from 1")
+    return int(text)
+
+
+class _Reading:
+    """Prints events until it is enough."""
+
+    def __init__(
+        self, write: Callable[[ReceivedEvent], bytes], *, count: int, timeout_s: float | None
+    ) -> None:
+        self.output = Output()
+        self.printed = 0
+        self.interrupted = False
+        self.timed_out = False
+        self._write = write
+        self._count = count
+        self._timeout_s = timeout_s
+
+    async def read(self, events: Subscription) -> None:
+        """Print, flush and acknowledge, in this order, several events at a time."""
+        unacknowledged: list[int] = []
+        while not self.output.broken:
+            if unacknowledged and not events.waiting:
+                self._settle(events, unacknowledged)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    event = await anext(events)
+            except TimeoutError:
+                self.timed_out = True
+                break
+            except StopAsyncIteration:
+                break
+            self.output.write(self._write(event))
+            unacknowledged.append(event.position)
+            self.printed += 1
+            if self.printed == self._count:
+                break
+        self._settle(events, unacknowledged)
+
+    def _settle(self, events: Subscription, positions: list[int]) -> None:
+        self.output.flush()
+        if not self.output.broken:
+            for position in positions:
+                events.acknowledge(position)
+        positions.clear()
+
+
+async def _subscribe(
+    reading: _Reading,
+    url: str,
+    topics: tuple[str, ...],
+    name: str | None,
+    start: Start,
+    wait_s: float,
+) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        reading.interrupted = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, interrupt)
+    bus = None
+    try:
+        bus = await connect_patiently(url, name=None, wait_s=wait_s)
+        async with bus.subscribe(
+            *topics, name=name, acknowledge="manual", durable=name is not None, start=start
+        ) as events:
+            await reading.read(events)
+    except asyncio.CancelledError:
+        if not reading.interrupted:
+            raise
+    finally:
+        reading.output.flush()
+        if bus is not None:
+            await asyncio.shield(bus.close())
+        sys.stderr.flush()
