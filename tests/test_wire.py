@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
-from ensue.protocols import ens, keeping, link
+from ensue.protocols import ens, guide, keeping, link
 from ensue.protocols.core import Frame
 from ensue.protocols.sequencer import frames
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.station import FRAMES
 from ensue.wire import FRAME_BYTES_MAX, VERSION, Codec, Records
 
@@ -103,6 +104,13 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     keeping.Remembered: {"epoch": counts, "number": counts},
     keeping.NotKept: {"epoch": counts, "reason": names},
     keeping.Dismiss: {"epoch": counts},
+    guide.Discover: {"number": counts},
+    guide.Described: {
+        "number": counts,
+        "nodes": st.lists(st.tuples(names, many_names), max_size=2).map(tuple),
+        "closed": st.booleans(),
+        "config": st.just(SequencerConfig(carries=True)),
+    },
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(
     [st.builds(kind, **fields) for kind, fields in FIELDS.items()]

@@ -29,7 +29,6 @@ from ensue.client.checks import (
 from ensue.client.futures import fail
 from ensue.client.subscription import Subscription
 from ensue.errors import (
-    BadInput,
     ConfigurationError,
     EventRefused,
     EventVoided,
@@ -46,7 +45,7 @@ from ensue.runtime.hub import Hub, join_hub, leave_hub
 from ensue.runtime.names import check_name
 from ensue.runtime.remote import RemoteHub
 from ensue.transports import MemoryOptions
-from ensue.transports.tcp_options import TcpOptions
+from ensue.transports.schemes import Options, parse_url
 
 __all__ = ["Bus", "connect"]
 
@@ -57,7 +56,6 @@ BURST_MAX = 64
 UNSETTLED_MAX = 20_000
 """Events under way before publishing waits for some of them to be settled."""
 
-Options = MemoryOptions | TcpOptions
 
 _log = logging.getLogger("ensue")
 
@@ -80,15 +78,14 @@ def connect(
     """Return a bus, to be entered with `async with`.
 
     `url` names a transport: `memory://`, or `memory://NAME` for a hub that several buses share;
-    `ensue://HOST:PORT` for a server.
+    `ensue://HOST:PORT` for a server; `nats://`, `redis://`, `mqtt://` or `amqp://` for stations on
+    a broker.
     `order` is what events are published for, and what subscriptions get unless they say
     otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
     to write the trace to, with `pip install 'ensue[trace]'`; `record` is one to write the whole run
     to instead: the trace to `trace` in it, and every event to the event log `log`.
     """
-    if not isinstance(url, str):
-        raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
-    options = _options(url)
+    options = parse_url(url)
     if name is not None:
         check_name(name)
     check_order(order, options.capabilities, f"{url.partition('://')[0]}://")
@@ -99,17 +96,6 @@ def connect(
             "a server keeps the events itself: give trace, and read its log with its URL"
         )
     return Bus(options, order=order, name=name, trace=trace, record=record)
-
-
-def _options(url: str) -> Options:
-    scheme, separator, _ = url.partition("://")
-    if separator and scheme == "memory":
-        return MemoryOptions.parse(url)
-    if separator and scheme == "ensue":
-        return TcpOptions.parse(url)
-    raise BadInput(
-        f"no transport for {url!r}; expected memory://, memory://NAME or ensue://HOST:PORT"
-    )
 
 
 class Bus:
@@ -326,7 +312,7 @@ class Bus:
 
     async def _join_hub(self) -> Hub:
         options = self._options
-        if isinstance(options, TcpOptions):
+        if not isinstance(options, MemoryOptions):
             return await RemoteHub.connect(
                 options, order=self.order, name=self._wanted_name, trace=self._trace
             )

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.protocols import ens, keeping
+from ensue.protocols import ens, guide, keeping
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import Put
 from ensue.protocols.keeping import Keeper, KeeperConfig
@@ -47,7 +47,7 @@ class StationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a subscriber may be silent; None: for ever."""
 
 
-FRAMES: tuple[type[Frame], ...] = (*frames.FRAMES, *keeping.FRAMES)
+FRAMES: tuple[type[Frame], ...] = (*frames.FRAMES, *keeping.FRAMES, *guide.FRAMES)
 """Everything that stations and their clients tell each other."""
 
 FROM_CLIENTS: frozenset[type[Frame]] = frozenset(

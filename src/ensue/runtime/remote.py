@@ -5,6 +5,7 @@ so before. Only the names of durable subscriptions are given by people.
 """
 
 import asyncio
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 from weakref import WeakSet
@@ -12,19 +13,28 @@ from weakref import WeakSet
 import msgspec
 
 from ensue.clock import SystemClock
+from ensue.errors import TransportError
 from ensue.order import Order
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.core import Frame
+from ensue.protocols.guide import GUIDE, Described, Discover
 from ensue.protocols.station import EPHEMERAL, FRAMES
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, recorder_to
 from ensue.runtime.names import check_name
 from ensue.runtime.sink import ParquetSink
+from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
+from ensue.transports.schemes import BrokerOptions
 from ensue.transports.tcp import TcpCarrier
+from ensue.transports.tcp_messages import Welcome
 from ensue.transports.tcp_options import TcpOptions
 from ensue.wire import Codec
 
 __all__ = ["RemoteHub"]
+
+DISCOVER_S = 10.0
+"""How long a station on a broker may take to answer."""
+DISCOVER_AGAIN_S = 0.5
 
 
 class RemoteHub(Hub):
@@ -34,43 +44,59 @@ class RemoteHub(Hub):
     transport: FramedTransport
 
     def __init__(
-        self, carrier: TcpCarrier, *, order: Order | None, trace: str | None, run: str
+        self,
+        transport: FramedTransport,
+        described: Described,
+        *,
+        order: Order | None,
+        trace: str | None,
+        run: str,
     ) -> None:
         self.sink = None if trace is None else ParquetSink(trace)
         super().__init__(
             order=order, clock=SystemClock(), recorder=recorder_to(self.sink, run, order)
         )
-        welcome = carrier.welcome
-        assert welcome is not None
-        self.carrier = carrier
-        self.placement = Placement(
-            [member.name for member in welcome.chain],
-            topics={member.name: member.topics for member in welcome.chain},
-            closed=welcome.closed,
-        )
-        self.config = msgspec.structs.replace(welcome.config, durable=False)
-        self.transport = FramedTransport(carrier, Codec(FRAMES), home=self.placement.node)
+        self.transport = transport
+        self.placement = described.placement()
+        transport.home = self.placement.node
+        self.config = msgspec.structs.replace(described.config, durable=False)
+        self.users = 1
         self._drivers: WeakSet[Driver[Any]] = WeakSet()
         self._suffix = token_hex(6)
         self._given = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        carrier.on_reconnect = self._reconnected
+        transport.carrier.on_reconnect = self._reconnected
 
     @classmethod
     async def connect(
-        cls, options: TcpOptions, *, order: Order | None, name: str | None, trace: str | None
+        cls,
+        options: TcpOptions | BrokerOptions,
+        *,
+        order: Order | None,
+        name: str | None,
+        trace: str | None,
     ) -> "RemoteHub":
         """Connect to a chain."""
-        stem = name or "client"
-        carrier = TcpCarrier(options, client=stem)
+        carrier: Carrier
+        if isinstance(options, TcpOptions):
+            carrier = tcp = TcpCarrier(options, client=name or "client")
+        else:
+            carrier = options.make()
         await carrier.start()
+        transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere)
+        transport.capabilities = msgspec.structs.replace(
+            options.capabilities, message_bytes_max=carrier.capabilities.message_bytes_max
+        )
         try:
-            hub = cls(carrier, order=order, trace=trace, run=name or "ensue")
+            if isinstance(options, TcpOptions):
+                assert tcp.welcome is not None
+                described = _welcomed(tcp.welcome)
+            else:
+                described = await _discover(transport, options.url)
+            return cls(transport, described, order=order, trace=trace, run=name or "ensue")
         except BaseException:
             await carrier.close()
             raise
-        hub.users = 1
-        return hub
 
     def claim(self, wanted: str | None, kind: str) -> str:
         """Make a name that says who it is and is nobody else's."""
@@ -101,7 +127,7 @@ class RemoteHub(Hub):
         self.transport.flush()
         for task in list(self._leaving.values()):
             await task
-        await self.carrier.close()
+        await self.transport.carrier.close()
         if self.sink is not None:
             self.sink.close()
 
@@ -112,3 +138,47 @@ class RemoteHub(Hub):
     def _reconnected(self) -> None:
         for driver in list(self._drivers):
             driver.repeat()
+
+
+def _nowhere(topic: str) -> str:
+    raise AssertionError(f"nobody knows yet where {topic!r} is kept")
+
+
+def _welcomed(welcome: Welcome) -> Described:
+    """Return what a server's welcome says of its chain."""
+    return Described(
+        number=0,
+        nodes=tuple((member.name, member.topics) for member in welcome.chain),
+        closed=welcome.closed,
+        config=welcome.config,
+    )
+
+
+async def _discover(transport: FramedTransport, url: str) -> Described:
+    """Ask on a broker who is in the chain."""
+    loop = asyncio.get_running_loop()
+    name = f"visitor{EPHEMERAL}{token_hex(6)}"
+    found: asyncio.Future[Described] = loop.create_future()
+
+    def receive(frames: Sequence[Frame], _source: str) -> None:
+        for frame in frames:
+            if isinstance(frame, Described) and not found.done():
+                found.set_result(frame)
+
+    await transport.enter(name)
+    port = transport.open(name, receive)
+    try:
+        deadline_s = loop.time() + DISCOVER_S
+        while not found.done() and loop.time() < deadline_s:
+            port.send(GUIDE, Discover(number=1))
+            port.flush()
+            await asyncio.wait((found,), timeout=DISCOVER_AGAIN_S)
+        if not found.done():
+            raise TransportError(
+                f"no station answers on {url} within {DISCOVER_S:g} s; start one with: "
+                f"ensue serve --url {url} --data DIR"
+            )
+        return found.result()
+    finally:
+        port.close()
+        await transport.exit(name)

@@ -1,0 +1,91 @@
+"""Which URL means which transport. The clients of brokers are extras, imported when they are asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ensue.errors import BadInput
+from ensue.transports.base import Capabilities
+from ensue.transports.carrier import Carrier
+from ensue.transports.memory import MemoryOptions
+from ensue.transports.tcp_options import TcpOptions
+
+__all__ = ["BROKERS", "BrokerOptions", "Options", "parse_url"]
+
+
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the URL of a broker says, and how to make its carrier."""
+
+    url: str
+    """For people: without password or token."""
+    scheme: str
+    carried: Capabilities
+    """What the broker itself can do."""
+    make: Callable[[], Carrier]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What stations on the broker can do: they keep the log that it may lack."""
+        return msgspec.structs.replace(
+            self.carried, orders=("total",), durable=True, replay=True, conditional=True
+        )
+
+
+Options = MemoryOptions | TcpOptions | BrokerOptions
+
+
+def _nats(url: str) -> tuple[Any, Callable[[], Carrier]]:
+    from ensue.transports.nats import NatsCarrier, NatsOptions  # noqa: PLC0415 - an extra
+
+    options = NatsOptions.parse(url)
+    return options, lambda: NatsCarrier(options)
+
+
+def _redis(url: str) -> tuple[Any, Callable[[], Carrier]]:
+    from ensue.transports.redis import RedisCarrier, RedisOptions  # noqa: PLC0415 - an extra
+
+    options = RedisOptions.parse(url)
+    return options, lambda: RedisCarrier(options)
+
+
+def _mqtt(url: str) -> tuple[Any, Callable[[], Carrier]]:
+    from ensue.transports.mqtt import MqttCarrier, MqttOptions  # noqa: PLC0415 - an extra
+
+    options = MqttOptions.parse(url)
+    return options, lambda: MqttCarrier(options)
+
+
+def _amqp(url: str) -> tuple[Any, Callable[[], Carrier]]:
+    from ensue.transports.amqp import AmqpCarrier, AmqpOptions  # noqa: PLC0415 - an extra
+
+    options = AmqpOptions.parse(url)
+    return options, lambda: AmqpCarrier(options)
+
+
+BROKERS: dict[str, Callable[[str], tuple[Any, Callable[[], Carrier]]]] = {
+    "nats": _nats,
+    "redis": _redis,
+    "mqtt": _mqtt,
+    "amqp": _amqp,
+}
+
+
+def parse_url(url: str) -> Options:
+    """Read a URL, or say what is wrong with it."""
+    if not isinstance(url, str):
+        raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme == "memory":
+        return MemoryOptions.parse(url)
+    if separator and scheme == "ensue":
+        return TcpOptions.parse(url)
+    if separator and scheme in BROKERS:
+        options, make = BROKERS[scheme](url)
+        return BrokerOptions(
+            url=options.address.url, scheme=scheme, carried=options.capabilities, make=make
+        )
+    raise BadInput(
+        f"no transport for {url!r}; expected memory://, memory://NAME, ensue://HOST:PORT, or a "
+        f"broker: {', '.join(f'{each}://' for each in BROKERS)}"
+    )
