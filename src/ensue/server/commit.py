@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from ensue.errors import LimitReached
 from ensue.journal import Journal
 from ensue.protocols.core import Persist
 
@@ -56,12 +57,26 @@ class GroupCommit:
         if not writes and not self._unwritten and not self._unsynced:
             done()
             return
-        if writes:
-            self._journal.append(writes)
+        if writes and not self._append(writes):
+            return
         self._unwritten.append(done)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write)
+
+    def _append(self, writes: Sequence[Persist]) -> bool:
+        """Give the journal a batch; False: it failed."""
+        try:
+            try:
+                self._journal.append(writes)
+            except LimitReached:
+                # Too much for one turn of the event loop: the disk has to take what there is first.
+                self._write()
+                if not self.failed:
+                    self._journal.append(writes)
+        except BaseException as error:  # noqa: BLE001 - the node believes that it was persisted
+            self._fail(error)
+        return not self.failed
 
     async def close(self) -> None:
         """Write and sync what there is."""

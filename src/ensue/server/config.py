@@ -1,13 +1,19 @@
-"""What a server is told: where to listen, where its data is, who else is in its chain."""
+"""What a server is told: where to listen, where its data is, whom to trust, who else is in its chain."""
+
+from ipaddress import ip_address
+from typing import Literal
 
 import msgspec
 
 from ensue.errors import ConfigurationError
+from ensue.event import NAME_LENGTH_MAX
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.server.access import Access
 from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import DEFAULT_PORT, parse_address
+from ensue.wire import FRAME_BYTES_MAX
 
-__all__ = ["Limits", "Retention", "ServerConfig"]
+__all__ = ["Limits", "Retention", "ServerConfig", "Tls"]
 
 MIB = 1024 * 1024
 
@@ -19,19 +25,39 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     names_per_connection: int = 1_000
     """Publishers and subscriptions of one connection."""
     topics_per_subscription: int = 10_000
-    message_bytes: int = 32 * MIB
+    topic_length: int = NAME_LENGTH_MAX
+    """Characters of a topic."""
+    topic_depth: int = 16
+    """Levels of a topic: `eu.berlin.orders` has three."""
+    headers_per_event: int = 256
+    durable_names: int = 100_000
+    """Names of durable subscriptions that belong to somebody."""
+    message_bytes: int = FRAME_BYTES_MAX
     """Of one message on a connection."""
+    unfinished_bytes: int = 256 * MIB
+    """Of all messages that have begun to come and are not whole, on all connections together; beyond,
+    whoever has the most is hung up on."""
     pending_bytes: int = 8 * MIB
     """Waiting for one connection; what comes on top is dropped, and the client asks for it again."""
     unauthenticated_s: float = 5.0
     """How long somebody may be connected without having said hello."""
     silence_s: float = 60.0
-    """A connection that says nothing for so long is closed."""
+    """A connection on which no whole message comes for so long is closed."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"limits.{name} must be above 0")
+        if self.message_bytes > FRAME_BYTES_MAX:
+            raise ConfigurationError(
+                f"limits.message_bytes is {self.message_bytes}, and no message has more than "
+                f"{FRAME_BYTES_MAX} bytes"
+            )
+        if self.topic_length > NAME_LENGTH_MAX:
+            raise ConfigurationError(
+                f"limits.topic_length is {self.topic_length}, and no name has more than "
+                f"{NAME_LENGTH_MAX} characters"
+            )
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +75,25 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise ConfigurationError(f"retention.{name} must be above 0")
 
 
+class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a server proves who it is, and whom it believes."""
+
+    cert: str
+    """The file of its certificate, with those between it and the root."""
+    key: str
+    ca: str = ""
+    """A file of the certificates that sign those of clients and of the other servers."""
+    clients: Literal["none", "optional", "required"] = "none"
+    """Whether whoever connects shows a certificate."""
+
+    def __post_init__(self) -> None:
+        if self.clients != "none" and not self.ca:
+            raise ConfigurationError(
+                f'tls.clients is "{self.clients}", and nothing says who signs the certificates of '
+                "clients: add tls.ca"
+            )
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One server."""
 
@@ -57,6 +102,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
     name: str = "node-1"
     """Its name in the chain."""
+    site: str = ""
+    """Where it stands, for people who read its log."""
     chain: tuple[Member, ...] = ()
     """All stations, this one included, in rank order; empty: it is alone."""
     closed: bool = False
@@ -65,6 +112,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """0: what clients are told is on the disk; else it is synced so often."""
     retention: Retention = Retention()
     limits: Limits = Limits()
+    tls: Tls | None = None
+    access: Access = Access()
+    insecure: bool = False
+    """Listen beyond this machine without TLS or without asking who it is all the same."""
     sequencer: SequencerConfig = SequencerConfig(carries=True)
     expire_s: float = 60.0
     """How long a subscription that nobody named may be without its client."""
@@ -72,7 +123,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A directory to write the station's trace to."""
 
     def __post_init__(self) -> None:
-        parse_address(self.listen, what="the address to listen on")
+        host, _ = parse_address(self.listen, what="the address to listen on")
         names = [member.name for member in self.chain]
         if self.chain and self.name not in names:
             raise ConfigurationError(
@@ -86,8 +137,60 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("a server keeps the log of its topics, and is durable")
         if self.sync_s < 0 or self.expire_s <= 0:
             raise ConfigurationError("sync_s must be at least 0, and expire_s above 0")
+        self._check_trust()
+        if not self.insecure and not _is_loopback(host):
+            self._check_exposed(host)
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The chain, this server alone if there is none."""
         return self.chain or (Member(self.name, ""),)
+
+    @property
+    def asks_who(self) -> bool:
+        """Whether somebody who can't prove who they are is turned away."""
+        return bool(self.access.users) or (self.tls is not None and self.tls.clients == "required")
+
+    def _check_trust(self) -> None:
+        access = self.access
+        shown = self.tls is not None and self.tls.clients != "none"
+        if access.station_certificates and not shown:
+            raise ConfigurationError(
+                "servers are to prove who they are by certificates, and nobody is asked for one: "
+                'set tls.clients to "optional" or "required"'
+            )
+        for name, user in access.users.items():
+            if user.certificate and not shown:
+                raise ConfigurationError(
+                    f"{name!r} is to show a certificate, and nobody is asked for one: set "
+                    'tls.clients to "optional" or "required"'
+                )
+        several = len(self.members) > 1
+        if several and self.asks_who and not (access.station_secret or access.station_certificates):
+            raise ConfigurationError(
+                "clients have to prove who they are, so the servers of the chain have to, too: "
+                "add stations.secret_file or stations.certificates"
+            )
+
+    def _check_exposed(self, host: str) -> None:
+        missing = []
+        if self.tls is None:
+            missing.append("no TLS: everybody on the way can read and change what is said")
+        if not self.asks_who:
+            missing.append("no login: everybody who can connect may publish and read everything")
+        if missing:
+            raise ConfigurationError(
+                f"the server would listen on {host}, beyond this machine, with "
+                f"{', and with '.join(missing)}. Set up tls and users (docs/operations.md), listen "
+                "on 127.0.0.1, or say insecure = true or --insecure-listen-anyone if a network that "
+                "you trust is all there is"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

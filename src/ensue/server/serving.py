@@ -6,24 +6,28 @@ station, and sends to them over these connections; what others send to it comes 
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from ensue.clock import SystemClock
-from ensue.errors import EnsueError, RemoteProtocolError, TransportError
+from ensue.errors import AccessDenied, BadInput, TransportError
 from ensue.journal import Journal
-from ensue.protocols.core import Frame, Node
+from ensue.journal.files import JournalFailed
+from ensue.protocols.core import Node
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import FRAMES, FROM_CLIENTS, UNNUMBERED, Station, StationConfig
+from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.topic_log import EnsConfig
 from ensue.runtime.driver import Driver
 from ensue.server.commit import GroupCommit
-from ensue.server.config import ServerConfig
-from ensue.server.listener import Listener, Visitor
+from ensue.server.config import ServerConfig, Tls
+from ensue.server.listener import Listener
+from ensue.server.rules import OWNER, Rules
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
-from ensue.transports.tcp_messages import Welcome
+from ensue.transports.tcp_messages import Member, Welcome
 from ensue.transports.tcp_options import TcpOptions, parse_address
 from ensue.wire import Codec
 
@@ -34,36 +38,6 @@ RETAIN_EVERY_S = 5.0
 NEIGHBOUR_RETRY_S = 0.5
 
 _log = logging.getLogger("ensue")
-
-
-class _ChainListener(Listener):
-    """A listener that reaches the other stations of the chain by connections of its own."""
-
-    neighbours: dict[str, TcpCarrier]
-    chain: frozenset[str]
-
-    def may_enter(self, visitor: Visitor, name: str) -> str | None:
-        """Keep the names of stations for stations."""
-        assert visitor.hello is not None
-        if name in self.chain and visitor.hello.role != "station":
-            return f"{name!r} is a station of the chain"
-        return super().may_enter(visitor, name)
-
-    def admit(self, source: str, frames: list[Frame]) -> None:
-        """Let clients send what clients send."""
-        super().admit(source, frames)
-        if source in self.chain:
-            return
-        for frame in frames:
-            if type(frame) not in FROM_CLIENTS:
-                raise RemoteProtocolError(f"{type(frame).__name__} is not for clients to send")
-
-    def send(self, peer: str, data: bytes) -> None:
-        neighbour = self.neighbours.get(peer)
-        if neighbour is None:
-            super().send(peer, data)
-        else:
-            neighbour.send(peer, data)
 
 
 class Server:
@@ -78,8 +52,10 @@ class Server:
             closed=config.closed,
         )
         self.station: Station | None = None
-        self.listener: _ChainListener | None = None
+        self.listener: Listener | None = None
         self.journal: Journal | None = None
+        self._carriers: list[TcpCarrier] = []
+        """To the other servers of the chain."""
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,43 +66,55 @@ class Server:
         """Where clients reach it."""
         assert self.listener is not None
         host = self.listener.host
-        return f"ensue://{f'[{host}]' if ':' in host else host}:{self.listener.port}"
+        shown = f"[{host}]" if ":" in host else host
+        return f"ensue://{shown}:{self.listener.port}{'?tls=1' if self.config.tls else ''}"
 
     async def start(self) -> None:
         """Recover, listen, and join the chain."""
         config = self.config
+        context = None if config.tls is None else _context(config.tls)
         self._ended = asyncio.get_running_loop().create_future()
         self.journal = Journal(Path(config.data), segment_bytes=config.retention.segment_bytes)
         try:
-            await self._open(self.journal)
+            await self._open(self.journal, context)
         except BaseException:
-            self.journal.close()
+            await self.stop()
             raise
 
-    async def _open(self, journal: Journal) -> None:
+    async def _open(self, journal: Journal, context: ssl.SSLContext | None) -> None:
         config = self.config
         host, port = parse_address(config.listen, what="the address to listen on")
         clock = SystemClock()
-        listener = self.listener = _ChainListener(
-            host, port, limits=config.limits, welcome=self._welcome
+        commit = self._commit = GroupCommit(journal, sync_s=config.sync_s, on_failure=self._fail)
+        owners = {
+            key.removeprefix(OWNER): value.decode()
+            for key, value in journal.records.items()
+            if key.startswith(OWNER)
+        }
+        codec = Codec(FRAMES)
+        listener = self.listener = Listener(
+            host,
+            port,
+            rules=Rules(config, owners=owners, write=commit.write),
+            codec=codec,
+            welcome=self._welcome,
+            barrier=partial(_barrier, commit),
+            context=context,
         )
-        listener.neighbours = {}
-        listener.chain = frozenset(self.placement.nodes)
-        transport = FramedTransport(listener, Codec(FRAMES), home=self.placement.node)
+        transport = FramedTransport(listener, codec, home=self.placement.node)
         transport.on_bad_bundle = listener.bad_bundle
         transport.admit = listener.admit
-        self._commit = GroupCommit(journal, sync_s=config.sync_s, on_failure=self._fail)
         await transport.enter(config.name)
         self._driver = Driver(
             self._build(journal, clock.now_ns()),
             transport=transport,
             clock=clock,
-            store=self._commit,
+            store=commit,
         )
         await listener.start()
         for member in config.members:
             if member.name != config.name:
-                self._tasks.append(asyncio.create_task(self._meet(member.name, member.address)))
+                self._tasks.append(asyncio.create_task(self._meet(member)))
         self._tasks.append(asyncio.create_task(self._retain(journal)))
 
     async def wait(self) -> None:
@@ -138,10 +126,11 @@ class Server:
         """Write what there is, tell the clients, and end."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.listener is not None:
             await self.listener.close()
-            for neighbour in self.listener.neighbours.values():
-                await neighbour.close()
+        for carrier in self._carriers:
+            await carrier.close()
         if self._driver is not None:
             self._driver.close()
         if self._commit is not None:
@@ -153,6 +142,9 @@ class Server:
 
     def _build(self, journal: Journal, now_ns: int) -> Node:
         config = self.config
+        records = {
+            key: value for key, value in journal.records.items() if not key.startswith(OWNER)
+        }
 
         def station(own: "dict[str, bytes]") -> Station:
             self.station = Station(
@@ -168,7 +160,7 @@ class Server:
             return self.station
 
         if len(self.placement.nodes) == 1:
-            return station(dict(journal.records))
+            return station(records)
         stage = self.placement.nodes.index(config.name)
         near = self.placement.nodes[max(0, stage - 1) : stage + 2]
         return Linked(
@@ -176,7 +168,7 @@ class Server:
             peers=[name for name in near if name != config.name],
             codec=Codec(FRAMES),
             unnumbered=UNNUMBERED,
-            records=journal.records,
+            records=records,
             now_ns=now_ns,
         )
 
@@ -190,23 +182,49 @@ class Server:
             message_bytes_max=config.limits.message_bytes,
         )
 
-    async def _meet(self, name: str, address: str) -> None:
+    async def _meet(self, member: Member) -> None:
         """Connect to another station, as soon as it is there."""
         assert self.listener is not None
-        host, port = parse_address(address, what=f"the address of {name!r}")
+        options = self._options(member)
+        told = ""
         while True:
-            carrier = TcpCarrier(
-                TcpOptions(host=host, port=port), client=self.config.name, role="station"
-            )
+            carrier = TcpCarrier(options, client=self.config.name, role="station")
             try:
-                await carrier.start_one()
-            except (TransportError, OSError) as error:
-                _log.info("%s is not there yet: %s", name, error)
+                welcome = await carrier.start_one()
+                await carrier.open(self.config.name, _ignore)
+            except (TransportError, AccessDenied, OSError) as error:
+                await carrier.close()
+                if str(error) != told:
+                    told = str(error)
+                    level = logging.ERROR if isinstance(error, AccessDenied) else logging.INFO
+                    _log.log(level, "%s is not there yet: %s", member.name, error)
                 await asyncio.sleep(NEIGHBOUR_RETRY_S)
                 continue
-            await carrier.open(self.config.name, _ignore)
-            self.listener.neighbours[name] = carrier
+            if welcome.server != member.name:
+                _log.error(
+                    "at %s is %r, and not %r: the servers' configurations differ",
+                    member.address,
+                    welcome.server,
+                    member.name,
+                )
+                await carrier.close()
+                await asyncio.sleep(NEIGHBOUR_RETRY_S)
+                continue
+            self._carriers.append(carrier)
+            self.listener.neighbours[member.name] = carrier
+            _log.info("met %s at %s", member.name, member.address)
             return
+
+    def _options(self, member: Member) -> TcpOptions:
+        """Say how to reach another server, and how to prove to it who this one is."""
+        host, port = parse_address(member.address, what=f"the address of {member.name!r}")
+        tls = self.config.tls
+        secret = self.config.access.station_secret
+        if tls is None:
+            return TcpOptions(host=host, port=port, token=secret)
+        return TcpOptions(
+            host=host, port=port, tls=True, ca=tls.ca, cert=tls.cert, key=tls.key, token=secret
+        )
 
     async def _retain(self, journal: Journal) -> None:
         """Drop what is too old or too much, now and then."""
@@ -228,8 +246,33 @@ class Server:
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
-            failure = error if isinstance(error, EnsueError | OSError) else OSError(str(error))
+            failure = JournalFailed(
+                f"the journal in {self.config.data} can't be written any more, so the server has "
+                f"stopped: {error}. What it said was safe is; free or mend the disk, and start it again"
+            )
+            failure.__cause__ = error
             self._ended.set_exception(failure)
+
+
+def _barrier(commit: GroupCommit, done: Callable[[], None]) -> None:
+    """Call back when everything that was taken so far is safe, and its answers are on their way."""
+    commit.write((), done)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Return what TLS needs to take connections."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.cert, tls.key)
+        if tls.clients != "none":
+            context.load_verify_locations(cafile=tls.ca)
+            required = tls.clients == "required"
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(filter(None, (tls.cert, tls.key, tls.ca)))
+        raise BadInput(f"TLS can't be set up from {files}: {error}") from None
+    return context
 
 
 def _ignore(_data: bytes) -> None:

@@ -46,8 +46,9 @@ class FramedTransport:
         self.bad_bundles = 0
         """Messages that could not be read."""
         self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
-        self.admit: Callable[[str, list[Frame]], None] | None = None
-        """Raises `RemoteProtocolError` if frames may not come from that source."""
+        self.admit: Callable[[str, str, list[Frame]], list[Frame]] | None = None
+        """Given target, source and frames of a bundle: returns the frames that are let through, or
+        raises `RemoteProtocolError` if there should be no such bundle."""
         self._loop = asyncio.get_running_loop()
         self._ports: dict[str, FramedPort] = {}
         self._entered: dict[str, None] = {}
@@ -194,7 +195,7 @@ class FramedTransport:
         try:
             read = self.codec.unbundle(data)
             if self.admit is not None:
-                self.admit(read[1], read[2])
+                read = (read[0], read[1], self.admit(*read))
         except RemoteProtocolError as error:
             self.bad_bundles += 1
             if self.on_bad_bundle is None:

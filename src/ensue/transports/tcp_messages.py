@@ -173,6 +173,11 @@ class Framer:
         self._needed = PREFIX_BYTES
         """How many bytes there must be before there is anything to cut."""
 
+    @property
+    def held(self) -> int:
+        """How many bytes of a message that is not whole are here."""
+        return self._held
+
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are whole by now."""
         if self._held + len(data) < self._needed:

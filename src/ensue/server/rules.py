@@ -1,0 +1,308 @@
+"""What a server lets whom do: who comes in, under which names, and with which frames.
+
+Two kinds of wrong are told apart. Whoever merely may not, or asks for more than a limit, is told so where
+it asked, and keeps its connection:
+
+| frame | answer | at the client |
+|---|---|---|
+| Hello | Farewell, final | `AccessDenied` on connecting |
+| Enter | Exited | `AccessDenied` on taking the name |
+| OrderRequest, StampRequest | Refused, for each event that may not be | `EventRefused` |
+| Put | Taken | `EventVoided` |
+| AttachRequest from now on | Attached, to nothing | the change that follows is refused |
+| ChangeRequest | Refused | `SubscriptionRefused` |
+| AttachRequest from a slot, Fetch | Refused, of no number | `SubscriptionLost` |
+
+Whoever sends what no client would, raises `RemoteProtocolError`, and is hung up on.
+
+A name belongs to the user who first took it. Names of durable subscriptions, which people give, are
+written down for good; those that die with their process are remembered for the last `RECENT_MAX`.
+
+Levels of a topic are parted by `.` alone; `/` is a character like any other.
+
+HAZARD: two users who take one new durable name at the same moment, each at another server of a chain, may
+come to own it at one server each, and then neither can use it. They have to choose other names.
+
+HAZARD: where the order of an event takes several servers, its publisher puts it out with the stamp that
+it was given, and is believed. A publisher that lies about it can hold up those who subscribe to its
+topic.
+"""
+
+from collections.abc import Callable, Mapping
+
+from ensue.errors import RemoteProtocolError
+from ensue.event import Event
+from ensue.protocols.core import Frame, Persist
+from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Fetch, Put, Taken
+from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, StampRequest
+from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
+from ensue.server.access import Action, Grants
+from ensue.server.config import ServerConfig
+from ensue.server.visitor import Visitor
+from ensue.transports.tcp_messages import Hello
+from ensue.transports.tcp_options import parse_address
+
+__all__ = ["OWNER", "Rules"]
+
+OWNER = "owner/"
+"""What the records of owners begin with."""
+RECENT_MAX = 100_000
+"""Names of processes whose user is remembered."""
+KNOWN_MAX = 10_000
+"""Topics that were looked at for one connection and need not be looked at again."""
+PUBLISHED_AT_NS_MAX = 2**63 - 1
+
+Write = Callable[[list[Persist], Callable[[], None]], None]
+"""Makes records safe, and then calls back."""
+
+
+class Rules:
+    """What one server lets whom do."""
+
+    def __init__(self, config: ServerConfig, *, owners: Mapping[str, str], write: Write) -> None:
+        self.limits = config.limits
+        self._config = config
+        self._write = write
+        self._stations = {
+            member.name: (member.name, parse_address(member.address, what="an address")[0])
+            for member in config.members
+            if member.name != config.name
+        }
+        """The other servers, and what their certificates may call them."""
+        self._owners = dict(owners)
+        """Names of durable subscriptions to their users."""
+        self._recent: dict[str, str] = {}
+        """Names of processes to their users."""
+        self._claims: dict[str, str] = {}
+        """Owners that are being written down."""
+
+    # -- Coming in ------------------------------------------------------------------------------
+
+    def login(self, visitor: Visitor, hello: Hello) -> str | None:
+        """Say why somebody is not let in; None: they are, and the visitor has what they may do."""
+        access = self._config.access
+        if hello.role == "station":
+            expected = self._stations.get(hello.client)
+            if expected is None:
+                return f"{hello.client!r} is no other server of this chain"
+            proven = access.is_station(hello.token, visitor.certificate, expected)
+            if self._config.asks_who and not proven:
+                return f"nothing proves that this is the server {hello.client!r}"
+            visitor.station = hello.client
+            return None
+        if not access.users:
+            return None
+        user = access.user_of(hello.token, visitor.certificate)
+        if user is None:
+            return "the token is not known here" if hello.token else "a token is needed"
+        visitor.grants = Grants(user, access.users[user])
+        return None
+
+    def may_enter(self, visitor: Visitor, name: str, holder: Visitor | None) -> str | None:
+        """Say why a connection may not enter under a name, which somebody may hold; None: it may."""
+        if visitor.station:
+            mine = visitor.station == name
+            return None if mine else f"this is {visitor.station!r}, and not {name!r}"
+        if name == self._config.name or name in self._stations:
+            return f"{name!r} is a server of the chain"
+        if "/" in name:
+            return "a name holds no '/', which parts the ids of events"
+        if name not in visitor.names and len(visitor.names) >= self.limits.names_per_connection:
+            return f"a connection has {self.limits.names_per_connection} names at the most"
+        return self._owner_refusal(visitor.grants.user, name, holder)
+
+    def _owner_refusal(self, user: str, name: str, holder: Visitor | None) -> str | None:
+        known = self._owners.get(name) or self._claims.get(name) or self._recent.get(name)
+        others = holder is not None and holder.grants.user != user
+        if others or (user and known is not None and known != user):
+            return "the name belongs to another user"
+        if self._is_new(name, user) and len(self._owners) >= self.limits.durable_names:
+            return f"there are {self.limits.durable_names} durable names already"
+        return None
+
+    def claim(self, visitor: Visitor, name: str, done: Callable[[], None]) -> None:
+        """Have a name belong to whoever enters under it, and then call `done`."""
+        user = visitor.grants.user
+        if EPHEMERAL in name and user:
+            self._recent.pop(name, None)
+            self._recent[name] = user
+            if len(self._recent) > RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
+        if not self._is_new(name, user):
+            done()
+            return
+        self._claims[name] = user
+
+        def written() -> None:
+            self._owners[name] = user
+            self._claims.pop(name, None)
+            done()
+
+        self._write([Persist(f"{OWNER}{name}", user.encode())], written)
+
+    def _is_new(self, name: str, user: str) -> bool:
+        """Tell whether it has to be written down whose name it is."""
+        return bool(user) and EPHEMERAL not in name and name not in self._owners
+
+    # -- Frames ---------------------------------------------------------------------------------
+
+    def screen(
+        self, visitor: Visitor, source: str, frames: list[Frame]
+    ) -> tuple[list[Frame], list[Frame]]:
+        """Return what a client may send of all it sent, and what it is told about the rest."""
+        admitted: list[Frame] = []
+        answers: list[Frame] = []
+        for frame in frames:
+            kind = type(frame)
+            if kind not in FROM_CLIENTS:
+                raise RemoteProtocolError(f"{kind.__name__} is not for clients to send")
+            if isinstance(frame, OrderRequest):
+                self._events(visitor, frame, admitted, answers)
+            elif isinstance(frame, StampRequest):
+                self._topics(visitor, frame, admitted, answers)
+            elif (answer := self._refusal(visitor, source, frame)) is None:
+                admitted.append(frame)
+            else:
+                answers.append(answer)
+        return admitted, answers
+
+    def why_not(self, visitor: Visitor, action: Action, topic: str) -> str:
+        """Say why a user may not publish on a topic, or subscribe to it; empty: it may."""
+        known = visitor.known[action]
+        why = known.get(topic)
+        if why is None:
+            if len(known) >= KNOWN_MAX:
+                known.clear()
+            why = known[topic] = self._why_not(visitor.grants, action, topic)
+        return why
+
+    def _why_not(self, grants: Grants, action: Action, topic: str) -> str:
+        limits = self.limits
+        if len(topic) > limits.topic_length:
+            return f"a topic has at most {limits.topic_length} characters (topic_length)"
+        if topic.count(".") >= limits.topic_depth:
+            return f"a topic has at most {limits.topic_depth} levels (topic_depth)"
+        if not grants.may(action, topic):
+            doing = "publish on" if action == "publish" else "subscribe to"
+            return f"{grants.user!r} may not {doing} {topic!r}"
+        return ""
+
+    def _event_refusal(self, visitor: Visitor, event: Event) -> str:
+        if len(event.headers) > self.limits.headers_per_event:
+            return f"an event has at most {self.limits.headers_per_event} headers"
+        return self.why_not(visitor, "publish", event.topic)
+
+    def _events(
+        self, visitor: Visitor, frame: OrderRequest, admitted: list[Frame], answers: list[Frame]
+    ) -> None:
+        if not frame.events:
+            raise RemoteProtocolError("a request to order no events")
+        for event in frame.events:
+            check_event(event)
+        refused = [self._event_refusal(visitor, event) for event in frame.events]
+        if not any(refused):
+            admitted.append(frame)
+            return
+        for first, stop in _runs(refused):
+            run = OrderRequest(
+                number=frame.number + first,
+                events=frame.events[first:stop],
+                settled=frame.settled,
+            )
+            admitted.append(run)
+        answers += _answers(frame.number, refused)
+
+    def _topics(
+        self, visitor: Visitor, frame: StampRequest, admitted: list[Frame], answers: list[Frame]
+    ) -> None:
+        if not frame.topics:
+            raise RemoteProtocolError("a request to order no events")
+        refused = [self.why_not(visitor, "publish", topic) for topic in frame.topics]
+        if not any(refused):
+            admitted.append(frame)
+            return
+        for first, stop in _runs(refused):
+            run = StampRequest(
+                number=frame.number + first,
+                topics=frame.topics[first:stop],
+                settled=frame.settled,
+            )
+            admitted.append(run)
+        answers += _answers(frame.number, refused)
+
+    def _refusal(self, visitor: Visitor, source: str, frame: Frame) -> Frame | None:
+        """Return what a client is told that may not send a frame; None: it may."""
+        match frame:
+            case Put(event=event):
+                return self._put_refusal(visitor, source, event)
+            case AttachRequest():
+                return self._attach_refusal(visitor, source, frame)
+            case ChangeRequest():
+                return self._change_refusal(visitor, frame)
+            case Fetch(topic=topic):
+                why = self.why_not(visitor, "subscribe", topic)
+                return Refused(number=0, reason=why) if why else None
+            case DetachRequest(topic=topic):
+                visitor.attached.get(source, {}).pop(topic, None)
+        return None
+
+    def _attach_refusal(self, visitor: Visitor, source: str, frame: AttachRequest) -> Frame | None:
+        attached = visitor.attached.setdefault(source, {})
+        limit = self.limits.topics_per_subscription
+        why = self.why_not(visitor, "subscribe", frame.topic)
+        if not why and frame.topic not in attached and len(attached) >= limit:
+            why = f"a subscription has at most {limit} topics (topics_per_subscription)"
+        if not why:
+            attached[frame.topic] = None
+            return None
+        if frame.from_slot:
+            return Refused(number=0, reason=why)
+        return Attached(topic=frame.topic, first=1, next=1, sent=1)
+
+    def _put_refusal(self, visitor: Visitor, source: str, event: Event) -> Frame | None:
+        check_event(event)
+        if event.publisher != source or event.void:
+            raise RemoteProtocolError("an event that is not the sender's to publish")
+        slot = event.slot
+        if not slot:
+            raise RemoteProtocolError("an event without a stamp: no slot was given to it")
+        if self._event_refusal(visitor, event):
+            return Taken(topic=event.topic, event=event.id, slot=slot)
+        return None
+
+    def _change_refusal(self, visitor: Visitor, frame: ChangeRequest) -> Frame | None:
+        limit = self.limits.topics_per_subscription
+        if len(frame.old) > limit:
+            raise RemoteProtocolError(f"a subscription never has more than {limit} topics")
+        if frame.number < 1:
+            raise RemoteProtocolError("changes of a subscription are numbered from 1 on")
+        if len(frame.new) > limit:
+            reason = f"a subscription has at most {limit} topics (topics_per_subscription)"
+            return Refused(number=frame.number, reason=reason)
+        for topic in frame.new:
+            # Also what it says it has: only its word tells what that is.
+            if why := self.why_not(visitor, "subscribe", topic):
+                return Refused(number=frame.number, reason=why)
+        return None
+
+
+def check_event(event: Event) -> None:
+    """Refuse an event that nobody could keep."""
+    if not 0 <= event.published_at_ns <= PUBLISHED_AT_NS_MAX:
+        raise RemoteProtocolError("an event was published at no time that there is")
+
+
+def _runs(refused: list[str]) -> list[tuple[int, int]]:
+    """Return where the runs of what is not refused begin and end."""
+    runs: list[tuple[int, int]] = []
+    first = 0
+    for place, why in enumerate((*refused, "end")):
+        if why:
+            if first < place:
+                runs.append((first, place))
+            first = place + 1
+    return runs
+
+
+def _answers(number: int, refused: list[str]) -> list[Frame]:
+    return [Refused(number=number + place, reason=why) for place, why in enumerate(refused) if why]

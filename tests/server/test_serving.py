@@ -1,0 +1,208 @@
+"""A server from its first connection to its last: order, restarts, and ends."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.server.helpers import read, serving, until, within
+
+import ensue
+from ensue.errors import LogInUse, TransportError
+from ensue.journal.files import JournalFailed
+from ensue.protocols.core import Persist
+from ensue.server import Server, ServerConfig
+from ensue.transports.tcp_messages import Member
+
+
+def test_two_subscriptions_see_one_order_of_two_publishers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as one,
+            ensue.connect(server.url) as two,
+            one.subscribe("x", "y") as first,
+            two.subscribe("y", "x") as second,
+        ):
+            for number in range(50):
+                await one.publish("x", b"x%d" % number, receipt=False)
+                await two.publish("y", b"y%d" % number, receipt=False)
+            seen = await read(first, 100)
+            assert seen == await read(second, 100)
+            assert len(set(seen)) == 100
+
+    asyncio.run(main())
+
+
+def test_what_was_published_and_how_far_a_reader_came_survive_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x", name="desk", durable=True) as desk,
+        ):
+            for number in range(3):
+                await bus.publish("x", b"%d" % number)
+            assert await read(desk, 1) == [b"0"]
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x", name="desk", durable=True) as desk,
+        ):
+            await bus.publish("x", b"3")
+            assert await read(desk, 3) == [b"1", b"2", b"3"]
+
+    asyncio.run(main())
+
+
+async def chain(tmp_path: Path, count: int) -> list[Server]:
+    """Start the servers of a chain; each finds a spare port before it knows those of the others."""
+    sockets = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
+    ports = [each.sockets[0].getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+        await each.wait_closed()
+    members = tuple(
+        Member(f"s{number}", f"127.0.0.1:{port}", (f"t{number}",))
+        for number, port in enumerate(ports)
+    )
+    servers = [
+        Server(
+            ServerConfig(
+                data=str(tmp_path / member.name),
+                listen=member.address,
+                name=member.name,
+                chain=members,
+            )
+        )
+        for member in members
+    ]
+    for server in servers:
+        await server.start()
+    return servers
+
+
+def test_servers_of_a_chain_give_topics_of_all_of_them_one_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = await chain(tmp_path, 3)
+        try:
+            async with (
+                ensue.connect(servers[0].url) as one,
+                ensue.connect(servers[2].url) as two,
+                one.subscribe("t0", "t1", "t2") as first,
+                two.subscribe("t2", "t0", "t1") as second,
+            ):
+                for number in range(30):
+                    await one.publish(f"t{number % 3}", b"a%d" % number, receipt=False)
+                    await two.publish(f"t{(number + 1) % 3}", b"b%d" % number, receipt=False)
+                seen = await read(first, 60)
+                assert seen == await read(second, 60)
+                assert sorted(seen) == sorted(
+                    b"%s%d" % (w, n) for w in (b"a", b"b") for n in range(30)
+                )
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_taken_port_is_said_in_words(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            assert server.listener is not None
+            other = Server(
+                ServerConfig(data=str(tmp_path / "e"), listen=f"127.0.0.1:{server.listener.port}")
+            )
+            with pytest.raises(TransportError, match=r"can't listen on 127\.0\.0\.1:\d+: .*in use"):
+                await other.start()
+            # What it had opened it has given back.
+            async with serving(tmp_path / "e"):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_directory_is_for_one_server(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d"):
+            with pytest.raises(LogInUse, match="one process at a time"):
+                await Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0")).start()
+
+    asyncio.run(main())
+
+
+def test_a_journal_that_fails_ends_the_server_and_nobody_gets_a_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+        await server.start()
+        assert server.journal is not None
+        async with ensue.connect(server.url) as bus:
+            await bus.publish("x", b"fine")
+
+            def broken() -> int:
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(server.journal, "sync", broken)
+            under_way = asyncio.ensure_future(bus.publish("x", b"lost"))
+            with pytest.raises(JournalFailed, match="No space left on device"):
+                await within(server.wait())
+            assert not under_way.done()
+            under_way.cancel()
+            server.journal.failed = OSError(28, "No space left on device")
+            with pytest.raises(JournalFailed):
+                await server.wait()
+            await server.stop()
+            # The bus would wait for the receipt that never comes.
+            closing = asyncio.ensure_future(bus.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, under_way, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_batch_that_the_journal_refuses_is_as_final_as_a_failed_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+        await server.start()
+        assert server.journal is not None
+        done: list[int] = []
+        assert server._commit is not None
+
+        def refuse(_writes: object) -> None:
+            raise ValueError("no such key")
+
+        monkeypatch.setattr(server.journal, "append", refuse)
+        server._commit.write([Persist("a", b"b")], lambda: done.append(1))
+        with pytest.raises(JournalFailed, match="no such key"):
+            await within(server.wait())
+        server._commit.write([], lambda: done.append(2))
+        assert done == []
+        monkeypatch.undo()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_stopping_tells_clients_and_they_come_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            assert server.listener is not None
+            port = server.listener.port
+            bus = ensue.connect(server.url)
+            await bus.__aenter__()
+            await bus.publish("x", b"1")
+        under_way = asyncio.ensure_future(bus.publish("x", b"2"))
+        async with serving(tmp_path / "d", listen=f"127.0.0.1:{port}") as again:
+            await within(under_way)
+            assert again.listener is not None
+            listener = again.listener
+            await until(lambda: len(listener.visitors) == 1)
+            await bus.close()
+            await until(lambda: not listener.visitors)
+
+    asyncio.run(main())
