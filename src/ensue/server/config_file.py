@@ -1,0 +1,284 @@
+"""Read what the servers of a chain are told from one TOML file. `docs/operations.md` says what it holds.
+
+All servers of a chain read the same file; each picks itself out by its name, or by the one address to
+listen on that its machine has. Names of files in it are taken from where the file itself is.
+"""
+
+import socket
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ensue.errors import BadInput, ConfigurationError
+from ensue.event import Name
+from ensue.quantities import duration_ns, shown, size_bytes
+from ensue.server.access import Access, User
+from ensue.server.config import Limits, Retention, ServerConfig, Tls
+from ensue.tables import TableReader, read_text
+from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp_options import parse_address
+
+__all__ = ["keys", "load", "loads", "read_sync"]
+
+SECOND_NS = 1_000_000_000
+SECRET_LENGTH_MIN = 32
+
+
+class Duration(float):
+    """A length of time, in seconds."""
+
+
+class Size(int):
+    """A number of bytes."""
+
+
+class Sync(float):
+    """How often to sync, in seconds; 0: always, before anybody is told."""
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all tables have in common: they are strict."""
+
+
+class _Limits(_Table, frozen=True, kw_only=True):
+    connections: int | None = None
+    names_per_connection: int | None = None
+    topics_per_subscription: int | None = None
+    topic_length: int | None = None
+    topic_depth: int | None = None
+    headers_per_event: int | None = None
+    durable_names: int | None = None
+    message_bytes: Size | None = None
+    unfinished_bytes: Size | None = None
+    pending_bytes: Size | None = None
+    unauthenticated: Duration | None = None
+    silence: Duration | None = None
+
+
+class _Retention(_Table, frozen=True, kw_only=True):
+    bytes: Size | None = None
+    age: Duration | None = None
+    segment_bytes: Size | None = None
+
+
+class _Tls(_Table, frozen=True, kw_only=True):
+    cert: str
+    key: str
+    ca: str = ""
+    clients: Literal["none", "optional", "required"] = "none"
+
+
+class _Stations(_Table, frozen=True, kw_only=True):
+    secret_file: str = ""
+    certificates: bool = False
+
+
+class _Server(_Table, frozen=True, kw_only=True):
+    name: Name
+    listen: str
+    address: str = ""
+    data: str
+    site: str = ""
+    topics: tuple[Name, ...] = ()
+    tls: _Tls | None = None
+
+
+class _File(_Table, frozen=True, kw_only=True):
+    servers: tuple[_Server, ...]
+    closed: bool = False
+    sync: Sync | None = None
+    expire: Duration | None = None
+    insecure: bool = False
+    retention: _Retention = _Retention()
+    limits: _Limits = _Limits()
+    tls: _Tls | None = None
+    stations: _Stations = _Stations()
+    users: dict[str, User] = {}
+
+
+def read_sync(raw: Any) -> float:
+    """Read how often to sync: `always`, or a duration; `ValueError` says how to write it."""
+    if raw == "always":
+        return 0.0
+    try:
+        seconds = duration_ns(raw) / SECOND_NS
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ValueError(f'expected "always" or a duration such as "100ms", not {shown(raw)}')
+    return seconds
+
+
+def _read_value(kind: type, raw: Any) -> Any:
+    if kind is Duration:
+        return Duration(duration_ns(raw) / SECOND_NS)
+    if kind is Size:
+        return Size(size_bytes(raw))
+    if kind is Sync:
+        return Sync(read_sync(raw))
+    raise NotImplementedError(kind)
+
+
+_READER = TableReader(_File, read_value=_read_value)
+
+
+def load(path: str | Path, *, name: str | None = None) -> ServerConfig:
+    """Read a file, and return what it says to the server of that name."""
+    file = Path(path)
+    text = read_text(file, what="a configuration", hint="docs/operations.md has an example")
+    return loads(text, source=str(file), folder=file.parent, name=name)
+
+
+def loads(
+    text: str, *, source: str = "ensue.toml", folder: Path = Path(), name: str | None = None
+) -> ServerConfig:
+    """Read text; `source` is what errors call it, and `folder` where the files it names are."""
+    file = _READER.loads(text, source=source)
+    try:
+        return _build(file, folder, _pick(file, name))
+    except BadInput as error:
+        raise BadInput(f"{source}: {error}") from None
+
+
+def keys() -> list[str]:
+    """List every key a file may have, so that the manual can be held against it."""
+    return _READER.keys()
+
+
+def _pick(file: _File, name: str | None) -> _Server:
+    names = [server.name for server in file.servers]
+    if not names:
+        raise ConfigurationError("servers: there is none; add [[servers]]")
+    if name is not None:
+        for server in file.servers:
+            if server.name == name:
+                return server
+        raise BadInput(f"there is no server {name!r}; expected one of {', '.join(names)}")
+    if len(names) == 1:
+        return file.servers[0]
+    here = [server for server in file.servers if _is_here(server.listen)]
+    if len(here) == 1:
+        return here[0]
+    found = ", ".join(server.name for server in here) or "none of them"
+    raise BadInput(
+        f"which of {', '.join(names)} is this? By its address to listen on it may be {found}: "
+        "say it with --name"
+    )
+
+
+def _is_here(listen: str) -> bool:
+    """Tell whether this machine has the address of a server."""
+    host, _ = parse_address(listen, what="servers.listen")
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
+    for each in file.servers:
+        if "/" in each.name or "~" in each.name:
+            raise ConfigurationError(
+                f"servers: the name of a server holds no '/' and no '~': rename {each.name!r}"
+            )
+    _check_places(file)
+    chain: tuple[Member, ...] = ()
+    if len(file.servers) > 1:
+        chain = tuple(
+            Member(each.name, each.address or each.listen, each.topics) for each in file.servers
+        )
+    elif server.topics:
+        chain = (Member(server.name, server.address or server.listen, server.topics),)
+    tls = server.tls or file.tls
+    return ServerConfig(
+        name=server.name,
+        site=server.site,
+        listen=server.listen,
+        data=str(folder / server.data),
+        chain=chain,
+        closed=file.closed,
+        sync_s=0.0 if file.sync is None else float(file.sync),
+        expire_s=60.0 if file.expire is None else float(file.expire),
+        insecure=file.insecure,
+        retention=_retention(file.retention),
+        limits=_limits(file.limits),
+        tls=None if tls is None else _tls(tls, folder),
+        access=_access(file, folder),
+    )
+
+
+def _check_places(file: _File) -> None:
+    seen: dict[str, str] = {}
+    for server in file.servers:
+        for topic in server.topics:
+            if topic in seen:
+                raise ConfigurationError(
+                    f"servers: the topic {topic!r} is placed on {seen[topic]} and on {server.name}"
+                )
+            seen[topic] = server.name
+    if file.closed and not seen:
+        raise ConfigurationError(
+            "closed: there would be no topics at all; place some with servers.topics"
+        )
+    for what in ("listen", "data"):
+        places = [getattr(server, what) for server in file.servers]
+        if (
+            what == "data"
+            and len({server.listen.rpartition(":")[0] for server in file.servers}) > 1
+        ):
+            continue  # On different machines one name is different places.
+        if len(set(places)) != len(places):
+            raise ConfigurationError(f"servers: two of them have the same {what}")
+
+
+def _limits(table: _Limits) -> Limits:
+    given: dict[str, Any] = {}
+    for name in table.__struct_fields__:
+        value = getattr(table, name)
+        if isinstance(value, Duration):
+            given[f"{name}_s"] = float(value)
+        elif value is not None:
+            given[name] = int(value)
+    return Limits(**given)
+
+
+def _retention(table: _Retention) -> Retention:
+    given: dict[str, Any] = {}
+    if table.bytes is not None:
+        given["bytes"] = int(table.bytes)
+    if table.age is not None:
+        given["age_s"] = float(table.age)
+    if table.segment_bytes is not None:
+        given["segment_bytes"] = int(table.segment_bytes)
+    return Retention(**given)
+
+
+def _tls(table: _Tls, folder: Path) -> Tls:
+    return Tls(
+        cert=str(folder / table.cert),
+        key=str(folder / table.key),
+        ca=str(folder / table.ca) if table.ca else "",
+        clients=table.clients,
+    )
+
+
+def _access(file: _File, folder: Path) -> Access:
+    secret = ""
+    if file.stations.secret_file:
+        place = folder / file.stations.secret_file
+        text = read_text(place, what="a secret", hint="stations.secret_file names it")
+        secret = text.strip()
+        if len(secret) < SECRET_LENGTH_MIN:
+            raise ConfigurationError(
+                f"stations.secret_file: the secret in {place} has {len(secret)} characters; expected "
+                f"{SECRET_LENGTH_MIN} or more, such as a token that `ensue token` prints"
+            )
+    return Access(
+        users=file.users,
+        station_secret=secret,
+        station_certificates=file.stations.certificates,
+    )
