@@ -43,6 +43,7 @@ def build() -> "typer.Typer":
     from ensue.cli.pipeline import pipeline  # noqa: PLC0415 - as above
     from ensue.cli.publishing import pub  # noqa: PLC0415 - as above
     from ensue.cli.reporting import report  # noqa: PLC0415 - as above
+    from ensue.cli.serving import serve, token  # noqa: PLC0415 - as above
     from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
     from ensue.cli.subscribing import sub  # noqa: PLC0415 - as above
 
@@ -76,6 +77,6 @@ def build() -> "typer.Typer":
         pass
 
     # Commands appear in the help in this order. A new one is a line here.
-    for function in (demo, pub, sub, sim, swarm, replay, check, audit, report, pipeline):
+    for function in (demo, serve, token, pub, sub, sim, swarm, replay, check, audit, report, pipeline):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
     return app

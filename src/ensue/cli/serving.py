@@ -1,0 +1,215 @@
+"""The commands `serve` and `token`: run a server, and make what lets somebody in."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from ensue.cli import output
+from ensue.errors import BadInput
+from ensue.quantities import parse_duration, parse_size
+from ensue.server import Server, ServerConfig, config_file
+from ensue.server.access import new_token
+from ensue.server.config import Retention
+from ensue.server.logs import start_logging
+from ensue.transports.tcp_options import DEFAULT_PORT
+
+__all__ = ["serve", "token"]
+
+SECOND_NS = 1_000_000_000
+
+
+class LogFormat(StrEnum):
+    """How a server logs."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """From where on a server logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@output.command
+def serve(
+    *,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Where to listen; 127.0.0.1:{DEFAULT_PORT}."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where events are kept; made on first use.")
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(
+            metavar="always|SECONDS",
+            help="When events are synced to the disk: before their publisher is told (always), or "
+            "so often, such as 0.1 or 100ms; then a power failure may cost what came since.",
+        ),
+    ] = None,
+    retain_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Drop the oldest events beyond so much, such as 10GB."),
+    ] = None,
+    retain_age: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Drop events older than this, such as 7d."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its name; with --config, which one it is.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A TOML file that tells all servers of a chain everything; docs/operations.md.",
+        ),
+    ] = None,
+    insecure_listen_anyone: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-listen-anyone",
+            help="Listen beyond this machine without TLS or login: everybody may do everything.",
+        ),
+    ] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.TEXT,
+    log_level: Annotated[LogLevel, typer.Option(help="From where on to log.")] = LogLevel.INFO,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object when it is ready.")
+    ] = False,
+) -> int:
+    """Run a server until it is told to stop.
+
+    Says on stderr where it is as soon as it takes connections, and logs there. Ends with 0 on
+    SIGINT and SIGTERM, with everything written; with 2 if it can't start, or can't write.
+
+    Example: [bold]ensue serve --listen 127.0.0.1:7400 --data ensue-data[/bold]
+    """
+    if config is None:
+        chosen = _from_options(
+            listen, data, sync, retain_bytes, retain_age, name, insecure=insecure_listen_anyone
+        )
+    else:
+        given = {
+            "--listen": listen,
+            "--data": data,
+            "--sync": sync,
+            "--retain-bytes": retain_bytes,
+            "--retain-age": retain_age,
+            "--insecure-listen-anyone": insecure_listen_anyone or None,
+        }
+        for option, value in given.items():
+            if value is not None:
+                raise BadInput(f"{option}: {config} says it; leave {option} out, or --config")
+        chosen = config_file.load(config, name=name)
+    start_logging(log_format.value, log_level.value)
+    asyncio.run(_serve(chosen, json=json))
+    return output.EXIT_VALID
+
+
+@output.command
+def token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user it is for.")],
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> int:
+    """Make a token that lets a user in.
+
+    Prints the token, which is kept nowhere, and the lines for the server's configuration, which
+    does not need to be kept secret.
+
+    Example: [bold]ensue token alice[/bold]
+    """
+    if not name:
+        raise BadInput("NAME: a user has a name")
+    made, stored = new_token()
+    if json:
+        output.print_json({"user": name, "token": made, "stored": stored})
+        return output.EXIT_VALID
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", name)
+    key = name if bare else msgspec.json.encode(name).decode()
+    output.print_lines(
+        [
+            f"The token of {name}, shown this once:",
+            "",
+            f"    {made}",
+            "",
+            "Clients give it as ENSUE_TOKEN. For the server's configuration:",
+            "",
+            f"    [users.{key}]",
+            f'    token = "{stored}"',
+            '    publish = ["orders", "audit.*"]',
+            '    subscribe = ["*"]',
+        ]
+    )
+    return output.EXIT_VALID
+
+
+def _from_options(
+    listen: str | None,
+    data: Path | None,
+    sync: str | None,
+    retain_bytes: str | None,
+    retain_age: str | None,
+    name: str | None,
+    *,
+    insecure: bool,
+) -> ServerConfig:
+    if data is None:
+        raise BadInput("--data: name the directory to keep events in, or a file with --config")
+    with output.option("--sync"):
+        try:
+            plain = sync is not None and re.fullmatch(r"\d+(\.\d+)?", sync)
+            sync_s = config_file.read_sync(f"{sync}s" if plain else sync or "always")
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+    with output.option("--retain-bytes"):
+        size = None if retain_bytes is None else parse_size(retain_bytes)
+    with output.option("--retain-age"):
+        age_s = None if retain_age is None else parse_duration(retain_age) / SECOND_NS
+    return ServerConfig(
+        data=str(data),
+        listen=listen or f"127.0.0.1:{DEFAULT_PORT}",
+        name=name or "node-1",
+        sync_s=sync_s,
+        retention=Retention(bytes=size, age_s=age_s),
+        insecure=insecure,
+    )
+
+
+async def _serve(config: ServerConfig, *, json: bool) -> None:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    server = Server(config)
+    await server.start()
+    if json:
+        output.print_json(
+            {"url": server.url, "server": config.name, "data": config.data, "pid": os.getpid()}
+        )
+    else:
+        where = f" in {config.site}" if config.site else ""
+        sys.stderr.write(f"ensue: {config.name}{where} is ready: {server.url}\n")
+        sys.stderr.flush()
+    ended = asyncio.ensure_future(server.wait())
+    stopped = asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        await server.stop()
+    await ended

@@ -1,0 +1,194 @@
+"""`ensue serve` and `ensue token`, as people and scripts run them."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.helpers import Shell
+from tests.server.helpers import DEADLINE_S, serving
+
+import ensue
+from ensue.server import config_file
+from ensue.server.access import Access
+
+ENSUE = [sys.executable, "-c", "from ensue.cli import main; main()"]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(capsys, monkeypatch)
+
+
+@contextmanager
+def running(*words: object) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
+    """`ensue serve` in a process of its own, and what it said when it was ready."""
+    process = subprocess.Popen(
+        [*ENSUE, "serve", "--json", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=DEADLINE_S)[1]
+        yield process, json.loads(line)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_ends_with_0_when_told_to(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d", "--log-format", "json")
+    with running(*words) as (process, ready):
+        assert ready["server"] == "node-1"
+        assert ready["data"] == str(tmp_path / "d")
+        assert ready["pid"] == process.pid
+
+        async def publish() -> None:
+            async with ensue.connect(ready["url"]) as bus:
+                await bus.publish("x", b"1")
+
+        asyncio.run(publish())
+        process.send_signal(how)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0, err
+        assert out == ""
+        assert all("message" in json.loads(line) for line in err.splitlines())
+    # Nothing was left undone: the next one has what was published.
+    with running(*words) as (_, ready):
+
+        async def look() -> None:
+            async with (
+                ensue.connect(ready["url"]) as bus,
+                bus.subscribe("x", name="s", durable=True) as events,
+            ):
+                event = await bus.publish("x", b"2")
+                assert event.slot == 2
+                assert (await anext(events)).payload == b"2"
+
+        asyncio.run(look())
+
+
+def test_without_json_its_url_is_on_stderr(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*ENSUE, "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("ensue: node-1 is ready: ensue://127.0.0.1:")
+        process.terminate()
+        out, _ = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out) == (0, "")
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def test_what_keeps_it_from_starting_is_one_sentence_and_2(tmp_path: Path, shell: Shell) -> None:
+    async def main() -> tuple[int, str, str, int, str]:
+        async with serving(tmp_path / "d") as server:
+            assert server.listener is not None
+            address = f"127.0.0.1:{server.listener.port}"
+            taken = await asyncio.to_thread(run, "--listen", address, "--data", tmp_path / "e")
+            used = await asyncio.to_thread(run, "--listen", "127.0.0.1:0", "--data", tmp_path / "d")
+            return (*taken, address, *used)
+
+    code, err, address, used_code, used = asyncio.run(main())
+    assert (code, used_code) == (2, 2)
+    assert err == f"ensue: can't listen on {address}: address already in use\n" or "in use" in err
+    assert err.count("\n") == 1
+    assert "a journal is for one process at a time" in used
+    assert used.count("\n") == 1
+    ended = shell("serve", "--data", tmp_path / "f", "--listen", "0.0.0.0:0")
+    assert ended.code == 2
+    assert "beyond this machine" in ended.stderr
+    assert "--insecure-listen-anyone" in ended.stderr
+    assert not (tmp_path / "f").exists()
+
+
+def run(*words: object) -> tuple[int, str]:
+    ended = subprocess.run(
+        [*ENSUE, "serve", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "d", "--sync", "sometimes"), '--sync: expected "always" or a duration'),
+        (("--data", "d", "--sync", "0"), '--sync: expected "always" or a duration'),
+        (("--data", "d", "--retain-bytes", "much"), "--retain-bytes: expected a size in bytes"),
+        (("--data", "d", "--retain-age", "7"), "--retain-age: expected a duration like"),
+        (("--data", "d", "--retain-age", "0s"), "retention.age_s must be above 0"),
+        (("--data", "d", "--listen", "nowhere:x"), "the address to listen on 'nowhere:x'"),
+        (("--data", "d", "--config", "ensue.toml"), "--data: ensue.toml says it; leave --data out"),
+        (("--config", "missing.toml"), "missing.toml: there is no such file"),
+        ((), "--data: name the directory"),
+    ],
+)
+def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    ended = shell("serve", *words)
+    assert ended.code == 2
+    assert said in ended.stderr
+    assert shell("serve", *words, "--json").json()["error"] in ended.stderr
+
+
+def test_a_server_of_a_file_is_picked_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "ensue.toml").write_text(
+        'sync = "20ms"\n'
+        '[[servers]]\nname = "a"\nlisten = "127.0.0.1:0"\ndata = "a"\ntopics = ["x"]\n'
+        '[[servers]]\nname = "b"\nlisten = "127.0.0.1:1"\ndata = "b"\n'
+    )
+    with running("--config", tmp_path / "ensue.toml", "--name", "a") as (_, ready):
+        assert ready["server"] == "a"
+        assert ready["data"] == str(tmp_path / "a")
+
+
+def test_a_token_is_shown_once_with_what_the_server_is_given(shell: Shell) -> None:
+    ended = shell("token", "alice")
+    assert ended.code == 0
+    lines = [line.strip() for line in ended.stdout.splitlines()]
+    token = next(line for line in lines if line.startswith("ensue_"))
+    table = tomllib.loads("\n".join(lines[lines.index("[users.alice]") :]))
+    config = config_file.loads(
+        '[[servers]]\nname = "a"\nlisten = "127.0.0.1:0"\ndata = "a"\n'
+        + "\n".join(lines[lines.index("[users.alice]") :])
+    )
+    assert table["users"]["alice"]["token"].startswith("sha256:")
+    assert token not in table["users"]["alice"]["token"]
+    assert config.access.user_of(token, ()) == "alice"
+    assert config.access.user_of(token + "x", ()) is None
+    other = shell("token", "alice", "--json").json()
+    assert other["token"] != token
+    assert Access().user_of(other["token"], ()) is None
+
+
+def test_a_user_with_any_name_gets_a_key_that_toml_reads(shell: Shell) -> None:
+    ended = shell("token", "Zoë & co")
+    lines = [line.strip() for line in ended.stdout.splitlines()]
+    start = next(at for at, line in enumerate(lines) if line.startswith("[users"))
+    assert list(tomllib.loads("\n".join(lines[start:]))["users"]) == ["Zoë & co"]
