@@ -107,9 +107,10 @@ class Publisher:
         self._numbers: dict[str, int] = {}
         self._under_way: dict[Key, _Outgoing] = {}
         """Every unsettled event, in the order published."""
-        self._by_request: dict[tuple[str, int], _Outgoing] = {}
-        self._unsettled: dict[str, dict[int, None]] = {}
-        """Origin to its unsettled request numbers, rising."""
+        self._unsettled: dict[str, dict[int, _Outgoing]] = {}
+        """Origin to its unsettled requests by number, rising."""
+        self._origins: dict[str, str] = {}
+        """Topic to the node that hosts it, as far as it was needed."""
         self._lanes: dict[str, _Lane] = {}
         self._stamped: dict[Key, _Outgoing] = {}
         """Broadcast and not yet answered, in the order they are due."""
@@ -118,6 +119,8 @@ class Publisher:
         self._confirm_due_ns: int | None = None
         self._to_request: dict[str, None] = {}
         """Origins of what was published since the effects were last taken."""
+        self._to_repeat: dict[str, None] = {}
+        """Origins that refused something since then."""
         self._now_ns = now_ns
         self._effects: list[Effect] = []
         self._restore(records or {})
@@ -146,7 +149,9 @@ class Publisher:
                 limit="outgoing_max",
                 value=self.config.outgoing_max,
             )
-        origin = self.placement.node(topic)
+        origin = self._origins.get(topic)
+        if origin is None:
+            origin = self._origins[topic] = self.placement.node(topic)
         event = self._events.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
         number = self._numbers[origin] = self._numbers.get(origin, 0) + 1
         self._place += 1
@@ -201,7 +206,7 @@ class Publisher:
             case Voided(origin=origin, numbers=numbers):
                 self._voided(origin, numbers, source, now_ns)
             case Refused(number=number, reason=reason):
-                self._refused(self._by_request.get((source, number)), reason, now_ns)
+                self._refused(self._requested_at(source, number), reason, now_ns)
             case _:
                 pass  # Not for a publisher: a stray frame changes nothing.
 
@@ -239,8 +244,16 @@ class Publisher:
             for origin in self._to_request:
                 self._request(self._lane(origin), self._now_ns)
             self._to_request = {}
+        if self._to_repeat:
+            for origin in self._to_repeat:
+                self._request_again(self._lane(origin), self._now_ns)
+            self._to_repeat = {}
         effects, self._effects = self._effects, []
         return effects
+
+    def _requested_at(self, origin: str, number: int) -> _Outgoing | None:
+        unsettled = self._unsettled.get(origin)
+        return None if unsettled is None else unsettled.get(number)
 
     def _find(self, topic: str, event_id: str) -> _Outgoing | None:
         """Return the event that an answer of the ENS names, if it is under way."""
@@ -258,8 +271,10 @@ class Publisher:
 
     def _add(self, outgoing: _Outgoing) -> _Lane:
         self._under_way[outgoing.key] = outgoing
-        self._by_request[outgoing.origin, outgoing.number] = outgoing
-        self._unsettled.setdefault(outgoing.origin, {})[outgoing.number] = None
+        unsettled = self._unsettled.get(outgoing.origin)
+        if unsettled is None:
+            unsettled = self._unsettled[outgoing.origin] = {}
+        unsettled[outgoing.number] = outgoing
         lane = self._lane(outgoing.origin)
         lane.waiting.append(outgoing)
         return lane
@@ -323,7 +338,7 @@ class Publisher:
         return self._numbers.get(origin, 0) + 1
 
     def _grant(self, origin: str, number: int, stamp: Stamp, source: str, now_ns: int) -> None:
-        outgoing = self._by_request.get((origin, number))
+        outgoing = self._requested_at(origin, number)
         if outgoing is None or outgoing.granted_by:
             return  # Settled or stamped before: this is a repeated answer.
         self._no_longer_requested(outgoing)
@@ -335,13 +350,13 @@ class Publisher:
 
     def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
         for number in numbers:
-            outgoing = self._by_request.get((origin, number))
+            outgoing = self._requested_at(origin, number)
             if outgoing is not None:
                 outgoing.granted_by = source
                 self._settle(outgoing, "void", now_ns)
 
     def _is_out(self, origin: str, number: int, slot: int, now_ns: int) -> None:
-        outgoing = self._by_request.get((origin, number))
+        outgoing = self._requested_at(origin, number)
         if outgoing is None or outgoing.granted_by:
             return  # Settled or stamped before: this is a repeated answer.
         if slot:
@@ -362,8 +377,10 @@ class Publisher:
         if outgoing.restored:
             return  # The refusal may be older than a stamp it was given: it is asked for again.
         self._settle(outgoing, "void", now_ns, reason)
-        # The node passed over what came behind it; it has to learn that it need not wait.
-        self._request_again(self._lane(outgoing.origin), now_ns)
+        # The node passed over what came behind it; it has to learn that it need not wait. Once for
+        # all that was refused together, or a run of refusals would be repeated for each of them.
+        self._now_ns = now_ns
+        self._to_repeat[outgoing.origin] = None
 
     def _settle(
         self,
@@ -378,7 +395,6 @@ class Publisher:
         if outgoing is None:
             return
         del self._under_way[outgoing.key]
-        del self._by_request[outgoing.origin, outgoing.number]
         del self._unsettled[outgoing.origin][outgoing.number]
         self._stamped.pop(outgoing.key, None)
         self._no_longer_requested(outgoing)
