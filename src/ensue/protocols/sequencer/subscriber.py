@@ -186,11 +186,13 @@ class Subscriber(Replay):
             case Fetched():
                 self._fetched(frame, now_ns)
                 self._join_caught_up(now_ns)
+            case (
+                Expired(name=self.name) | Refused(number=0)
+            ):  # No change is: all of it was refused.
+                self.expired = True
+                self._effects.append(Refuse((), getattr(frame, "reason", "expired")))
             case Changed() | Refused():
                 self._answered(frame, source, now_ns)
-            case Expired(name=name) if name == self.name:
-                self.expired = True
-                self._effects.append(Refuse((), "expired"))
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
