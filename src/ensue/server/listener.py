@@ -260,5 +260,8 @@ class Listener:
         admitted, answers = self.rules.screen(visitor, source, frames)
         for answer in answers:
             self.fault(visitor, "permission", getattr(answer, "reason", "not permitted"))
-            visitor.write(framed(bundle(source, target, [self._codec.body(answer)])))
+        if answers:
+            # Together, so that whoever is refused a run of events looks at all of it at once.
+            bodies = [self._codec.body(answer) for answer in answers]
+            visitor.write(framed(bundle(source, target, bodies)))
         return admitted

@@ -28,6 +28,7 @@ it was given, and is believed. A publisher that lies about it can hold up those 
 topic.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ensue.errors import RemoteProtocolError
@@ -63,12 +64,19 @@ class Rules:
         self.limits = config.limits
         self._config = config
         self._write = write
-        self._stations = {
-            member.name: (member.name, parse_address(member.address, what="an address")[0])
+        own = next(member for member in config.members if member.name == config.name)
+        own_host = parse_address(own.address or config.listen, what="an address")[0]
+        hosts = {
+            member.name: parse_address(member.address, what="an address")[0]
             for member in config.members
             if member.name != config.name
         }
-        """The other servers, and what their certificates may call them."""
+        shared = Counter(hosts.values())
+        self._stations = {
+            name: (name,) if shared[host] > 1 or host == own_host else (name, host)
+            for name, host in hosts.items()
+        }
+        """The other servers, and what their certificates may call them: a host, if it is of one alone."""
         self._owners = dict(owners)
         """Names of durable subscriptions to their users."""
         self._recent: dict[str, str] = {}

@@ -1,0 +1,148 @@
+"""A connection to a server that says whatever a test wants it to say."""
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tests.server.helpers import within
+
+from ensue.errors import AccessDenied
+from ensue.protocols.core import Frame
+from ensue.protocols.station import FRAMES
+from ensue.server import Server
+from ensue.transports.tcp_messages import (
+    CONTROL,
+    Control,
+    Enter,
+    Entered,
+    Exited,
+    Farewell,
+    Framer,
+    Hello,
+    Welcome,
+    decode_control,
+    encode_control,
+    framed,
+)
+from ensue.wire import Codec, bundle
+
+CODEC = Codec(FRAMES)
+
+
+class Hung(Exception):
+    """The server hung up."""
+
+
+class Raw:
+    """One connection; what comes is read only when it is asked for."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.server = "node-1"
+        self._framer = Framer()
+        self._messages: list[bytes] = []
+        self._frames: list[Frame] = []
+
+    @classmethod
+    async def connect(
+        cls, server: Server, *, ca: Path | None = None, own: Path | None = None
+    ) -> Self:
+        """Connect, and say nothing."""
+        assert server.listener is not None
+        context = None
+        if ca is not None:
+            context = ssl.create_default_context(cafile=ca)
+            if own is not None:
+                context.load_cert_chain(own.with_suffix(".pem"), own.with_suffix(".key"))
+        reader, writer = await within(
+            asyncio.open_connection("127.0.0.1", server.listener.port, ssl=context)
+        )
+        raw = cls(reader, writer)
+        raw.server = server.config.name
+        return raw
+
+    @classmethod
+    async def hello(
+        cls,
+        server: Server,
+        *,
+        client: str = "raw",
+        token: str = "",
+        role: Literal["client", "station"] = "client",
+        ca: Path | None = None,
+        own: Path | None = None,
+    ) -> Self:
+        """Connect and be welcome, or raise `AccessDenied`."""
+        raw = await cls.connect(server, ca=ca, own=own)
+        raw.control(Hello(client=client, token=token, role=role))
+        answer = await raw.message()
+        if isinstance(answer, Farewell):
+            raw.close()
+            raise AccessDenied(answer.reason, reason=answer.reason)
+        assert isinstance(answer, Welcome)
+        return raw
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.writer.write(data)
+
+    def control(self, message: Control) -> None:
+        """Send a message about the connection."""
+        self.send(encode_control(message))
+
+    def bundle(self, source: str, *frames: Frame, target: str | None = None) -> None:
+        """Send frames to the server."""
+        bodies = [CODEC.body(frame) for frame in frames]
+        self.send(framed(bundle(self.server if target is None else target, source, bodies)))
+
+    async def enter(self, name: str) -> str | None:
+        """Enter under a name; return why not."""
+        self.control(Enter(name=name))
+        answer = await self.message()
+        assert isinstance(answer, Entered | Exited)
+        return answer.reason if isinstance(answer, Exited) else None
+
+    async def message(self) -> Any:
+        """The next message: about the connection, or a bundle as target, source and frames."""
+        while not self._messages:
+            data = await within(self.reader.read(65536))
+            if not data:
+                raise Hung
+            self._messages += self._framer.feed(data)
+        message = self._messages.pop(0)
+        return decode_control(message) if message[0] == CONTROL else CODEC.unbundle(message)
+
+    async def frame(self) -> Frame:
+        """The next frame of a bundle."""
+        while not self._frames:
+            message = await self.message()
+            assert isinstance(message, tuple), message
+            self._frames += message[2]
+        return self._frames.pop(0)
+
+    async def farewell(self) -> Farewell:
+        """Whatever comes until the server says why it hangs up; then it does."""
+        while True:
+            message = await self.message()
+            if isinstance(message, Farewell):
+                assert await within(self.reader.read()) == b""
+                self.close()
+                return message
+
+    async def hung_up(self) -> str | None:
+        """Wait until the server hangs up; return what it said, if it could."""
+        said = None
+        try:
+            while True:
+                message = await self.message()
+                if isinstance(message, Farewell):
+                    said = message.reason
+        except (Hung, ConnectionError):
+            pass
+        self.close()
+        return said
+
+    def close(self) -> None:
+        """Hang up."""
+        self.writer.transport.abort()

@@ -1,0 +1,538 @@
+"""Who is let in, and who may do what; and that nobody else notices who may not."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.server import certificates
+from tests.server.helpers import People, read, serving, until, within
+from tests.server.raw import Raw
+
+import ensue
+from ensue.errors import (
+    AccessDenied,
+    BadInput,
+    EventRefused,
+    SubscriptionLost,
+    SubscriptionRefused,
+    TransportError,
+)
+from ensue.event import Event, Stamp
+from ensue.protocols.ens import AttachRequest, Fetch, Put, Taken
+from ensue.protocols.keeping import Recall, Recalled, Remember
+from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused, StampRequest
+from ensue.server import Server, ServerConfig
+from ensue.server.access import Access, Grants, User, certificate_names, new_token
+from ensue.server.config import Tls
+from ensue.transports.tcp_messages import Enter, Farewell, Hello, Member, Welcome
+
+EVERYTHING = (["*"], ["*"])
+
+
+# -- Values -------------------------------------------------------------------------------------
+
+
+def test_a_token_is_somebodys_or_nobodys() -> None:
+    tokens = [new_token() for _ in range(3)]
+    assert len({token for token, _ in tokens}) == 3
+    users = {f"u{number}": User(token=stored) for number, (_, stored) in enumerate(tokens)}
+    access = Access(users=users)
+    for number, (token, stored) in enumerate(tokens):
+        assert access.user_of(token, ()) == f"u{number}"
+        assert token not in stored
+        # What the file holds is no token.
+        assert access.user_of(stored, ()) is None
+    assert access.user_of("", ()) is None
+
+
+def test_every_user_is_compared_whoever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = [new_token() for _ in range(4)]
+    access = Access(users={str(n): User(token=stored) for n, (_, stored) in enumerate(tokens)})
+    compared: list[str] = []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append(other)
+        return one == other
+
+    monkeypatch.setattr("ensue.server.access.hmac.compare_digest", compare)
+    for token in (tokens[0][0], tokens[3][0], "wrong"):
+        compared.clear()
+        access.user_of(token, ())
+        assert len(compared) == 4
+
+
+def test_patterns_are_topics_prefixes_or_everything() -> None:
+    rules = User(token="x", publish=("orders", "audit.*"), subscribe=("*",))
+    grants = Grants("al", rules)
+    assert [
+        topic
+        for topic in ("orders", "orders.eu", "audit", "audit.a", "audit.a.b", "auditor", "*")
+        if grants.may("publish", topic)
+    ] == ["orders", "audit.a", "audit.a.b"]
+    assert grants.may("subscribe", "anything at all")
+    nothing = Grants("al", User(token="x"))
+    assert not nothing.may("publish", "orders")
+    assert not nothing.may("subscribe", "")
+    assert Grants("", None).may("publish", "orders")
+
+
+def test_names_of_a_certificate() -> None:
+    assert certificate_names(None) == ()
+    assert certificate_names({}) == ()
+    assert certificate_names(
+        {
+            "subject": ((("countryName", "DE"),), (("commonName", "al"),)),
+            "subjectAltName": (("DNS", "al.example"), ("IP Address", "192.0.2.1"), ("URI", "x")),
+        }
+    ) == ("al", "al.example", "192.0.2.1")
+
+
+# -- Login --------------------------------------------------------------------------------------
+
+
+def test_once_there_is_a_user_nobody_else_comes_in(tmp_path: Path) -> None:
+    people = People(alice=EVERYTHING)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            for url in (server.url, f"{server.url}?token=ensue_wrong"):
+                with pytest.raises(AccessDenied, match="token"):
+                    await within(ensue.connect(url).__aenter__())
+            assert server.listener is not None
+            assert server.listener.errors["login"] == 2
+            async with ensue.connect(people.url(server, "alice")) as bus:
+                await within(bus.publish("x", b"1"))
+
+    asyncio.run(main())
+
+
+def test_publishing_needs_permission_for_each_topic_and_other_events_go_out(tmp_path: Path) -> None:
+    people = People(alice=(["orders", "audit.*"], ["*"]), bob=EVERYTHING)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+            ensue.connect(people.url(server, "bob")) as bob,
+            bob.subscribe("orders", "audit.x", "secret") as events,
+        ):
+            with pytest.raises(EventRefused, match="'alice' may not publish on 'secret'") as caught:
+                await within(alice.publish("secret", b"no"))
+            assert caught.value.reason == "'alice' may not publish on 'secret'"
+            # In one run, what may not be is taken out of the middle, and the order stays.
+            for number in range(30):
+                topic = ("orders", "secret", "audit.x")[number % 3]
+                await alice.publish(topic, b"%d" % number, receipt=False)
+            with pytest.raises(EventRefused):
+                await within(alice.flush())
+            await within(bob.publish("secret", b"end"))
+            seen = await read(events, 21)
+            assert seen == [*(b"%d" % n for n in range(30) if n % 3 != 1), b"end"]
+            listener = server.listener
+            assert listener is not None
+            assert listener.errors == {"permission": 11}
+            assert len(listener.visitors) == 2
+
+    asyncio.run(main())
+
+
+def test_subscribing_needs_permission_for_each_topic(tmp_path: Path) -> None:
+    people = People(alice=(["*"], ["orders"]))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+            alice.subscribe("orders") as events,
+        ):
+            for topics in (("secret",), ("orders", "secret")):
+                with pytest.raises(SubscriptionRefused, match="may not subscribe to 'secret'"):
+                    await within(alice.subscribe(*topics).__aenter__())
+            with pytest.raises(SubscriptionRefused, match="may not subscribe to 'secret'"):
+                await within(events.subscribe("secret"))
+            await within(alice.publish("secret", b"no"))
+            await within(alice.publish("orders", b"yes"))
+            assert await read(events, 1) == [b"yes"]
+            assert server.station is not None
+            assert server.station.log.listeners().get("secret", ()) == ()
+
+    asyncio.run(main())
+
+
+def test_a_permission_that_was_withdrawn_ends_the_subscription_with_a_word(tmp_path: Path) -> None:
+    people = People(alice=(["*"], ["orders"]))
+    fewer = Access(
+        users={"alice": msgspec.structs.replace(people.access.users["alice"], subscribe=())}
+    )
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+            alice.subscribe("orders", name="desk", durable=True),
+        ):
+            pass
+        async with (
+            serving(tmp_path / "d", access=fewer) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+        ):
+            with pytest.raises(SubscriptionLost, match="may not subscribe to 'orders'"):
+                async with alice.subscribe("orders", name="desk", durable=True) as events:
+                    await read(events, 1)
+
+    asyncio.run(main())
+
+
+def test_a_durable_name_belongs_to_whoever_took_it_first_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    people = People(alice=EVERYTHING, bob=EVERYTHING)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+            ensue.connect(people.url(server, "bob")) as bob,
+        ):
+            async with alice.subscribe("x", name="desk", durable=True):
+                with pytest.raises(AccessDenied, match="belongs to another user"):
+                    await within(bob.subscribe("x", name="desk", durable=True).__aenter__())
+            with pytest.raises(AccessDenied, match="belongs to another user"):
+                await within(bob.subscribe("x", name="desk", durable=True).__aenter__())
+        async with (
+            serving(tmp_path / "d", access=people.access) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+            ensue.connect(people.url(server, "bob")) as bob,
+        ):
+            with pytest.raises(AccessDenied, match="belongs to another user"):
+                await within(bob.subscribe("x", name="desk", durable=True).__aenter__())
+            await within(bob.publish("x", b"1"))
+            async with alice.subscribe("x", name="desk", durable=True) as events:
+                assert await read(events, 1) == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_a_name_of_a_process_is_not_anothers_either_while_it_is_away(tmp_path: Path) -> None:
+    people = People(alice=EVERYTHING, bob=EVERYTHING)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            alice = await Raw.hello(server, token=people.tokens["alice"])
+            assert await alice.enter("a~1") is None
+            bob = await Raw.hello(server, token=people.tokens["bob"])
+            assert await bob.enter("a~1") == "the name belongs to another user"
+            alice.close()
+            assert server.listener is not None
+            listener = server.listener
+            await until(lambda: len(listener.visitors) == 1)
+            assert await bob.enter("a~1") == "the name belongs to another user"
+            again = await Raw.hello(server, token=people.tokens["alice"])
+            assert await again.enter("a~1") is None
+            bob.close()
+            again.close()
+
+    asyncio.run(main())
+
+
+# -- Frames -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def restricted(tmp_path: Path) -> AsyncIterator[tuple[Server, Raw]]:
+    """A server, and a connection of somebody who may use `mine` alone, entered as `m~1`."""
+    people = People(mallory=(["mine"], ["mine"]))
+    async with serving(tmp_path / "d", access=people.access) as server:
+        raw = await Raw.hello(server, token=people.tokens["mallory"])
+        assert await raw.enter("m~1") is None
+        try:
+            yield server, raw
+        finally:
+            raw.close()
+
+
+def event(topic: str, **fields: Any) -> Event:
+    given: dict[str, Any] = {"payload": b"", "publisher": "m~1", "publisher_seq": 1, **fields}
+    return Event(topic=topic, **given)
+
+
+def test_each_kind_of_frame_is_answered_in_its_own_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with restricted(tmp_path) as (server, raw):
+            why = "'mallory' may not publish on 'x'"
+            cannot = "'mallory' may not subscribe to 'x'"
+            stamped = event("x", stamp=Stamp({"x": 1}))
+            for asked, told in (
+                (
+                    OrderRequest(number=4, events=(event("x"),), settled=4),
+                    Refused(number=4, reason=why),
+                ),
+                (StampRequest(number=5, topics=("x",), settled=5), Refused(number=5, reason=why)),
+                (Put(event=stamped), Taken(topic="x", event=stamped.id, slot=1)),
+                (AttachRequest(topic="x", from_slot=7), Refused(number=0, reason=cannot)),
+                (Fetch(topic="x", start=1, stop=0), Refused(number=0, reason=cannot)),
+                (
+                    ChangeRequest(number=1, old=(), new=("mine", "x")),
+                    Refused(number=1, reason=cannot),
+                ),
+                # What it says it had is only its word.
+                (
+                    ChangeRequest(number=2, old=("x",), new=("x", "mine")),
+                    Refused(number=2, reason=cannot),
+                ),
+            ):
+                raw.bundle("m~1", asked)
+                assert await raw.frame() == told
+            assert server.listener is not None
+            assert server.listener.errors == {"permission": 7}
+            raw.bundle("m~1", OrderRequest(number=4, events=(event("mine"),), settled=4))
+            assert isinstance(await raw.frame(), Out)
+            assert server.station is not None
+            assert server.station.log.ends() == {"mine": 1}
+
+    asyncio.run(main())
+
+
+def test_a_client_speaks_only_as_names_that_it_entered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            honest = await Raw.hello(server)
+            assert await honest.enter("h~1") is None
+            honest.bundle("h~1", Recall(number=1))
+            recalled = await honest.frame()
+            assert isinstance(recalled, Recalled)
+            other = await Raw.hello(server)
+            assert await other.enter("o~1") is None
+            other.bundle("h~1", Remember(epoch=recalled.epoch, number=1, writes=(("k", b"v"),)))
+            assert "which this connection is not" in (await other.farewell()).reason
+            assert server.station is not None
+            assert server.station.keeper.names() == {"h~1": 0}
+            assert server.listener is not None
+            assert server.listener.errors == {"protocol": 1}
+            honest.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_enters_as_a_server_nor_says_to_be_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            raw = await Raw.hello(server)
+            assert await raw.enter("node-1") == "'node-1' is a server of the chain"
+            assert "no '/'" in (await raw.enter("a/b") or "")
+            raw.close()
+            for client in ("node-1", "node-2"):
+                with pytest.raises(AccessDenied, match="no other server of this chain"):
+                    await Raw.hello(server, client=client, role="station")
+
+    asyncio.run(main())
+
+
+# -- TLS ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+def tls(files: Path, name: str = "server", **options: Any) -> Tls:
+    options.setdefault("ca", str(files / "ca.pem"))
+    return Tls(cert=str(files / f"{name}.pem"), key=str(files / f"{name}.key"), **options)
+
+
+def test_tls_carries_everything_and_strangers_are_not_believed(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", tls=tls(files)) as server:
+            async with (
+                ensue.connect(f"{server.url}&ca={files}/ca.pem") as bus,
+                bus.subscribe("x") as events,
+            ):
+                await within(bus.publish("x", b"1"))
+                assert await read(events, 1) == [b"1"]
+            with pytest.raises(TransportError, match="no TLS with the server"):
+                await within(ensue.connect(f"{server.url}&ca={files}/stranger.pem").__aenter__())
+            with pytest.raises(TransportError, match=r"does it want TLS \(tls=1\)"):
+                await within(ensue.connect(server.url.partition("?")[0]).__aenter__())
+
+    asyncio.run(main())
+
+
+def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", tls=tls(files)) as server:
+            assert server.listener is not None
+            port = server.listener.port
+
+            def old() -> None:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+                context.set_ciphers("ALL:@SECLEVEL=0")
+                context.minimum_version = ssl.TLSVersion.TLSv1
+                context.maximum_version = ssl.TLSVersion.TLSv1_1
+                with (
+                    socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+                    context.wrap_socket(plain),
+                ):
+                    pass
+
+            with (
+                pytest.warns(DeprecationWarning, match="TLSv1"),
+                pytest.raises(OSError, match=r"(?i)protocol|alert"),
+            ):
+                await asyncio.to_thread(old)
+
+    asyncio.run(main())
+
+
+def test_a_certificate_proves_who_a_client_is(tmp_path: Path, files: Path) -> None:
+    access = Access(users={"auditor": User(certificate="auditor.example.org", subscribe=("x",))})
+
+    async def main() -> None:
+        trust = tls(files, clients="optional")
+        async with serving(tmp_path / "d", tls=trust, access=access) as server:
+            url = f"{server.url}&ca={files}/ca.pem"
+            with pytest.raises(AccessDenied, match="a token is needed"):
+                await within(ensue.connect(url).__aenter__())
+            mine = f"&cert={files}/auditor.pem&key={files}/auditor.key"
+            async with ensue.connect(url + mine) as bus, bus.subscribe("x"):
+                with pytest.raises(EventRefused, match="'auditor' may not publish"):
+                    await within(bus.publish("x", b"1"))
+            forged = f"&cert={files}/mallory.pem&key={files}/mallory.key"
+            with pytest.raises(TransportError):
+                await within(ensue.connect(url + forged).__aenter__())
+
+    asyncio.run(main())
+
+
+def test_required_certificates_are_a_login_of_their_own(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        trust = tls(files, clients="required")
+        async with serving(tmp_path / "d", tls=trust) as server:
+            url = f"{server.url}&ca={files}/ca.pem"
+            with pytest.raises(TransportError):
+                await within(ensue.connect(url).__aenter__())
+            mine = f"&cert={files}/auditor.pem&key={files}/auditor.key"
+            async with ensue.connect(url + mine) as bus:
+                await within(bus.publish("x", b"1"))
+
+    asyncio.run(main())
+
+
+def test_files_that_tls_cannot_use_are_named(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        bad = Tls(cert=str(files / "none.pem"), key=str(files / "server.key"))
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0", tls=bad))
+        with pytest.raises(BadInput, match=r"TLS can't be set up from .*none\.pem"):
+            await server.start()
+
+    asyncio.run(main())
+
+
+def two(tmp_path: Path, files: Path, ports: list[int], **access: Any) -> list[ServerConfig]:
+    """Two servers of a chain with TLS; what one shows the other is by `access` of each."""
+    members = tuple(
+        Member(f"s{number}", f"127.0.0.1:{port}", (f"t{number}",))
+        for number, port in enumerate(ports)
+    )
+    return [
+        ServerConfig(
+            data=str(tmp_path / member.name),
+            listen=member.address,
+            name=member.name,
+            chain=members,
+            tls=tls(files, member.name, clients="optional"),
+            access=Access(**access),
+        )
+        for member in members
+    ]
+
+
+def spare_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.mark.parametrize("proof", ["secret", "certificate"])
+def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, proof: str) -> None:
+    token, stored = new_token()
+    users = {"al": User(token=stored, publish=("*",), subscribe=("*",))}
+    access: dict[str, Any] = {"users": users}
+    access |= {"station_secret": "s" * 43} if proof == "secret" else {"station_certificates": True}
+
+    async def main() -> None:
+        configs = two(tmp_path, files, spare_ports(2), **access)
+        servers = [Server(config) for config in configs]
+        for server in servers:
+            await server.start()
+        try:
+            url = f"{servers[1].url}&ca={files}/ca.pem&token={token}"
+            async with ensue.connect(url) as bus, bus.subscribe("t0", "t1") as events:
+                for number in range(10):
+                    await within(bus.publish(f"t{number % 2}", b"%d" % number))
+                assert await read(events, 10) == [b"%d" % number for number in range(10)]
+            # A user is no server, whatever it says; nor is a certificate of another server.
+            for who in ("s0", "s1"):
+                with pytest.raises(AccessDenied):
+                    await Raw.hello(
+                        servers[0],
+                        client=who,
+                        role="station",
+                        token=token,
+                        ca=files / "ca.pem",
+                        own=files / "auditor",
+                    )
+            if proof == "secret":
+                with pytest.raises(AccessDenied, match="nothing proves"):
+                    await Raw.hello(
+                        servers[0], client="s1", role="station", token="", ca=files / "ca.pem"
+                    )
+            else:
+                with pytest.raises(AccessDenied, match="nothing proves"):
+                    await Raw.hello(
+                        servers[0],
+                        client="s1",
+                        role="station",
+                        ca=files / "ca.pem",
+                        own=files / "s0",
+                    )
+                station = await Raw.hello(
+                    servers[0], client="s1", role="station", ca=files / "ca.pem", own=files / "s1"
+                )
+                assert await station.enter("al~1") == "this is 's1', and not 'al~1'"
+                station.close()
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+def test_hello_tells_nothing_but_what_it_must(tmp_path: Path) -> None:
+    people = People(alice=EVERYTHING)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            raw = await Raw.connect(server)
+            raw.control(Hello(client="x", token="ensue_wrong"))
+            said = await raw.farewell()
+            assert said == Farewell(reason="the token is not known here", final=True)
+            early = await Raw.connect(server)
+            early.control(Enter(name="a~1"))
+            assert (await early.farewell()).reason == "expected hello first"
+            good = await Raw.connect(server)
+            good.control(Hello(client="x", token=people.tokens["alice"]))
+            assert isinstance(await good.message(), Welcome)
+            good.close()
+
+    asyncio.run(main())
