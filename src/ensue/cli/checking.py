@@ -62,7 +62,7 @@ ClockErrorOption = Annotated[
 @output.command
 def check(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The trace: a directory of Parquet files.")
+        Path, typer.Argument(metavar="DIR", help="The trace or recorded run: a directory.")
     ],
     order: Annotated[Order, typer.Option(help="The order that was promised.")],
     *,

@@ -174,8 +174,7 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
     ]
     output.print_table("", ("", "no order", "total order"), rows, right=(1, 2))
     output.print_findings(total.report, "total order, judged from its trace")
-    # As it was called just now, which works also where it is not on the path.
-    ensue = sys.argv[0] if Path(sys.argv[0]).name == "ensue" else "ensue"
+    ensue = output.program()
     again = f"{ensue} check {total.trace} --order total --causal"
     if total.report.verdict is not Verdict.VALID:
         output.print_witnesses(total.report, every=False, more=f"every one: {again} --all")
@@ -215,7 +214,9 @@ def _show_audits(audits: Mapping[str, Report]) -> None:
         )
         output.print_findings(report, title)
     if audits:
-        output.print_lines(["The same on traces of any size: ensue audit DIR --order total"])
+        output.print_lines(
+            [f"The same on traces of any size: {output.program()} audit DIR --order total"]
+        )
 
 
 def _displaced(rows: Sequence[Row]) -> int:

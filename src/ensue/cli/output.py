@@ -9,9 +9,11 @@ Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.
 import functools
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import msgspec
@@ -39,6 +41,7 @@ __all__ = [
     "print_statistics",
     "print_table",
     "print_witnesses",
+    "program",
     "statistics_rows",
 ]
 
@@ -122,6 +125,16 @@ def exit_code(verdict: Verdict) -> int:
     return codes.get(verdict, EXIT_UNKNOWN)
 
 
+def program() -> str:
+    """Return what this program is called by, as for a hint: it may not be on the path."""
+    called = sys.argv[0]
+    if Path(called).name != "ensue":
+        return "ensue"
+    found = shutil.which("ensue")
+    same = found is not None and Path(called).exists() and Path(found).samefile(called)
+    return "ensue" if same else called
+
+
 def print_json(value: dict[str, Any]) -> None:
     """Print the one object a program reads."""
     try:
@@ -147,11 +160,11 @@ def print_table(
     title: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
 ) -> None:
     """Print a table; the columns numbered in `right` hold figures. Empty headers aren't shown."""
+    if title:
+        # A line of its own: Rich would wrap it where the table happens to end.
+        print_lines([title], style="bold")
     named = any(headers)
     table = Table(
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD if named else None,
         show_header=named,
         pad_edge=True,

@@ -268,12 +268,12 @@ class _Done(msgspec.Struct):
 
 
 def _replay(protocol: Protocol, seed: int) -> str:
-    return f"ensue replay {protocol.value} --seed {seed}"
+    return f"{output.program()} replay {protocol.value} --seed {seed}"
 
 
 def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
     """Return the line that judges a trace as the run itself was judged."""
-    words = ["ensue", "check", str(trace), "--order", scenario.order]
+    words = [output.program(), "check", str(trace), "--order", scenario.order]
     if any(finding.checker == "causal" for finding in outcome.report.findings):
         words.append("--causal")
     if not scenario.ens_config.keeps_log:

@@ -1,0 +1,29 @@
+"""How commands talk: titles in one line, hints that can be typed as they stand."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ensue.cli import output
+
+
+def test_a_title_is_not_wrapped_where_its_table_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "total order, audited on Spark for total order"
+    output.print_table(title, ("checker", "verdict"), [("fifo", "valid")])
+    assert title in capsys.readouterr().out.splitlines()
+
+
+def test_a_hint_calls_the_program_as_it_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "ensue"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert output.program() == str(script)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert output.program() == "ensue"
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert output.program() == "ensue"
