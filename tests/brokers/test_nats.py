@@ -150,3 +150,31 @@ class Plain(Nats):
         )
         address = ("--addr", "127.0.0.1", "--port", str(self.port))
         return [self.found() or self.binary, "-c", str(configuration), *address]
+
+
+def test_opening_returns_when_the_server_has_read_the_subscription() -> None:
+    """The client writes the PING of a flush past a SUB that it has not written yet."""
+    read: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.9.0","max_payload":1048576}\r\n')
+        while line := await reader.readline():
+            read.append(line.split()[0])
+            if read[-1] == b"PING":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        carrier = NatsCarrier(NatsOptions.parse(f"nats://127.0.0.1:{port}"))
+        await carrier.start()
+        try:
+            await carrier.open("a", Taker())
+            assert b"SUB" in read
+            assert b"PING" in read[read.index(b"SUB") :]
+        finally:
+            await carrier.close()
+            server.close()
+
+    asyncio.run(main())

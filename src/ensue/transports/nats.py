@@ -237,8 +237,14 @@ class NatsCarrier(BrokerCarrier):
                     pending_msgs_limit=UNREAD_MESSAGES_MAX,
                     pending_bytes_limit=UNREAD_BYTES_MAX,
                 )
-        # The server has read everything when it answers this.
-        await self._client.flush(timeout=int(CONNECT_S))
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Return when the server has read everything."""
+        # The client writes the PING of a flush at once, past what it has not written yet: only the
+        # second one is sure to come behind.
+        for _ in range(2):
+            await self._client.flush(timeout=int(CONNECT_S))
 
     def _receiver(self, place: Place) -> Callable[[Msg], Awaitable[None]]:
         async def receive(message: Msg) -> None:
@@ -282,14 +288,14 @@ class NatsCarrier(BrokerCarrier):
         subscription = self._subscriptions.pop(place, None)
         if subscription is not None:
             await subscription.unsubscribe()
-            await self._client.flush(timeout=int(CONNECT_S))
+            await self._settle()
 
     async def _hang_up(self) -> None:
         client = self._client
         if client.is_connected:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S / 2):
-                    await client.flush(timeout=int(CONNECT_S))
+                    await self._settle()
         await client.close()
 
 
