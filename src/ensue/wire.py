@@ -65,11 +65,15 @@ class Codec:
         return target, source, frames
 
 
-def bundle(target: str, source: str, bodies: Sequence[bytes]) -> bytes:
-    """Return the bundle that takes encoded frames from one peer to another."""
+def bundle(target: str, source: str, bodies: Sequence[bytes], count: int | None = None) -> bytes:
+    """Return the bundle that takes encoded frames from one peer to another.
+
+    `count` is how many frames there are, if some of the bodies hold several.
+    """
     names = _NAMES((target, source))
+    size = (len(bodies) if count is None else count).to_bytes(4, "big")
     # The names as an array of two; what is wanted is an array of three that begins with them.
-    return b"".join((_OPENING, names[1:], b"\xdd", len(bodies).to_bytes(4, "big"), *bodies))
+    return b"".join((_OPENING, names[1:], b"\xdd", size, *bodies))
 
 
 _NAMES = msgspec.msgpack.Encoder().encode

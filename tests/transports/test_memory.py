@@ -146,7 +146,7 @@ def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
         MemoryOptions.parse(url)
 
 
-@pytest.mark.parametrize("url", ["nats://localhost", "memory", ""])
+@pytest.mark.parametrize("url", ["kafka://localhost", "memory", ""])
 def test_a_transport_that_is_not_there_is_refused_by_name(url: str) -> None:
     with pytest.raises(BadInput, match="no transport for"):
         ensue.connect(url)

@@ -26,16 +26,10 @@ from ensue.client.checks import (
     check_payload,
     check_topics,
 )
-from ensue.client.futures import fail
+from ensue.client.receipts import Receipts
 from ensue.client.subscription import Subscription
-from ensue.errors import (
-    ConfigurationError,
-    EventRefused,
-    EventVoided,
-    LocalProtocolError,
-    UnsupportedOrder,
-)
-from ensue.event import Event
+from ensue.errors import ConfigurationError, EnsueError, LocalProtocolError, UnsupportedOrder
+from ensue.event import Event, event_id
 from ensue.order import Order, Total
 from ensue.protocols.core import Outcome, Settle
 from ensue.protocols.sequencer.publisher import Publisher
@@ -51,11 +45,12 @@ __all__ = ["Bus", "connect"]
 
 PENDING_MAX = 10_000
 PATIENCE_S = 5.0
-BURST_MAX = 64
+BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
+CHECKED_MAX = 10_000
+"""Topics that are remembered as good ones."""
 UNSETTLED_MAX = 20_000
 """Events under way before publishing waits for some of them to be settled."""
-
 
 _log = logging.getLogger("ensue")
 
@@ -118,13 +113,11 @@ class Bus:
         self._hub: Hub | None = None
         self._name = ""
         self._driver: Driver[Publisher | UnorderedPublisher] | None = None
-        self._unsettled: dict[tuple[str, int], asyncio.Future[Event]] = {}
-        """By topic and number there."""
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
-        self._failure: BaseException | None = None
-        """The first of what was published without a receipt."""
+        self._checked: set[str] = set()
+        """Topics that were looked at before."""
         self._burst = 0
 
     @property
@@ -136,6 +129,7 @@ class Bus:
         if self._hub is not None:
             raise LocalProtocolError("a bus is entered once")
         hub = await self._join_hub()
+        self._receipts = Receipts()
         try:
             self._driver = await self._drive(hub)
         except BaseException:
@@ -170,31 +164,31 @@ class Bus:
         cause: nobody got it, and it can be published again.
         """
         hub, driver = self._open()
-        check_topics((topic,))
+        if topic not in self._checked:
+            check_topics((topic,))
+            if len(self._checked) < CHECKED_MAX:
+                self._checked.add(topic)
         check_key(key)
         fixed = check_payload(payload)
         copied = check_headers(headers)
+        receipts = self._receipts
         if hub.full:
             await self._wait_for_room(hub, topic)
-        while len(self._unsettled) >= UNSETTLED_MAX:
-            await asyncio.wait((next(iter(self._unsettled.values())),))
+        while len(receipts) >= UNSETTLED_MAX:
+            await receipts.wait_for_first()
             self._open()
-        settled: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        published: list[Event] = []
-
-        def publish(node: Publisher | UnorderedPublisher, now_ns: int) -> None:
+        node, now_ns = driver.begin()
+        try:
             event = node.publish(topic, fixed, now_ns=now_ns, key=key, headers=copied)
-            self._unsettled[topic, event.publisher_seq] = settled
-            published.append(event)
-
-        driver.command(publish)
+            settled = receipts.expect(event, wanted=receipt)
+        finally:
+            driver.end()
         self._burst += 1
         if self._burst >= BURST_MAX:
             self._burst = 0
             await asyncio.sleep(0)
-        if not receipt:
-            settled.add_done_callback(self._unreceipted)
-            return published[0]
+        if settled is None:
+            return event
         # Shielded: cancelling the caller must not make a settled event look lost.
         return settled.result() if settled.done() else await asyncio.shield(settled)
 
@@ -204,9 +198,8 @@ class Bus:
         Raises the first failure of what was published with `receipt=False` since the last flush.
         """
         self._open()
-        if self._unsettled:
-            await asyncio.wait(list(self._unsettled.values()))
-        failure, self._failure = self._failure, None
+        await self._receipts.wait_for_all()
+        failure = self._receipts.take_failure()
         if failure is not None:
             raise failure
 
@@ -267,8 +260,7 @@ class Bus:
         if not ended.done():
             ended.set_result(None)
         try:
-            if self._unsettled:
-                await asyncio.wait(list(self._unsettled.values()))
+            await self._receipts.wait_for_all()
         finally:
             for subscription in self._subscriptions:
                 await subscription.settle()
@@ -282,7 +274,7 @@ class Bus:
             return False
         # From the last to the first, and each of them even if another fails.
         with ExitStack() as stack:
-            stack.callback(self._fail_unsettled)
+            stack.callback(self._receipts.fail_all, self._unsettled)
             stack.callback(leave_hub, hub)
             stack.callback(driver.close)
             stack.callback(driver.command, lambda node, _now: node.say_goodbye())
@@ -290,16 +282,11 @@ class Bus:
                 stack.callback(subscription.close)
         return True
 
-    def _fail_unsettled(self) -> None:
-        for (topic, number), future in self._unsettled.items():
-            event_id = f"{self._name}/{topic}/{number}"
-            fail(
-                future,
-                LocalProtocolError(
-                    f"the bus was closed before {event_id} was settled: it may be out, or never be"
-                ),
-            )
-        self._unsettled.clear()
+    def _unsettled(self, topic: str, number: int) -> EnsueError:
+        return LocalProtocolError(
+            f"the bus was closed before {event_id(self._name, topic, number)} was settled: "
+            "it may be out, or never be"
+        )
 
     def _open(self) -> tuple[Hub, Driver[Publisher | UnorderedPublisher]]:
         hub, driver, ended = self._hub, self._driver, self._ended
@@ -343,12 +330,6 @@ class Bus:
         hub.watch(driver)
         return driver
 
-    def _unreceipted(self, settled: "asyncio.Future[Event]") -> None:
-        """Keep the failure of an event whose receipt nobody waits for."""
-        error = None if settled.cancelled() else settled.exception()
-        if error is not None and self._failure is None:
-            self._failure = error
-
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
         assert self._ended is not None
         began_s = asyncio.get_running_loop().time()
@@ -379,28 +360,5 @@ class Bus:
                 patience_s += PATIENCE_S
 
     def _outcome(self, outcome: Outcome) -> None:
-        if not isinstance(outcome, Settle):
-            return
-        event = outcome.event
-        future = self._unsettled.pop((event.topic, event.publisher_seq), None)
-        if future is None or future.done():
-            return
-        if outcome.reason:
-            fail(
-                future,
-                EventRefused(
-                    f"{event.id} was refused: {outcome.reason}",
-                    event=event.id,
-                    reason=outcome.reason,
-                ),
-            )
-        elif outcome.verdict:
-            fail(
-                future,
-                EventVoided(
-                    f"{event.id} lost its place in the order and reached nobody; publish it again",
-                    event=event.id,
-                ),
-            )
-        else:
-            future.set_result(event)
+        if type(outcome) is Settle:
+            self._receipts.settle(outcome)

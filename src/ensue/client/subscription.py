@@ -120,6 +120,7 @@ class Subscription:
         self._joining = Joining()
         self._waiter: asyncio.Future[None] | None = None
         self._ahead = ReadAhead()
+        self._full = False  # Since it ran out of room, until half of that is left.
         self._closed = False
 
     @property
@@ -366,9 +367,10 @@ class Subscription:
 
     def _delivered(self, outcome: Deliver) -> None:
         self._queue.append(outcome)
-        if self.pending >= self.pending_max:
+        if len(self._queue) + len(self._unacknowledged) >= self.pending_max:
             self._no_room()
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def _joined(self, outcome: Join) -> None:
         topic = outcome.topic
@@ -398,6 +400,7 @@ class Subscription:
 
     def _no_room(self) -> None:
         hub = self._hub
+        self._full = True
         if hub.holds_publishers:
             hub.full[self._slow] = None
             self._slow.room.clear()
@@ -420,8 +423,7 @@ class Subscription:
             return
         del self._unacknowledged[position]
         acknowledges = self.durable or not self._automatic
-        reader = self._working_reader
-        if reader is not None and acknowledges:
+        if acknowledges and (reader := self._working_reader) is not None:
             # The unbroken run ends before the first that is open, or with all handed out.
             first = next(iter(self._unacknowledged), self._handed_out + 1)
             if first > position:
@@ -430,8 +432,9 @@ class Subscription:
         self._relieve()
 
     def _relieve(self) -> None:
-        if self.pending > self.pending_max // 2:
+        if not self._full or self.pending > self.pending_max // 2:
             return
+        self._full = False
         if (reader := self._working_reader) is not None:
             reader.resume()
         if self._slow in self._hub.full:

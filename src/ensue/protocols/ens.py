@@ -3,6 +3,9 @@
 The service keeps a log per topic and fans events out to whoever attached: `ensue.protocols.topic_log`.
 """
 
+import msgspec
+
+from ensue.errors import ConfigurationError
 from ensue.event import Count, Event, Name
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame
 
@@ -12,13 +15,52 @@ __all__ = [
     "AttachRequest",
     "Attached",
     "DetachRequest",
+    "EnsConfig",
     "Fetch",
     "Fetched",
     "Notify",
     "Put",
+    "Surveyed",
     "Taken",
     "request_for",
 ]
+
+
+class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an ENS node keeps and for how long."""
+
+    keeps_log: bool = True
+    retained_max: int = 1_000_000
+    """Events kept per topic."""
+    cached_max: int = 16_384
+    """Events of a topic in memory, where somebody else keeps them all."""
+    batch_max: int = 256
+    """Events sent in answer to one `AttachRequest`, …"""
+    batch_bytes_max: int = 1024 * 1024
+    """… but no more once their payloads come to this."""
+    fetch_max: int = 4096
+    """Events in one answer to a `Fetch`; topics looked at for one that asks for topics."""
+    whole_every: int = 256
+    """Slots of a topic after which a stamp is made whole, where somebody else keeps the events."""
+    listeners_max: int = 100_000
+    """Peers attached to one topic; more are not sent anything new, and have to ask."""
+    gives_places: bool = False
+    """Number all events as they are put out, whatever their topics (`Event.place`)."""
+    durable: bool = True
+    """False: nothing is persisted, for a service that lives and dies with its process."""
+
+    def __post_init__(self) -> None:
+        for field in (
+            "retained_max",
+            "cached_max",
+            "batch_max",
+            "batch_bytes_max",
+            "fetch_max",
+            "whole_every",
+            "listeners_max",
+        ):
+            if getattr(self, field) < 1:
+                raise ConfigurationError(f"EnsConfig.{field} must be at least 1")
 
 
 class Put(Frame, frozen=True, tag=1):
@@ -86,6 +128,16 @@ class Fetch(Frame, frozen=True, tag=10):
     """0: as far as there is any."""
     place: Count = 0
     """Pass over events that were put out before this place."""
+    survey: tuple[Name, ...] | None = None
+    """Given: tell no events, but which topics there are (`Surveyed`) that match `topic` as well as any
+    of these: a topic, a prefix with everything below it (`audit.*`), or all (`*`). Of the topics in the
+    order in which they came up, `start` are passed over."""
+
+    def asks_for(self, topic: str) -> bool:
+        """Tell whether a topic is to be told of."""
+        return _matches(topic, self.topic) and any(
+            _matches(topic, pattern) for pattern in self.survey or ()
+        )
 
 
 class Fetched(Frame, frozen=True, tag=11):
@@ -103,6 +155,17 @@ class Fetched(Frame, frozen=True, tag=11):
     events: tuple[Event, ...]
 
 
+class Surveyed(Frame, frozen=True, tag=13):
+    """Topics that have had events. Ask again from `next` on for more, unless that is `end`."""
+
+    start: Count
+    """What was asked for."""
+    next: Count
+    end: Count
+    topics: dict[Name, tuple[Count, Count]]
+    """The first slot that can be had, and the first one that is not filled yet."""
+
+
 FRAMES: tuple[type[Frame], ...] = (
     Put,
     Accepted,
@@ -113,6 +176,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Notify,
     Fetch,
     Fetched,
+    Surveyed,
 )
 
 
@@ -125,3 +189,10 @@ def request_for(effect: Broadcast | Attach | Detach) -> Frame:
             return AttachRequest(topic=topic, from_slot=from_slot)
         case Detach(topic=topic):
             return DetachRequest(topic=topic)
+
+
+def _matches(topic: str, pattern: str) -> bool:
+    """Tell whether a pattern is a topic, a prefix of it up to a dot (`audit.*`), or all (`*`)."""
+    if pattern.endswith(".*"):
+        return topic.startswith(pattern[:-1])
+    return pattern in ("*", topic)

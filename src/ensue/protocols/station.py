@@ -171,7 +171,7 @@ class Station:
         """Drain what is to be done, after the three have told each other what they must."""
         effects, self._effects = self._effects, []
         for effect in self.node.take_effects():
-            if not isinstance(effect, Broadcast):
+            if type(effect) is not Broadcast:
                 effects.append(effect)
             elif (home := self.placement.node(effect.event.topic)) == self.name:
                 if not effect.event.void:
@@ -182,7 +182,7 @@ class Station:
             else:
                 effects.append(Send(home, Put(event=effect.event)))
         for effect in self.log.take_effects():
-            if isinstance(effect, Send) and effect.peer == self.name:
+            if type(effect) is Send and effect.peer == self.name:
                 # The answer to what the sequencer put out or voided.
                 self.node.receive(effect.frame, source=self.name, now_ns=self._now_ns)
             else:

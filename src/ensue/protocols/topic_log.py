@@ -15,10 +15,13 @@ Guarantees
 It does not order: notifications travel apart and overtake each other.
 
 Events are kept in memory, or by somebody else (`kept`), who has what was persisted and decides how
-long: then memory holds only the last `cached_max` of a topic.
+long: then memory holds only the last `cached_max` of a topic. Those are read in ranges, from anywhere,
+so now and then a stamp that leaves entries out is made whole before it is put out (`whole_every`,
+`WHOLE_PLACES`): whoever reads from the middle need not look further back for what was left out.
 
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
-`batch_max` events and about `batch_bytes_max` bytes an answer to one `AttachRequest`;
+`batch_max` events and about `batch_bytes_max` bytes an answer to one `AttachRequest`; `fetch_max` events
+or topics, and as many bytes, one to a `Fetch`;
 `listeners_max` listeners a topic.
 
 HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
@@ -31,64 +34,36 @@ be seen by some subscribers and not by others.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 import msgspec
 
-from ensue.errors import ConfigurationError
-from ensue.event import Event
+from ensue.event import Event, Stamp
 from ensue.protocols.core import Effect, Frame, Multicast, Persist, Send
 from ensue.protocols.ens import (
     Accepted,
     Attached,
     AttachRequest,
     DetachRequest,
+    EnsConfig,
     Fetch,
     Fetched,
     Notify,
     Put,
+    Surveyed,
     Taken,
 )
 from ensue.wire import Records
 
 __all__ = ["EnsConfig", "KeptEvents", "TopicLog"]
 
+PEERS_MAX = 10_000
+"""Sets of listeners that are remembered as one, over all topics."""
 RECENT = 1024
 """So many of the last slots of a topic are looked at for the last place that was given."""
-
-
-class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ENS node keeps and for how long."""
-
-    keeps_log: bool = True
-    retained_max: int = 1_000_000
-    """Events kept per topic."""
-    cached_max: int = 16_384
-    """Events of a topic in memory, where somebody else keeps them all."""
-    batch_max: int = 256
-    """Events sent in answer to one `AttachRequest`, …"""
-    batch_bytes_max: int = 1024 * 1024
-    """… but no more once their payloads come to this."""
-    fetch_max: int = 4096
-    """Events in one answer to a `Fetch`."""
-    listeners_max: int = 100_000
-    """Peers attached to one topic; more are not sent anything new, and have to ask."""
-    gives_places: bool = False
-    """Number all events as they are put out, whatever their topics (`Event.place`)."""
-    durable: bool = True
-    """False: nothing is persisted, for a service that lives and dies with its process."""
-
-    def __post_init__(self) -> None:
-        for field in (
-            "retained_max",
-            "cached_max",
-            "batch_max",
-            "batch_bytes_max",
-            "fetch_max",
-            "listeners_max",
-        ):
-            if getattr(self, field) < 1:
-                raise ConfigurationError(f"EnsConfig.{field} must be at least 1")
+WHOLE_PLACES = 16_384
+"""After so many events of all topics, a topic's next stamp is whole: logs are dropped in large pieces."""
 
 
 class KeptEvents(Protocol):
@@ -104,20 +79,28 @@ class KeptEvents(Protocol):
 class _Topic:
     """The log of one topic and who listens to it."""
 
-    __slots__ = ("attached", "events", "first", "next", "peers")
+    __slots__ = ("attached", "events", "filled", "first", "hole", "next", "peers", "stamp", "whole")
 
     def __init__(self) -> None:
         self.events: dict[int, Event] = {}
         """All that are kept, or the latest of them if somebody else keeps them."""
         self.first = 1
         self.next = 1
+        self.filled = 1
+        """The first slot that is not filled yet."""
+        self.hole = 0
+        """`filled` as it was persisted; 0: it is not, as no slot before `next` is empty."""
+        self.stamp: dict[str, int] | None = None
+        """The whole entries of the event before `filled`; None: not known."""
+        self.whole = (0, 0)
+        """Slot and place of the last event before `filled` with a whole stamp."""
         self.attached: dict[str, None] = {}
         self.peers: tuple[str, ...] | None = ()
         """The same as a tuple; None: to be made."""
 
 
 _EVENT = Records[Event](Event)
-_INT = Records[int](int)
+_FIRST = Records[int | tuple[int, int]](int | tuple[int, int])
 
 
 class TopicLog:
@@ -139,15 +122,17 @@ class TopicLog:
         self._kept = kept
         self._topics: dict[str, _Topic] = {}
         self._effects: list[Effect] = []
+        self._peers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._place = 0
         """How many events have been put out, whatever their topics."""
         if kept is not None:
             for topic, (first, following) in kept.bounds().items():
                 log = self._topic(topic)
-                log.first, log.next = first, following
+                log.first, log.next, log.filled = first, following, following
         for key, value in sorted((records or {}).items()):
             self._restore(key, value)
         for topic, log in self._topics.items():
+            self._fill(topic, log)
             last = self._event(topic, log, log.next - 1)
             if last is not None:
                 # Within a topic slots may be filled out of turn, but not by many.
@@ -165,8 +150,10 @@ class TopicLog:
                 self._attach(topic, from_slot, source)
             case DetachRequest(topic=topic):
                 self._detach(topic, source)
-            case Fetch():
+            case Fetch(survey=None):
                 self._fetch(frame, source)
+            case Fetch():
+                self._survey(frame, source)
             case _:
                 pass  # Not for an ENS: a stray frame changes nothing.
 
@@ -185,7 +172,8 @@ class TopicLog:
         for slot in range(log.first, min(first, log.next)):
             log.events.pop(slot, None)
         log.first, log.next = first, max(first, log.next)
-        self._persist(f"first/{topic}", _INT.encode(first))
+        self._fill(topic, log)
+        self._persist_first(topic, log)
 
     def forget(self, peer: str) -> None:
         """Detach a peer from everything."""
@@ -227,6 +215,11 @@ class TopicLog:
         if self.config.durable:
             self._effects.append(Persist(key, value))
 
+    def _persist_first(self, topic: str, log: _Topic) -> None:
+        """Persist where a topic begins, and its first empty slot if there are filled ones behind it."""
+        known = (log.first, log.hole) if log.hole else log.first
+        self._persist(f"first/{topic}", None if known == 1 else _FIRST.encode(known))
+
     def _event(self, topic: str, log: _Topic, slot: int) -> Event | None:
         event = log.events.get(slot)
         if event is None and self._kept is not None and log.first <= slot < log.next:
@@ -240,6 +233,8 @@ class TopicLog:
         log = self._topic(event.topic)
         log.events[slot] = event
         log.next = max(log.next, slot + 1, log.first)
+        if slot == log.filled:
+            self._fill(event.topic, log)
         if self._kept is not None:
             if len(log.events) > self.config.cached_max:
                 del log.events[next(iter(log.events))]
@@ -251,7 +246,32 @@ class TopicLog:
         dropped = log.first
         del log.events[dropped]
         log.first += 1
+        if log.filled < log.first:
+            self._fill(event.topic, log)
         return dropped
+
+    def _fill(self, topic: str, log: _Topic) -> None:
+        """Step over the slots that are filled by now, and read their stamps."""
+        log.filled = max(log.filled, log.first)
+        while log.filled < log.next and (event := self._event(topic, log, log.filled)) is not None:
+            stamp = event.stamp
+            if stamp is not None and self._kept is not None:
+                if stamp.whole:
+                    log.stamp = dict(stamp.entries)
+                    log.whole = (log.filled, event.place)
+                elif log.stamp is not None:
+                    log.stamp.update(stamp.entries)
+            log.filled += 1
+
+    def _made_whole(self, event: Event, log: _Topic, slot: int) -> Event:
+        """Return an event whose turn it is, with a whole stamp if the last one is long ago."""
+        stamp = event.stamp
+        if stamp is None or stamp.whole or log.stamp is None:
+            return event
+        near = slot - log.whole[0] < self.config.whole_every
+        if near and event.place - log.whole[1] < WHOLE_PLACES:
+            return event
+        return msgspec.structs.replace(event, stamp=Stamp({**log.stamp, **stamp.entries}))
 
     def append(self, event: Event) -> None:
         """Put a stamped event into its slot, which is certain to be free; nobody is answered."""
@@ -283,6 +303,8 @@ class TopicLog:
         if self.config.gives_places:
             self._place += 1
             event = msgspec.structs.replace(event, place=self._place)
+        if self._kept is not None and slot == log.filled:
+            event = self._made_whole(event, log, slot)
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
         dropped = self._store(kept, slot)
         encoded = b""
@@ -291,12 +313,25 @@ class TopicLog:
             self._effects.append(Persist(f"event/{slot}/{topic}", encoded))
             if dropped is not None:
                 self._persist(f"event/{dropped}/{topic}", None)
-                self._persist(f"first/{topic}", _INT.encode(log.first))
+                self._persist_first(topic, log)
+            elif self._kept is not None and (log.hole or log.filled < log.next):
+                self._note_filled(topic, log)
         if log.attached:
             if log.peers is None:
-                log.peers = tuple(log.attached)
+                # Alike for topics with the same listeners, so that these can be served together.
+                if len(self._peers) >= PEERS_MAX:
+                    self._peers.clear()
+                peers = tuple(log.attached)
+                log.peers = self._peers.setdefault(peers, peers)
             known = encoded if keeps_log else b""
             self._effects.append(Multicast(topic, log.peers, Notify(event=event), known))
+
+    def _note_filled(self, topic: str, log: _Topic) -> None:
+        """Persist about where the first empty slot is, so that a restart need not look for it."""
+        hole = log.filled if log.filled < log.next else 0
+        if not hole or not log.hole or hole - log.hole >= RECENT:
+            log.hole = hole
+            self._persist_first(topic, log)
 
     def _attach(self, topic: str, from_slot: int, source: str) -> None:
         log = self._topic(topic)
@@ -352,6 +387,15 @@ class TopicLog:
         )
         self._effects.append(Send(source, answer))
 
+    def _survey(self, frame: Fetch, source: str) -> None:
+        start = frame.start
+        names = list(islice(self._topics, start, start + self.config.fetch_max))
+        logs = ((name, self._topics[name]) for name in names if frame.asks_for(name))
+        found = {name: (log.first, log.filled) for name, log in logs if log.next > 1}
+        following, end = start + len(names), len(self._topics)
+        answer = Surveyed(start=start, next=following, end=end, topics=found)
+        self._effects.append(Send(source, answer))
+
     def _place_of(self, topic: str, log: _Topic, slot: int) -> int:
         event = self._event(topic, log, slot)
         return self._place if event is None else event.place
@@ -373,7 +417,11 @@ class TopicLog:
         kind, _, rest = key.partition("/")
         if kind == "first":
             log = self._topic(rest)
-            log.first = max(log.first, _INT.decode(value))
+            first = _FIRST.decode(value)
+            if isinstance(first, tuple):
+                first, log.hole = first
+                log.filled = log.hole
+            log.first = max(log.first, first)
             log.next = max(log.next, log.first)
         elif kind == "event":
             self._store(_EVENT.decode(value), int(rest.partition("/")[0]))

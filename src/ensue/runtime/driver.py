@@ -99,18 +99,26 @@ class Driver(Generic[N]):
 
     def command(self, call: Callable[[N, int], object]) -> None:
         """Give the node a command: `call(node, now_ns)`. What it raises is raised here."""
+        node, now_ns = self.begin()
+        try:
+            call(node, now_ns)
+        finally:
+            self.end()
+
+    def begin(self) -> tuple[N, int]:
+        """Return the node and the time, for a command; `end` must follow, whatever happens."""
         if self._closed or self._done is not None:
             raise LocalProtocolError(f"{self.node.name} is closed")
-        try:
-            call(self.node, self._clock.now_ns())
-        finally:
-            if self._lazy:
-                if not self._scheduled:
-                    self._scheduled = True
-                    self._loop.call_soon(self._drain_late)
-            else:
-                self._drain()
-                self._port.flush()
+        return self.node, self._clock.now_ns()
+
+    def end(self) -> None:
+        """See to what a command caused."""
+        if not self._lazy:
+            self._drain()
+            self._port.flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._drain_late)
 
     def repeat(self) -> None:
         """Have the node do again at once what it would do again in a while."""
@@ -179,8 +187,13 @@ class Driver(Generic[N]):
         if self._store is None:
             self._carry_out(effects)
             return
-        writes = [effect for effect in effects if isinstance(effect, Persist)]
-        others = [effect for effect in effects if not isinstance(effect, Persist)]
+        writes: list[Persist] = []
+        others: list[Effect] = []
+        for effect in effects:
+            if type(effect) is Persist:
+                writes.append(effect)
+            else:
+                others.append(effect)
         self._store.write(writes, partial(self._carry_out_later, others))
 
     def _carry_out_later(self, effects: Sequence[Effect]) -> None:
@@ -193,23 +206,25 @@ class Driver(Generic[N]):
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         outcomes: list[Outcome] = []
         port = self._port
+        # By type and not by isinstance: this is where every effect of every event comes through.
         for effect in effects:
-            if isinstance(effect, Send):
-                port.send(effect.peer, effect.frame)
-            elif isinstance(effect, Multicast):
-                port.multicast(effect)
-            elif isinstance(effect, Broadcast | Attach | Detach):
-                self._ask(effect)
-            elif isinstance(effect, Persist):
+            kind = type(effect)
+            if kind is Send:
+                port.send(effect.peer, effect.frame)  # type: ignore[union-attr]
+            elif kind is Multicast:
+                port.multicast(effect)  # type: ignore[arg-type]
+            elif kind is Broadcast or kind is Attach or kind is Detach:
+                self._ask(effect)  # type: ignore[arg-type]
+            elif kind is Persist:
                 raise LocalProtocolError(
                     f"{self.node.name} wants to persist something, and has no store: "
                     "configure it with durable=False"
                 )
             else:
-                outcomes.append(effect)
-                if type(effect) is Publish:
+                outcomes.append(effect)  # type: ignore[arg-type]
+                if kind is Publish:
                     # Recorded in its place among the sends: it is published before it is sent.
-                    self._record(effect)
+                    self._record(effect)  # type: ignore[arg-type]
         for outcome in outcomes:
             if self._recorder is not None and type(outcome) is not Publish:
                 self._record(outcome)

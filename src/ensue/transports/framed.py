@@ -102,10 +102,9 @@ class FramedTransport:
         known = effect.encoded and isinstance(effect.frame, Notify)
         body = _NOTIFY + effect.encoded if known else self.body(effect.frame)
         if self.capabilities.multicast:
-            port.add("", effect.topic, body)
+            port.add(effect.topic, body, multicast=True)
         else:
-            for peer in effect.peers:
-                port.add(peer, "", body)
+            port.add(effect.peers, body)
 
     def ask(self, port: "FramedPort", effect: Broadcast | Attach | Detach) -> None:
         """Send a request to whoever keeps the topic's log."""
@@ -135,13 +134,17 @@ class FramedTransport:
         """Let everything go."""
         self._flushing = False
         dirty, self._dirty = self._dirty, {}
+        carrier = self.carrier
         for port in dirty:
-            for (peer, topic), bodies in port.take():
-                data = bundle(peer or EVERYBODY, port.name, bodies)
+            for target, topic, bodies in port.take():
                 if topic:
-                    self.carrier.multicast(topic, data)
+                    carrier.multicast(topic, bundle(EVERYBODY, port.name, bodies))
+                elif isinstance(target, str):
+                    carrier.send(target, bundle(target, port.name, bodies))
                 else:
-                    self.carrier.send(peer, data)
+                    joined = (b"".join(bodies),)
+                    for peer in target:
+                        carrier.send(peer, bundle(peer, port.name, joined, len(bodies)))
 
     @property
     def bundle_bytes(self) -> int:
@@ -211,22 +214,39 @@ def _ignore(task: "asyncio.Task[None]") -> None:
         _log.debug("leaving a topic failed: %s", task.exception())
 
 
+Target = str | tuple[str, ...]
+"""A peer, or several that are sent the same."""
+
+
+class _Bundle:
+    """Encoded frames for one target."""
+
+    __slots__ = ("bodies", "size", "target", "topic")
+
+    def __init__(self, target: Target, *, multicast: bool) -> None:
+        self.target = target
+        self.topic = target if multicast and isinstance(target, str) else ""
+        self.bodies: list[bytes] = []
+        self.size = 0
+
+
 class FramedPort:
     """One node's end of a carrier."""
 
-    __slots__ = ("_bodies", "_sizes", "_transport", "name", "receiver")
+    __slots__ = ("_bundles", "_open", "_transport", "name", "receiver")
 
     def __init__(self, transport: FramedTransport, name: str, receiver: Receiver) -> None:
         self.name = name
         self.receiver = receiver
         self._transport = transport
-        self._bodies: dict[tuple[str, str], list[list[bytes]]] = {}
-        """Peer or topic to its bundles, the last one not full."""
-        self._sizes: dict[tuple[str, str], int] = {}
+        self._bundles: list[_Bundle] = []
+        """In the order they were begun."""
+        self._open: dict[str | int, _Bundle] = {}
+        """For each target the one that is not full."""
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a peer."""
-        self.add(peer, "", self._transport.body(frame))
+        self.add(peer, self._transport.body(frame))
 
     def multicast(self, effect: Multicast) -> None:
         """Send a frame to everybody who listens to a topic."""
@@ -238,30 +258,27 @@ class FramedPort:
 
     def flush(self) -> None:
         """Let everything go at the end of this turn of the event loop."""
-        if self._bodies:
+        if self._bundles:
             self._transport.flush_soon(self)
 
     def close(self) -> None:
         """Hand nothing over any more."""
         self._transport.forget(self)
 
-    def add(self, peer: str, topic: str, body: bytes) -> None:
-        """Put an encoded frame into the bundle for a peer or a topic."""
-        key = (peer, topic)
-        size = self._sizes.get(key)
-        if size is None:
-            self._bodies[key] = [[body]]
-            self._sizes[key] = len(body)
-            if len(self._bodies) == 1:
+    def add(self, target: Target, body: bytes, *, multicast: bool = False) -> None:
+        """Put an encoded frame into the bundle for a peer, for several, or for a topic."""
+        # Several peers are told apart by which tuple they are: hashing a long one takes time.
+        key = target if isinstance(target, str) else id(target)
+        found = self._open.get(key)
+        if found is None or found.size + len(body) > self._transport.bundle_bytes:
+            if not self._bundles:
                 self._transport.flush_soon(self)
-        elif size + len(body) > self._transport.bundle_bytes:
-            self._bodies[key].append([body])
-            self._sizes[key] = len(body)
-        else:
-            self._bodies[key][-1].append(body)
-            self._sizes[key] = size + len(body)
+            found = self._open[key] = _Bundle(target, multicast=multicast)
+            self._bundles.append(found)
+        found.bodies.append(body)
+        found.size += len(body)
 
-    def take(self) -> list[tuple[tuple[str, str], list[bytes]]]:
-        """Drain the bundles."""
-        bodies, self._bodies, self._sizes = self._bodies, {}, {}
-        return [(key, each) for key, bundles in bodies.items() for each in bundles]
+    def take(self) -> list[tuple[Target, str, list[bytes]]]:
+        """Drain the bundles: for whom, on which topic if it is multicast, and what."""
+        bundles, self._bundles, self._open = self._bundles, [], {}
+        return [(each.target, each.topic, each.bodies) for each in bundles]
