@@ -54,7 +54,13 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Attached: {"topic": names, "first": counts, "next": counts, "sent": counts},
     ens.DetachRequest: {"topic": names},
     ens.Notify: {"event": events},
-    ens.Fetch: {"topic": names, "start": counts, "stop": counts},
+    ens.Fetch: {
+        "topic": names,
+        "start": counts,
+        "stop": counts,
+        "place": counts,
+        "survey": st.none() | many_names,
+    },
     ens.Fetched: {
         "topic": names,
         "start": counts,
@@ -62,6 +68,12 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "next": counts,
         "end": counts,
         "events": st.lists(events, max_size=3).map(tuple),
+    },
+    ens.Surveyed: {
+        "start": counts,
+        "next": counts,
+        "end": counts,
+        "topics": st.dictionaries(names, st.tuples(counts, counts), max_size=4),
     },
     link.LinkData: {"number": counts, "payload": st.binary(max_size=40)},
     link.LinkAck: {"number": counts},

@@ -1,7 +1,9 @@
 """The event notification service: one event a slot, kept or not, sent to whoever attached."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from random import Random
 
+import msgspec
 import pytest
 
 from ensue.errors import ConfigurationError
@@ -12,12 +14,14 @@ from ensue.protocols.ens import (
     Attached,
     AttachRequest,
     DetachRequest,
+    Fetch,
     Notify,
     Put,
+    Surveyed,
     Taken,
     request_for,
 )
-from ensue.protocols.topic_log import EnsConfig, TopicLog
+from ensue.protocols.topic_log import WHOLE_PLACES, EnsConfig, TopicLog
 
 
 def event(slot: int | None, name: str = "e", *, topic: str = "t", void: bool = False) -> Event:
@@ -321,3 +325,177 @@ def test_effects_meant_for_the_service_become_its_frames() -> None:
 def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
     with pytest.raises(ConfigurationError, match=f"EnsConfig.{field} must be at least 1"):
         EnsConfig(**{field: 0})  # type: ignore[arg-type]
+
+
+# -- Which topics there are -------------------------------------------------------------------------
+
+
+class Disk:
+    """Somebody else who keeps the events."""
+
+    def __init__(self, records: Mapping[str, bytes]) -> None:
+        self.slots: dict[str, dict[int, bytes]] = {}
+        for key, value in records.items():
+            self.put(key, value)
+
+    def put(self, key: str, value: bytes) -> None:
+        kind, slot, topic = key.split("/", 2) if key.startswith("event/") else ("", "", "")
+        if kind:
+            self.slots.setdefault(topic, {})[int(slot)] = value
+
+    def event(self, topic: str, slot: int) -> bytes | None:
+        return self.slots.get(topic, {}).get(slot)
+
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        return {topic: (min(slots), max(slots) + 1) for topic, slots in self.slots.items()}
+
+
+class Kept(Service):
+    """A log whose events somebody else keeps; none of them stay in memory for long."""
+
+    def __init__(self, config: EnsConfig | None = None) -> None:
+        super().__init__(config or EnsConfig(cached_max=4))
+        self.restart()
+
+    def hear(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
+        sent = super().hear(frame, source)
+        for key, value in self.disk.items():
+            self.kept.put(key, value)
+        return sent
+
+    def restart(self) -> None:
+        self.kept = Disk(self.disk)
+        records = {key: value for key, value in self.disk.items() if not key.startswith("event/")}
+        self.log = TopicLog(name="ens", config=self.config, records=records, kept=self.kept)
+
+
+def survey(
+    service: Service, *patterns: str, topic: str = "*", start: int = 0
+) -> dict[str, tuple[int, int]]:
+    """All that there is, page by page."""
+    found: dict[str, tuple[int, int]] = {}
+    while True:
+        asked = Fetch(topic=topic, start=start, stop=0, survey=patterns or ("*",))
+        ((peer, answer),) = service.hear(asked, "reader")
+        assert peer == "reader"
+        assert isinstance(answer, Surveyed)
+        assert answer.start == start
+        found |= answer.topics
+        if answer.next >= answer.end:
+            return found
+        assert answer.next > start
+        start = answer.next
+
+
+@pytest.mark.parametrize("page", [1, 2, 100])
+def test_a_survey_tells_the_topics_that_have_had_events(page: int) -> None:
+    service = Service(EnsConfig(fetch_max=page))
+    service.attach("s", topic="nothing yet")
+    for topic, count in (("a", 3), ("b.c", 1), ("b.d.e", 2), ("bx", 1)):
+        for slot in range(1, count + 1):
+            service.put(event(slot, f"{topic}{slot}", topic=topic))
+    every = {"a": (1, 4), "b.c": (1, 2), "b.d.e": (1, 3), "bx": (1, 2)}
+    assert survey(service) == every
+    assert survey(service, "b.*") == {"b.c": (1, 2), "b.d.e": (1, 3)}
+    assert survey(service, "a", "b.c", "nowhere") == {"a": (1, 4), "b.c": (1, 2)}
+    # What is asked for and what may be seen: both have to match.
+    assert survey(service, "*", topic="b.*") == {"b.c": (1, 2), "b.d.e": (1, 3)}
+    assert survey(service, "a", topic="b.*") == {}
+    ((_, answer),) = service.hear(Fetch(topic="*", start=0, stop=0, survey=()), "s")
+    assert isinstance(answer, Surveyed)
+    assert answer.topics == {}
+    assert survey(service, start=1_000) == {}
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_a_survey_ends_before_the_first_slot_that_is_not_filled(kind: type[Service]) -> None:
+    for seed in range(40):
+        draw = Random(seed)
+        service = kind()
+        waiting = list(range(1, 31))
+        filled: set[int] = set()
+        first = 1
+        while waiting:
+            slot = waiting.pop(draw.randrange(min(6, len(waiting))))
+            if slot < first:
+                continue
+            service.put(event(slot, f"e{slot}"))
+            filled.add(slot)
+            if draw.random() < 0.2:
+                service.restart()
+            if draw.random() < 0.1:
+                first = draw.randrange(first, max(filled) + 2)
+                service.log.trim("t", first)
+                service.hear(Notify(event=event(1)), "nobody")  # To have it persisted.
+            expected = first
+            while expected in filled:
+                expected += 1
+            assert survey(service) == {"t": (first, expected)}, seed
+
+
+# -- Stamps that are made whole ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ahead_max", "apart_max"), [(1, 8), (3, 40)])
+def test_stamps_are_made_whole_now_and_then_where_events_are_kept_elsewhere(
+    ahead_max: int, apart_max: int
+) -> None:
+    for seed in range(20):
+        draw = Random(seed)
+        service = Kept(EnsConfig(cached_max=4, whole_every=8, gives_places=True))
+        counts = {"t": 0, "u": 0, "v": 0}
+        entries: dict[str, int] = {}
+        stamped: list[tuple[Event, dict[str, int]]] = []
+        for slot in range(1, 200):
+            change = {"t": slot}
+            for other in ("u", "v"):
+                if draw.random() < 0.1:
+                    counts[other] += 1
+                    change[other] = counts[other]
+            whole = slot == 1 or draw.random() < 0.01
+            entries = {**entries, **change}
+            stamp = Stamp(dict(entries), True) if whole else Stamp(change, False)
+            each = Event(topic="t", payload=b"", publisher="p", publisher_seq=slot, stamp=stamp)
+            stamped.append((each, dict(entries)))
+        ahead = list(stamped)
+        while ahead:
+            each, _ = ahead.pop(draw.randrange(min(ahead_max, len(ahead))))
+            service.put(each)
+        known: dict[str, int] = {}
+        since = 0
+        for slot, (each, expected) in enumerate(stamped, 1):
+            encoded = service.kept.event("t", slot)
+            assert encoded is not None
+            kept = msgspec.msgpack.decode(encoded, type=Event)
+            assert kept.stamp is not None
+            assert kept.id == each.id
+            known = kept.stamp.entries if kept.stamp.whole else {**known, **kept.stamp.entries}
+            assert known == expected, (seed, slot)
+            since = 0 if kept.stamp.whole else since + 1
+            # One that came out of turn can't be: that of the slot it waited for is, at the latest.
+            assert since < apart_max, (seed, slot)
+
+
+def test_stamps_stay_as_they_are_where_all_events_are_in_memory() -> None:
+    service = Service(EnsConfig(whole_every=2))
+    for slot in range(1, 10):
+        each = msgspec.structs.replace(event(slot, f"e{slot}"), stamp=Stamp({"t": slot}, slot == 1))
+        service.put(each)
+    assert [each.stamp.whole for _, each in service.log.contents() if each.stamp] == [
+        slot == 1 for slot in range(1, 10)
+    ]
+
+
+def test_a_topic_that_is_slow_among_others_is_made_whole_for_them() -> None:
+    service = Kept(EnsConfig(cached_max=4, gives_places=True))
+    service.put(event(1, "first", topic="slow"))
+    for slot in range(1, WHOLE_PLACES):
+        service.log.receive(Put(event=event(slot, f"e{slot}")), source="p", now_ns=0)
+        service.log.take_effects()
+    each = msgspec.structs.replace(
+        event(2, "second", topic="slow"), stamp=Stamp({"slow": 2}, whole=False)
+    )
+    service.put(each)
+    encoded = service.kept.event("slow", 2)
+    assert encoded is not None
+    assert msgspec.msgpack.decode(encoded, type=Event).stamp == Stamp({"slow": 2}, whole=True)

@@ -329,7 +329,7 @@ class TopicLog:
     def _note_filled(self, topic: str, log: _Topic) -> None:
         """Persist about where the first empty slot is, so that a restart need not look for it."""
         hole = log.filled if log.filled < log.next else 0
-        if not hole or not log.hole or hole - log.hole >= RECENT:
+        if not hole or log.hole <= log.first or hole - log.hole >= RECENT:
             log.hole = hole
             self._persist_first(topic, log)
 
@@ -421,6 +421,8 @@ class TopicLog:
             if isinstance(first, tuple):
                 first, log.hole = first
                 log.filled = log.hole
+                if log.hole == first:  # Who keeps the events can't know of empty slots before them.
+                    log.first = first
             log.first = max(log.first, first)
             log.next = max(log.next, log.first)
         elif kind == "event":
