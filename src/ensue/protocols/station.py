@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ensue.event import Event
 from ensue.protocols import ens, guide, keeping
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import Put
@@ -113,10 +114,15 @@ class Station:
         of_keeper = _select(own, _OF_KEEPER)
         of_others = (*_OF_LOG, *_OF_KEEPER, _EXPIRED)
         of_node = {key: own[key] for key in own if not key.startswith(of_others)}
-        self.node = SequencerNode(
-            name=name, placement=placement, config=config, records=of_node, now_ns=now_ns
-        )
         self.log = TopicLog(name=name, config=ens_config, records=of_log, kept=kept)
+        self.node = SequencerNode(
+            name=name,
+            placement=placement,
+            config=config,
+            put_out=self.log.append,
+            records=of_node,
+            now_ns=now_ns,
+        )
         self.keeper = Keeper(name=name, config=keeper_config, records=of_keeper)
         self.config = station_config or StationConfig()
         self._now_ns = now_ns
@@ -142,11 +148,25 @@ class Station:
         elif type(frame) is ChangeRequest and EPHEMERAL in source:
             self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
-            self.log.receive(frame, source=source, now_ns=now_ns)
+            if type(frame) is not Put or self.may_put(frame.event, source):
+                self.log.receive(frame, source=source, now_ns=now_ns)
         elif isinstance(frame, _FOR_KEEPER):
             self.keeper.receive(frame, source=source, now_ns=now_ns)
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
+
+    def may_put(self, event: Event, source: str) -> bool:
+        """Tell whether an event may have its slot: only one that was given away, by who may have it.
+
+        An event in a slot that is still to be given would be in the way of the one that gets it.
+        """
+        topic, slot = event.topic, event.slot
+        if not self.placement.knows(topic) or self.placement.node(topic) != self.name:
+            return False
+        if slot is None or not 0 < slot <= self.node.count(topic):
+            return False
+        own = event.publisher == source and not event.void
+        return own or source == self.name or source in self.placement.nodes
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Let the sequencer do what is due; look who has vanished."""
@@ -174,10 +194,6 @@ class Station:
             if type(effect) is not Broadcast:
                 effects.append(effect)
             elif (home := self.placement.node(effect.event.topic)) == self.name:
-                if not effect.event.void:
-                    # Stamped a moment ago: nobody else can have the slot.
-                    self.log.append(effect.event)
-                    continue
                 self.log.receive(Put(event=effect.event), source=self.name, now_ns=self._now_ns)
             else:
                 effects.append(Send(home, Put(event=effect.event)))

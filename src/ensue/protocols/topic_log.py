@@ -228,11 +228,12 @@ class TopicLog:
                 event = _EVENT.decode(encoded)
         return event
 
-    def _store(self, event: Event, slot: int) -> int | None:
+    def _store(self, event: Event, log: _Topic, slot: int) -> int | None:
         """Put an event into its slot; return the slot that retention dropped, if any."""
-        log = self._topic(event.topic)
         log.events[slot] = event
-        log.next = max(log.next, slot + 1, log.first)
+        if slot >= log.next:
+            log.next = slot + 1
+        log.next = max(log.next, log.first)
         if slot == log.filled:
             self._fill(event.topic, log)
         if self._kept is not None:
@@ -273,13 +274,15 @@ class TopicLog:
             return event
         return msgspec.structs.replace(event, stamp=Stamp({**log.stamp, **stamp.entries}))
 
-    def append(self, event: Event) -> None:
-        """Put a stamped event into its slot, which is certain to be free; nobody is answered."""
-        slot = event.slot
-        assert slot is not None
-        log = self._topic(event.topic)
+    def append(self, event: Event, stamp: Stamp) -> None:
+        """Put an event with a stamp that was just made into its slot; nobody is answered."""
+        topic = event.topic
+        slot = stamp.entries[topic]
+        log = self._topics.get(topic) or self._topic(topic)
         assert slot >= log.next or slot not in log.events
-        self._accept(event, log, slot)
+        place = self._next_place()
+        stamped = msgspec.structs.replace(event, stamp=stamp, place=place)
+        self._accept(stamped, log, slot)
 
     def _put(self, event: Event, source: str) -> None:
         topic = event.topic
@@ -294,7 +297,15 @@ class TopicLog:
             self._effects.append(Send(source, answer(topic=topic, event=event.id, slot=slot)))
             return
         self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=slot)))
-        self._accept(event, log, slot)
+        place = self._next_place()
+        self._accept(
+            event if place == 0 else msgspec.structs.replace(event, place=place), log, slot
+        )
+
+    def _next_place(self) -> int:
+        if self.config.gives_places:
+            self._place += 1
+        return self._place
 
     def _accept(self, event: Event, log: _Topic, slot: int) -> None:
         topic = event.topic
@@ -306,7 +317,7 @@ class TopicLog:
         if self._kept is not None and slot == log.filled:
             event = self._made_whole(event, log, slot)
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
-        dropped = self._store(kept, slot)
+        dropped = self._store(kept, log, slot)
         encoded = b""
         if self.config.durable:
             encoded = _EVENT.encode(kept)
@@ -426,7 +437,8 @@ class TopicLog:
             log.first = max(log.first, first)
             log.next = max(log.next, log.first)
         elif kind == "event":
-            self._store(_EVENT.decode(value), int(rest.partition("/")[0]))
+            event = _EVENT.decode(value)
+            self._store(event, self._topic(event.topic), int(rest.partition("/")[0]))
         elif kind == "attached":
             # An attachment is one record a topic and peer; the topic comes with its length
             # in front because either name may contain a slash.

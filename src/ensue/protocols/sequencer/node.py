@@ -106,7 +106,8 @@ def _record_order(key: str) -> tuple[str, int, int, str]:
 class SequencerNode(ChangeStage):
     """One stage. It has no commands of its own: it answers frames.
 
-    `records` is what an earlier incarnation persisted.
+    `put_out` takes the events of an `OrderRequest` that this node can order alone; without it the
+    publisher gets a stamp. `records` is what an earlier incarnation persisted.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class SequencerNode(ChangeStage):
         name: str,
         placement: Placement,
         config: SequencerConfig | None = None,
+        put_out: Callable[[Event, Stamp], None] | None = None,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
@@ -125,6 +127,9 @@ class SequencerNode(ChangeStage):
         """Stamps completed while handling the current frame, by publisher and origin."""
         self._out: dict[str, list[tuple[int, int]]] = {}
         """Events put out while handling the current frame, by publisher."""
+        self._counted: dict[str, int] = {}
+        """Topics that were counted while handling the current frame, and how far."""
+        self._put_out = put_out
         self._gone: dict[str, int] = {}
         """Publishers that said goodbye, and the number of what would have been their next."""
         self._handlers: dict[type[Frame], Callable[..., None]] = {
@@ -154,7 +159,7 @@ class SequencerNode(ChangeStage):
         if handler is None:
             return  # Not for a sequencer node: a stray frame changes nothing.
         handler(frame, source, now_ns)
-        self._send_grants()
+        self._finish()
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Void the leases that ran out; ask again for voids that got no answer."""
@@ -178,10 +183,7 @@ class SequencerNode(ChangeStage):
                     publisher, frame.number, "an event that is not the sender's to publish"
                 )
                 return
-        # A node that keeps no log can still make the stamps; the publisher puts the events out.
-        carried = self.config.carries
-        items = frame.events if carried else tuple(event.topic for event in frame.events)
-        self._take_requests(frame, items, publisher, now_ns)
+        self._take_requests(frame, frame.events, publisher, now_ns)
 
     def _take_requests(
         self,
@@ -259,16 +261,18 @@ class SequencerNode(ChangeStage):
         entries = {topic: slot}
         whole = group.tick is None or not self.config.leave_out
         group.fill(entries, self._counters, whole=whole)
-        if self.config.durable:
-            self._persist(f"counter/{topic}", INT.encode(slot))
+        self._counted[topic] = slot
         if group.last == self.stage:
             stamp = Stamp(entries, whole)
-            if isinstance(item, str):
+            if isinstance(item, str) or self._put_out is None:
                 self._complete(publisher, self.name, number, topic, stamp, now_ns)
                 return
-            self._effects.append(Broadcast(msgspec.structs.replace(item, stamp=stamp)))
+            self._put_out(item, stamp)
             known.out[number] = slot
-            self._out.setdefault(publisher, []).append((number, slot))
+            out = self._out.get(publisher)
+            if out is None:
+                out = self._out[publisher] = []
+            out.append((number, slot))
             return
         known.elsewhere[number] = group.last
         if self.config.durable:
@@ -311,7 +315,13 @@ class SequencerNode(ChangeStage):
         else:
             self._answer_again(publisher, origin, number)
 
-    def _send_grants(self) -> None:
+    def _finish(self) -> None:
+        """Persist and answer what the frame caused, all at once."""
+        if self._counted:
+            if self.config.durable:
+                for topic, count in self._counted.items():
+                    self._effects.append(Persist(f"counter/{topic}", INT.encode(count)))
+            self._counted = {}
         if self._out:
             for publisher, slots in self._out.items():
                 self._effects.append(Send(publisher, Out(origin=self.name, slots=tuple(slots))))
