@@ -1,0 +1,117 @@
+"""Child processes that are killed, paused and started again, and nothing else is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ensue
+
+__all__ = ["Process", "worker"]
+
+END_S = 60.0
+"""How long a process that is asked to end may take."""
+TAIL_BYTES = 3_000
+
+PROJECT = Path(__file__).resolve().parents[2]
+SOURCE = Path(ensue.__file__).resolve().parents[1]
+"""The package under test: workers use the one that the harness uses."""
+
+
+def worker(kind: str, **options: object) -> list[str]:
+    """The command of a worker."""
+    command = [sys.executable, "-m", "tests.processes.worker", kind]
+    for name, value in options.items():
+        if value is not None:
+            command += (f"--{name.replace('_', '-')}", str(value))
+    return command
+
+
+class Process:
+    """One process, over all its incarnations. `command` is asked for at each start."""
+
+    def __init__(
+        self, name: str, kind: str, command: Callable[[int], list[str]], directory: Path
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.starts = 0
+        self.log = directory / f"{name}.log"
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def paused(self) -> bool:
+        return self._paused and self.running
+
+    @property
+    def code(self) -> int | None:
+        """How the last incarnation ended, if it has."""
+        return None if self._process is None else self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        assert not self.running
+        self.starts += 1
+        path = os.pathsep.join((str(SOURCE), str(PROJECT)))
+        with self.log.open("ab") as log:
+            log.write(f"-- start {self.starts}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                self._command(self.starts),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=PROJECT,
+                env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            )
+        self._paused = False
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process is not None and self.running:
+            self._process.kill()
+            self._process.wait(END_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+        self._paused = True
+
+    def go_on(self, pid: int | None = None) -> None:
+        """Let it go on after a pause, if it is still the process that was paused."""
+        if self._paused and pid in (None, self.pid):
+            self.signal(signal.SIGCONT)
+            self._paused = False
+
+    def end(self) -> int:
+        """Ask it to end, and return how it did."""
+        assert self._process is not None
+        self.go_on()
+        self.signal(signal.SIGTERM)
+        deadline = time.monotonic() + END_S
+        try:
+            return self._process.wait(deadline - time.monotonic())
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return -signal.SIGKILL
+
+    def tail(self) -> str:
+        """The end of what it said on standard output and error."""
+        if not self.log.exists():
+            return ""
+        return self.log.read_text(errors="replace")[-TAIL_BYTES:]

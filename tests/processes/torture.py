@@ -1,0 +1,338 @@
+"""Publishers, subscribers and servers as processes, tortured, and then judged.
+
+    python -m tests.processes.torture --url ensue:// --deliveries 1000000 --seed 7 --kills 100
+
+Durable subscribers join, publishers publish numbered events, and meanwhile processes of every kind are
+killed and started again on what they had, or paused, and connections are cut, stopped, delayed and
+refused; everything drawn from one seed. Then the chaos ends, one last event goes to each topic, and
+everybody must come to have everything. Somebody who reads everything from the beginning comes last.
+
+What must hold: nothing with a receipt is lost, nothing is repeated, what one subscriber got all of its
+topic got, all in one order, and nobody is stuck. On failure the directory is kept.
+"""
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+from tests.processes.backends import Backend, backend_for
+from tests.processes.chaos import Chaos
+from tests.processes.judging import judge
+from tests.processes.records import Records
+from tests.processes.running import Process, worker
+from tests.processes.worker import EXIT_LOST, EXIT_WRONG
+
+__all__ = ["Failure", "Plan", "Result", "main", "torture"]
+
+TICK_S = 0.1
+STUCK_S = 60.0
+"""Nothing at all happening for so long is nobody's pause: somebody is stuck."""
+TELL_S = 2.0
+"""How long those who are stuck have to say what they wait for."""
+MARKERS = "markers"
+LATECOMER = "latecomer"
+BATCHES = (1, 16, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run."""
+
+    url: str
+    seed: int
+    deliveries: int
+    kills: int
+    publishers: int = 3
+    everything: int = 3
+    """Subscribers of all topics; besides there is one for every two neighbouring topics."""
+    sync_s: float = 0.0
+    deadline_s: float = 240.0
+    """For all of it."""
+
+
+@dataclass
+class Result:
+    """What happened."""
+
+    plan: Plan
+    seconds: float = 0.0
+    deliveries: int = 0
+    receipts: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
+        return (
+            f"{self.plan.url} seed {self.plan.seed}: {self.deliveries:,} deliveries of "
+            f"{self.receipts:,} receipted events in {self.seconds:.0f} s; {counted or 'no chaos'}"
+        )
+
+
+class Failure(AssertionError):
+    """A promise was broken, or somebody is stuck."""
+
+
+class Torture:
+    """One run, in a directory of its own."""
+
+    def __init__(self, plan: Plan, directory: Path) -> None:
+        self.plan = plan
+        self.records = Records()
+        self.counts: Counter[str] = Counter()
+        self._directory = directory
+        self._backend: Backend = backend_for(plan.url, directory, sync_s=plan.sync_s)
+        topics = self._backend.topics
+        self._topics: dict[str, tuple[str, ...]] = {
+            f"all-{number}": topics for number in range(1, plan.everything + 1)
+        }
+        for pair in pairwise(topics):
+            self._topics["-".join(pair)] = pair
+        self._subscribers = [
+            self._subscriber(name, index) for index, name in enumerate(self._topics)
+        ]
+        self._latecomer = self._reader(
+            LATECOMER, self._backend.past, start="earliest", batch=BATCHES[-1]
+        )
+        copies = plan.everything * len(topics) + 2 * (len(topics) - 1) + len(self._backend.past)
+        self._share = -(-plan.deliveries * len(topics) // copies // plan.publishers)
+        """Receipts that each publisher is to get."""
+        self._publishers = [
+            self._publisher(f"publisher-{number}") for number in range(1, plan.publishers + 1)
+        ]
+        self._chaos: Chaos | None = None
+        self._began_s = time.monotonic()
+
+    async def run(self) -> Result:
+        clients = [each.name for each in self._everybody] + [MARKERS]
+        try:
+            await self._backend.start(clients)
+            await self._go()
+            self._end_subscribers()
+            wrong = await self._backend.stop()
+            wrong += await asyncio.to_thread(judge, self.records)
+        finally:
+            for process in (*self._everybody, *self._backend.servers):
+                process.kill()
+        if wrong:
+            raise Failure("\n".join(wrong[:50]))
+        return Result(
+            self.plan,
+            time.monotonic() - self._began_s,
+            self.records.deliveries,
+            self.records.receipts.total(),
+            self.counts,
+        )
+
+    @property
+    def _everybody(self) -> list[Process]:
+        return [*self._publishers, *self._subscribers, self._latecomer]
+
+    async def _go(self) -> None:
+        for process in self._subscribers:
+            process.start()
+        await self._until(
+            lambda: all(self.records.subscribers[name].joined for name in self._topics),
+            lambda: [name for name in self._topics if not self.records.subscribers[name].joined],
+        )
+        for process in self._publishers:
+            process.start()
+        chaos = self._chaos = Chaos(
+            self.plan.seed,
+            (*self._publishers, *self._subscribers, *self._backend.servers),
+            self._backend.proxies,
+            kills=self.plan.kills,
+            progress=self._progress,
+        )
+        self.counts = chaos.counts
+        chaos.begin()
+        try:
+            await self._until(self._all_published, self._unpublished)
+        finally:
+            await chaos.end()
+        markers = self._publisher(MARKERS)
+        self._publishers.append(markers)
+        markers.start()
+        self._latecomer.start()
+        await self._until(
+            lambda: self._all_published() and not self.records.missing(), self._undelivered
+        )
+
+    def _progress(self) -> float:
+        receipts = self.records.receipts
+        return receipts.total() / (self._share * self.plan.publishers)
+
+    def _all_published(self) -> bool:
+        return all(each.code == 0 for each in self._publishers)
+
+    def _unpublished(self) -> list[str]:
+        return [
+            f"{each.name} has {self.records.receipts[each.name]:,} of {self._share:,} receipts"
+            for each in self._publishers
+            if each.code != 0
+        ]
+
+    def _undelivered(self) -> list[str]:
+        return self._unpublished() + [
+            f"{name} waits for {count:,} events, such as "
+            + ", ".join(self.records.first_missing(name))
+            for name, count in self.records.missing().items()
+        ]
+
+    async def _until(self, done: Callable[[], bool], open_: Callable[[], list[str]]) -> None:
+        """Wait for a condition, looking after everybody; say what is open if nothing moves."""
+        moved_s, seen = time.monotonic(), (-1, -1)
+        while True:
+            self.records.read()
+            if self.records.wrongs():
+                raise Failure("\n".join(self.records.wrongs()))
+            self._look_after()
+            if done():
+                return
+            now_s = time.monotonic()
+            here = (self.records.deliveries, self.records.receipts.total())
+            if here != seen:
+                moved_s, seen = now_s, here
+            late = now_s > self._began_s + self.plan.deadline_s
+            if late or now_s > moved_s + STUCK_S:
+                why = "not within its time" if late else f"nothing has moved for {STUCK_S:g} s"
+                raise Failure("\n".join([f"stuck: {why}", *open_(), *await self._told()]))
+            await asyncio.sleep(TICK_S)
+
+    async def _told(self) -> list[str]:
+        """What everybody says who can be asked."""
+        for process in (*self._subscribers, self._latecomer):
+            process.signal(signal.SIGUSR1)
+        await asyncio.sleep(TELL_S)
+        everybody = (*self._everybody, *self._backend.servers)
+        return [f"-- {each.name} ({each.code}):\n{each.tail()}" for each in everybody]
+
+    def _look_after(self) -> None:
+        """Start again who lost its subscription; nobody else may end by itself."""
+        for process in (*self._everybody, *self._backend.servers):
+            down = self._chaos is not None and self._chaos.is_down(process)
+            if process.code is None or down:
+                continue
+            if process.code == EXIT_LOST:
+                self.counts["subscriptions taken over"] += 1
+                process.start()
+            elif process.code == EXIT_WRONG:
+                self.records.read()
+            elif process.code != 0 or process.kind != "publisher":
+                raise Failure(f"{process.name} ended with {process.code}:\n{process.tail()}")
+
+    def _end_subscribers(self) -> None:
+        for process in (*self._subscribers, self._latecomer):
+            code = process.end()
+            if code != 0:
+                raise Failure(f"{process.name} ended with {code}:\n{process.tail()}")
+        had = self.records.deliveries
+        self.records.read()
+        if had != self.records.deliveries:
+            raise Failure("somebody got something when all had everything")
+
+    def _subscriber(self, name: str, index: int) -> Process:
+        random = Random(f"{self.plan.seed}/{name}")
+        return self._reader(
+            name,
+            self._topics[name],
+            batch=BATCHES[index % len(BATCHES)],
+            pending_max=random.choice((10, 1_000, 10_000)),
+        )
+
+    def _reader(self, name: str, topics: tuple[str, ...], **options: object) -> Process:
+        path = self._directory / f"{name}.subscriber"
+        self.records.add_subscriber(name, topics, path)
+
+        def command(_start: int) -> list[str]:
+            return worker(
+                "subscriber",
+                url=self._backend.url(name),
+                name=name,
+                topics=",".join(topics),
+                file=path,
+                **options,
+            )
+
+        return Process(name, "subscriber", command, self._directory)
+
+    def _publisher(self, name: str) -> Process:
+        return Process(name, "publisher", partial(self._publish, name), self._directory)
+
+    def _publish(self, name: str, start: int) -> list[str]:
+        self.records.read()
+        incarnation = f"{name}.{start}"
+        path = self._directory / f"{incarnation}.publisher"
+        self.records.add_publisher(name, incarnation, path)
+        topics = self._backend.topics
+        count = len(topics) if name == MARKERS else self._share
+        random = Random(f"{self.plan.seed}/{incarnation}")
+        return worker(
+            "publisher",
+            url=self._backend.url(name),
+            name=incarnation,
+            topics=",".join(topics),
+            count=max(0, count - self.records.receipts[name]),
+            window=random.choice((1, 50, 500)) if name != MARKERS and start > 1 else 200,
+            seed=random.choice((None, random.randrange(2**32))) if name != MARKERS else None,
+            file=path,
+        )
+
+
+async def torture(plan: Plan, directory: Path) -> Result:
+    """Do one run; raise `Failure`, with the seed, if anything is wrong."""
+    run = Torture(plan, directory)
+    try:
+        return await run.run()
+    except Failure as failure:
+        seconds = time.monotonic() - run._began_s
+        result = Result(
+            plan, seconds, run.records.deliveries, run.records.receipts.total(), run.counts
+        )
+        raise Failure(f"{result}\nwhat is left is in {directory}\n{failure}") from None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.processes.torture")
+    parser.add_argument("--url", default="ensue://")
+    parser.add_argument("--deliveries", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--publishers", type=int, default=3)
+    parser.add_argument("--everything", type=int, default=3, help="subscribers of all topics")
+    parser.add_argument("--sync", type=float, default=0.0, help="seconds; 0: before each receipt")
+    parser.add_argument("--deadline", type=float, default=3600.0, help="seconds for all of it")
+    given = parser.parse_args()
+    plan = Plan(
+        url=given.url,
+        seed=given.seed,
+        deliveries=given.deliveries,
+        kills=given.kills,
+        publishers=given.publishers,
+        everything=given.everything,
+        sync_s=given.sync,
+        deadline_s=given.deadline,
+    )
+    directory = Path(tempfile.mkdtemp(prefix="ensue-torture-"))
+    try:
+        result = asyncio.run(torture(plan, directory))
+    except Failure as failure:
+        sys.stdout.write(f"FAILED {failure}\n")
+        return 1
+    sys.stdout.write(f"VALID {result}\n")
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

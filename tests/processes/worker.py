@@ -1,0 +1,308 @@
+"""One process of a torture run: a publisher, a subscriber or a server.
+
+    python -m tests.processes.worker publisher --url URL …
+
+What a worker knows for certain it appends to a file, one line at a time, and flushes: a process that is
+killed the next moment has said it. The lines are words parted by tabs.
+
+A publisher's file belongs to one incarnation, which has a name of its own:
+
+    name    NAME                        what the bus is called
+    try     NUMBER  EVENT  TOPIC        it is about to publish this: from now on it may be out
+    out     NUMBER  EVENT  TOPIC  SLOT  it was given a receipt
+    void    NUMBER  EVENT  TOPIC        it was told that nobody got it
+    end                                 as many receipts as were asked for
+
+A subscriber's file is that of all its incarnations:
+
+    joined  PROCESS                     it is subscribed
+    got     POSITION  EVENT  TOPIC  PAYLOAD
+    safe    POSITION                    it was told that nothing up to here will come again
+    wrong   WHY                         a promise was broken
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+import ensue
+from ensue.errors import EventVoided, SubscriptionLost, TransportError
+from ensue.event import event_id
+
+__all__ = ["EXIT_LOST", "EXIT_WRONG", "main"]
+
+EXIT_LOST = 3
+"""The subscription was taken over; start it again."""
+EXIT_WRONG = 4
+"""A promise was broken; the last line of the file says which."""
+CONNECT_RETRY_S = 0.1
+
+
+class Lines:
+    """An append-only file of lines. What a killed process left half written is cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self.before: list[list[str]] = []
+        whole = 0
+        if path.exists():
+            data = path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            self.before = [line.split("\t") for line in data[:whole].decode().splitlines()]
+        self._file = path.open("ab")
+        self._file.truncate(whole)
+
+    def write(self, *words: object) -> None:
+        self._file.write("\t".join(map(str, words)).encode() + b"\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+async def connect(url: str, name: str | None) -> ensue.Bus:
+    """Enter a bus, however long it takes: the harness decides when it has been too long."""
+    while True:
+        bus = ensue.connect(url, name=name)
+        try:
+            await bus.__aenter__()
+        except TransportError:
+            await asyncio.sleep(CONNECT_RETRY_S)
+        else:
+            return bus
+
+
+class Publishing:
+    """Publishes until it has so many receipts."""
+
+    def __init__(self, bus: ensue.Bus, lines: Lines, topics: list[str], *, window: int) -> None:
+        self._bus = bus
+        self._lines = lines
+        self._topics = topics
+        self._room = asyncio.Semaphore(window)
+        self._tried = dict.fromkeys(topics, 0)
+        self._number = 0
+        self._receipts = 0
+
+    async def run(self, name: str, count: int, random: Random | None) -> None:
+        while self._receipts < count:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(count - self._receipts):
+                    await self._room.acquire()
+                    number = self._number = self._number + 1
+                    topic = (
+                        self._topics[number % len(self._topics)]
+                        if random is None
+                        else random.choice(self._topics)
+                    )
+                    # Tasks run in the order they are made, so this is the order of publishing.
+                    group.create_task(self._publish(f"{name}:{number}", number, topic))
+        self._lines.write("end")
+        self._lines.flush()
+
+    async def _publish(self, payload: str, number: int, topic: str) -> None:
+        self._tried[topic] += 1
+        expected = event_id(self._bus.name, topic, self._tried[topic])
+        self._lines.write("try", number, expected, topic)
+        self._lines.flush()
+        try:
+            event = await self._bus.publish(topic, payload.encode())
+        except EventVoided:
+            self._lines.write("void", number, expected, topic)
+        else:
+            self._receipts += 1
+            self._lines.write("out", number, event.id, topic, event.slot or 0)
+        finally:
+            self._room.release()
+        self._lines.flush()
+
+
+async def publish(given: argparse.Namespace) -> int:
+    lines = Lines(given.file)
+    random = None if given.seed is None else Random(given.seed)
+    bus = await connect(given.url, given.name)
+    lines.write("name", bus.name)
+    publishing = Publishing(bus, lines, given.topics, window=given.window)
+    await publishing.run(given.name, given.count, random)
+    await bus.close()
+    return 0
+
+
+class Reading:
+    """Writes down what comes, then acknowledges it, and sees that it goes on where it was."""
+
+    def __init__(self, lines: Lines, *, batch: int) -> None:
+        self._lines = lines
+        self._batch = batch
+        self._events: list[str] = []
+        self._safe = 0
+        for words in lines.before:
+            if words[0] == "got":
+                self._events.append(words[2])
+            elif words[0] == "safe":
+                self._safe = int(words[1])
+
+    async def read(self, events: ensue.Subscription) -> int:
+        """Read until cancelled; or return why there is nothing more to read."""
+        unacknowledged: list[int] = []
+        while True:
+            if unacknowledged and (len(unacknowledged) >= self._batch or not events.waiting):
+                await self._settle(events, unacknowledged)
+            event = await anext(events)
+            wrong = self._take(event)
+            if wrong:
+                self._lines.write("wrong", wrong)
+                self._lines.flush()
+                return EXIT_WRONG
+            unacknowledged.append(event.position)
+
+    def _take(self, event: ensue.ReceivedEvent) -> str:
+        """Write an event down; return what is wrong with it."""
+        position, known = event.position, len(self._events)
+        if position <= self._safe:
+            return f"{event.id} came at {position}, and up to {self._safe} all was acknowledged"
+        if position <= known:
+            earlier = self._events[position - 1]
+            return "" if earlier == event.id else f"{position} was {earlier} and is now {event.id}"
+        if position != known + 1:
+            return f"{event.id} came at {position} behind {known}"
+        self._events.append(event.id)
+        self._lines.write("got", position, event.id, event.topic, event.payload.decode())
+        return ""
+
+    async def _settle(self, events: ensue.Subscription, positions: list[int]) -> None:
+        self._lines.flush()
+        for position in positions:
+            events.acknowledge(position)
+        last = positions[-1]
+        positions.clear()
+        await events.until_safe(last)
+        self._safe = max(self._safe, last)
+        self._lines.write("safe", self._safe)
+        self._lines.flush()
+
+
+def tell(events: ensue.Subscription) -> None:
+    """Say on standard error what a subscription waits for."""
+    node = None if events._reader is None else events._reader.node
+    waits = [] if node is None else list(node.waits({}))  # type: ignore[union-attr]
+    sys.stderr.write(
+        f"{events.name}: joined {events.topics}, {events.pending} pending, "
+        f"{events.held_back} held back; {'; '.join(waits) or 'waits for nothing'}\n"
+    )
+    sys.stderr.flush()
+
+
+async def subscribe(given: argparse.Namespace) -> int:
+    lines = Lines(given.file)
+    reading = Reading(lines, batch=given.batch)
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    bus = None
+    try:
+        bus = await connect(given.url, None)
+        subscription = bus.subscribe(
+            *given.topics,
+            name=given.name,
+            acknowledge="manual",
+            durable=True,
+            start=given.start,
+            pending_max=given.pending_max,
+        )
+        loop.add_signal_handler(signal.SIGUSR1, tell, subscription)
+        async with subscription as events:
+            lines.write("joined", os.getpid())
+            lines.flush()
+            return await reading.read(events)
+    except SubscriptionLost as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_LOST
+    except asyncio.CancelledError:
+        return 0
+    finally:
+        if bus is not None:
+            await bus.close()
+
+
+async def serve(given: argparse.Namespace) -> int:
+    from ensue.server import Server, ServerConfig  # noqa: PLC0415 - for servers alone
+    from ensue.transports.tcp_messages import Member  # noqa: PLC0415 - as above
+
+    chain = msgspec.json.decode(given.chain, type=tuple[Member, ...])
+    server = Server(
+        ServerConfig(
+            data=str(given.data),
+            listen=given.listen,
+            name=given.name,
+            chain=chain,
+            sync_s=given.sync,
+        )
+    )
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await server.start()
+    tasks = [asyncio.ensure_future(server.wait()), asyncio.ensure_future(stop.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    if tasks[0].done():
+        await tasks[0]
+    await server.stop()
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.gather(*tasks)
+    return 0
+
+
+def _topics(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.processes.worker")
+    kinds = parser.add_subparsers(required=True)
+
+    publisher = kinds.add_parser("publisher")
+    publisher.set_defaults(run=publish)
+    publisher.add_argument("--url", required=True)
+    publisher.add_argument("--name", required=True, help="a new one each time")
+    publisher.add_argument("--topics", type=_topics, required=True)
+    publisher.add_argument("--count", type=int, required=True)
+    publisher.add_argument("--window", type=int, default=200, help="events under way")
+    publisher.add_argument("--seed", type=int, help="draw the topics; else they take turns")
+    publisher.add_argument("--file", type=Path, required=True)
+
+    subscriber = kinds.add_parser("subscriber")
+    subscriber.set_defaults(run=subscribe)
+    subscriber.add_argument("--url", required=True)
+    subscriber.add_argument("--name", required=True)
+    subscriber.add_argument("--topics", type=_topics, required=True)
+    subscriber.add_argument("--start", choices=("earliest", "latest"), default="latest")
+    subscriber.add_argument("--batch", type=int, default=1, help="acknowledge so many together")
+    subscriber.add_argument("--pending-max", type=int, default=10_000)
+    subscriber.add_argument("--file", type=Path, required=True)
+
+    server = kinds.add_parser("server")
+    server.set_defaults(run=serve)
+    server.add_argument("--data", type=Path, required=True)
+    server.add_argument("--listen", required=True)
+    server.add_argument("--name", required=True)
+    server.add_argument("--chain", default="[]", help="JSON: [[name, address, [topic, …]], …]")
+    server.add_argument("--sync", type=float, default=0.0)
+    return parser
+
+
+def main() -> int:
+    given = _parser().parse_args()
+    code: int = asyncio.run(given.run(given))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
