@@ -149,10 +149,28 @@ def test_what_can_not_be_ordered_is_refused_by_name(
         order(frame, time_to_live=dt.timedelta(seconds=-1))
     with pytest.raises(BadInput, match=r"give a list of topics, \['b'\]"):
         order(frame, "b")
+    with pytest.raises(BadInput, match="topics is empty: name at least one"):
+        order(frame, [])
     with pytest.raises(BadInput, match=r"first offsets of topics \['b'\]"):
         order(frame, {"b": -1})
     with pytest.raises(BadInput, match="a stream does not know its topics"):
         order(streamed.frame())
+
+
+def test_a_topic_that_a_batch_does_not_hold_is_a_warning(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_of(30)
+    frame = frame_of(spark, log)
+    order(frame, TOPICS)
+    assert caplog.messages == []
+    found = plain(order(frame, [*TOPICS, "oders"]).collect())
+    assert found == expected(log, dict.fromkeys(TOPICS, 0))
+    (warning,) = caplog.messages
+    listed = ", ".join(map(repr, sorted({each["topic"] for each in log})))
+    assert warning == (
+        f"order: the data frame holds no events of 'oders' to be ordered; it holds {listed}"
+    )
 
 
 def test_a_stream_without_rocksdb_is_refused_with_the_name_of_the_setting(

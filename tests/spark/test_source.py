@@ -113,7 +113,7 @@ def test_rows_have_every_column(spark: SparkSession, log: LogWriter) -> None:
     [
         ({}, {"a": 10, "b": 5, "c.d": 2}),
         ({"subscribe": "a, c.d"}, {"a": 10, "c.d": 2}),
-        ({"subscribe": "a,nowhere"}, {"a": 10}),
+        ({"subscribe": "a,nowhere", "failOnDataLoss": "false"}, {"a": 10}),
         ({"subscribePattern": "[ab]"}, {"a": 10, "b": 5}),
         ({"SUBSCRIBEPATTERN": "c.*"}, {"c.d": 2}),
     ],
@@ -177,6 +177,12 @@ def test_a_schema_chooses_columns(spark: SparkSession, log: LogWriter) -> None:
             None,
             {"url": "x", "subscribe": "a", "startingOffsets": '{"b": 1}'},
         ),
+        (
+            "INVALID_OPTION_VALUE",
+            False,
+            {"url": "x", "startingOffsets": '{"a": 6}', "endingOffsets": '{"a": 3}'},
+        ),
+        ("INVALID_OPTION_VALUE", None, {"url": "x", "startingOffsets": '{"a": {"0": 6}}'}),
         ("INVALID_OPTION_VALUE", None, {"url": "x", "maxOffsetsPerTrigger": "0"}),
         ("INVALID_OPTION_VALUE", None, {"url": "x", "partitionRows": "many"}),
         ("INVALID_OPTION_VALUE", None, {"url": "x", "failOnDataLoss": "maybe"}),
@@ -247,9 +253,56 @@ def test_a_batch_beyond_the_end_is_an_error_or_a_warning(
         given = {"subscribe": "b", option: '{"b": 9}', "failOnDataLoss": fail}
         reader = batch_reader(log, **given)
         if fail == "true":
-            assert "'b'" in refused("OFFSETS_GONE", reader.partitions)
+            text = refused("OFFSETS_BEYOND_END", reader.partitions)
+            assert "the log of topic 'b'" in text
+            assert f"ends with offset 4, and {option} says 9" in text
         else:
             assert [(part.start, part.end) for part in reader.partitions()] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"subscribe": "aa"}, "there is no topic 'aa' in"),
+        ({"subscribe": "a,bb,cc"}, "there are no topics 'bb', 'cc' in"),
+        ({"startingOffsets": '{"aa": 3}'}, "there is no topic 'aa' in"),
+        ({"endingOffsets": '{"aa": 0}'}, "there is no topic 'aa' in"),
+    ],
+)
+def test_a_batch_of_a_topic_that_does_not_exist_is_an_error_that_names_those_that_do(
+    log: LogWriter, options: dict[str, str], told: str
+) -> None:
+    text = refused("UNKNOWN_TOPIC", batch_reader(log, **options).partitions)
+    assert told in text
+    assert "there are 'a', 'b', 'c.d'" in text
+
+
+def test_a_topic_that_does_not_exist_is_told_in_spark_words(
+    spark: SparkSession, log: LogWriter
+) -> None:
+    text = refused("UNKNOWN_TOPIC", lambda: read(spark, log, subscribe="aa").count())
+    assert "there is no topic 'aa'" in text
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning(
+    log: LogWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert batch_reader(log, subscribePattern="x.*").partitions() == []
+    assert "subscribePattern 'x.*' matches no topic" in caplog.text
+    assert "there are 'a', 'b', 'c.d'" in caplog.text
+
+
+def test_a_stream_waits_for_a_topic_and_says_so_once(
+    log: LogWriter, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = reader_of(log, subscribe="a,late")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"a": 10}
+    log.append(rows("late", [1]))
+    assert reader.latestOffset({"a": 10}, ReadAllAvailable()) == {"a": 10, "late": 1}
+    (warning,) = caplog.messages
+    assert "there is no topic 'late' in" in warning
+    assert warning.endswith("there are 'a', 'b', 'c.d': the stream waits for it")
 
 
 def test_a_log_that_was_replaced_by_a_shorter_one_is_an_error(
@@ -259,7 +312,8 @@ def test_a_log_that_was_replaced_by_a_shorter_one_is_an_error(
     with LogWriter(tmp_path / "other") as other:
         other.append(rows("a", [1, 2]))
         stream.log = other
-        with pytest.raises(StreamingQueryException, match=r"\[OFFSETS_GONE\] offsets 2 to 9"):
+        told = r"\[OFFSETS_BEYOND_END\] .* ends with offset 1, .*replaced.* goes on from 10"
+        with pytest.raises(StreamingQueryException, match=told):
             stream.run(subscribe="a")
 
 

@@ -56,6 +56,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             return topic in self.topics
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
+    def named(self) -> set[str]:
+        """Return the topics that are asked for by name."""
+        both = (self.starting, self.ending)
+        offsets = {topic for each in both if isinstance(each, Mapping) for topic in each}
+        return offsets.union(self.topics or ())
+
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool | None) -> "SourceOptions":
         """Read the options of a batch or a stream; None: it is not known yet which."""
@@ -92,6 +98,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             for topic in offsets if isinstance(offsets, Mapping) else ():
                 if not parsed.wants(topic):
                     raise _invalid(name, f"it names {topic!r}, which is not subscribed")
+        _check_ends(starting, ending)
         return parsed
 
 
@@ -188,6 +195,15 @@ def _names_end(offsets: Offsets, word: str, number: int) -> bool:
     if isinstance(offsets, str):
         return offsets == word
     return number in offsets.values()
+
+
+def _check_ends(starting: Offsets, ending: Offsets) -> None:
+    """Refuse a batch that ends before it starts."""
+    if isinstance(starting, Mapping) and isinstance(ending, Mapping):
+        for topic, end in ending.items():
+            start = starting.get(topic, EARLIEST)
+            if 0 <= end < start:
+                raise _invalid("endingOffsets", f"{topic!r} ends at {end}, and starts at {start}")
 
 
 def _positive(name: str, text: str | None) -> int | None:

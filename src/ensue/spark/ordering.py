@@ -9,6 +9,7 @@ function for the position. The rules of order are in `rules`, the queue of a str
 and `streams`.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -26,6 +27,11 @@ __all__ = ["order"]
 
 TOPICS_MAX = 10_000
 """More topics than this in one order are refused: their names are part of the query."""
+
+TOPICS_TOLD = 20
+"""So many of the topics that a batch holds are named where one is asked for that it does not."""
+
+_log = logging.getLogger("ensue")
 
 _UNITS = {
     "microsecond": 1,
@@ -54,7 +60,10 @@ def order(
     event in its place.
 
     `topics` are the topics to order, or a mapping of topic to the first offset that is part of the
-    order. None takes all topics that a batch holds; a stream must be told.
+    order. None takes all topics that a batch holds; a stream must be told. A topic that a batch holds
+    nothing of is a warning, and no error: where events of one topic stand in the order of two may be
+    asked of that one alone. A stream can't know, so a misspelt one is never told of there; the
+    source tells which of the topics it is asked for don't exist.
 
     Voids, placeholders with a null `value`, take their position and are left out; with `voids` they
     stay, with the verdict `void`.
@@ -76,6 +85,10 @@ def order(
         held = _held(frame)
         topics = sorted(held)
     cut = _cut(topics)
+    if not cut and held is None:
+        raise BadInput(
+            "topics is empty: name at least one, or leave it out to order all of a batch"
+        )
     added = rule.columns(cut)
     taken = sorted({"verdict", *added} & set(frame.columns))
     if taken:
@@ -90,7 +103,25 @@ def order(
             verdict = f.when(f.col("value").isNull(), VOID).otherwise("")
         else:
             chosen = chosen.where(f.col("value").isNotNull())
-    return rule.sort(chosen.withColumn("verdict", verdict), cut, held or _held(_chosen(frame, cut)))
+    if held is None:
+        held = _held(_chosen(frame, cut))
+        _warn_of_absent(frame, cut, held)
+    return rule.sort(chosen.withColumn("verdict", verdict), cut, held)
+
+
+def _warn_of_absent(frame: DataFrame, cut: Cut, held: Held) -> None:
+    """Warn of topics that were asked for and that a batch holds nothing of, as misspelt ones."""
+    absent = [repr(topic) for topic in sorted(cut) if topic not in held]
+    if absent:
+        there = sorted(set(held) | set(_held(frame)))
+        told = ", ".join(map(repr, there[:TOPICS_TOLD]))
+        more = f" and {len(there) - TOPICS_TOLD:,} more" if len(there) > TOPICS_TOLD else ""
+        _log.warning(
+            "order: the data frame holds no events of %s to be ordered; it holds %s%s",
+            ", ".join(absent),
+            told or "none at all",
+            more,
+        )
 
 
 def _check_columns(frame: DataFrame, rule: OrderingRule) -> None:

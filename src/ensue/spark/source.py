@@ -9,6 +9,9 @@ topic that is not in it yet begins at the first offset there is. Micro-batches e
 `maxOffsetsPerTrigger` says, shared between topics by what each has left, and none is left out
 for ever.
 
+A topic that is asked for and does not exist is an error in a batch; a stream waits for it, and says so
+once.
+
 HAZARD: a log that is trimmed below what a stream has read loses rows for that stream. That is an
 error, which names them, unless `failOnDataLoss` is false.
 
@@ -17,7 +20,7 @@ says so with `.schema("topic string, offset bigint")`, and only those are read.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +49,9 @@ from ensue.store import Bounds, LogReader, log_schema, open_log
 
 __all__ = ["EnsueDataSource", "LogBatchReader", "LogStreamReader", "event_schema"]
 
+TOPICS_TOLD = 20
+"""So many of the topics that exist are named where one is asked for that does not."""
+
 _log = logging.getLogger("ensue")
 
 
@@ -63,13 +69,14 @@ class EnsueDataSource(DataSource):
 
     - `url`: the log, or a recorded run; also as `load(path)`. Required.
     - `subscribe`: topics, between commas; or `subscribePattern`: a regular expression that matches
-      the whole topic. Neither: all topics.
+      the whole topic. Neither: all topics. A topic that does not exist is an error in a batch, which
+      names those that do.
     - `startingOffsets`: `earliest` (default), `latest` (streams), or JSON: `{"orders": 17}`, where -2
       and -1 are the two; a topic that it does not name starts at the earliest.
     - `endingOffsets` (batches): `latest` (default) or JSON; these offsets are not included.
     - `maxOffsetsPerTrigger` (streams): how many offsets a micro-batch takes, over all topics.
-    - `failOnDataLoss`: `true` (default): offsets that are gone are an error, which names them.
-      `false`: a warning, and the query goes on behind them.
+    - `failOnDataLoss`: `true` (default): offsets and topics that are not there are an error, which
+      names them. `false`: a warning, and the query goes on without them.
     - `partitionRows`: how many offsets a task reads at most; 500000.
 
     Options for writing: see `ensue.spark.sink`.
@@ -146,10 +153,30 @@ class _Reader:
 
     def bounds(self) -> dict[str, Bounds]:
         """Return what there is of each subscribed topic."""
+        found = self.log().bounds()
+        return {topic: found[topic] for topic in sorted(found) if self.options.wants(topic)}
+
+    def log(self) -> LogReader:
+        """Return the log, opened."""
         if self._opened is None:
             self._opened = open_log(self.options.url)
-        found = self._opened.bounds()
-        return {topic: found[topic] for topic in sorted(found) if self.options.wants(topic)}
+        return self._opened
+
+    def absent(self) -> str:
+        """Tell which topics were asked for and don't exist, and which do; empty if all do."""
+        found = self.log().bounds()
+        pattern = self.options.pattern
+        missing = [repr(topic) for topic in sorted(self.options.named()) if topic not in found]
+        if missing:
+            several = len(missing) > 1
+            what = (
+                f"there {'are' if several else 'is'} no topic{'s' * several} {', '.join(missing)}"
+            )
+        elif pattern is not None and not any(map(self.options.wants, found)):
+            what = f"subscribePattern {pattern!r} matches no topic"
+        else:
+            return ""
+        return f"{what} in {self.options.url}; {_listed(found)}"
 
     def ranges(self, starts: Mapping[str, int], ends: Mapping[str, int]) -> list[_Range]:
         """Plan the tasks between two offsets of each topic."""
@@ -183,13 +210,23 @@ class _Reader:
     def lost(self, topic: str, start: int, end: int) -> None:
         """Tell that offsets are gone."""
         what = f"offsets {start} to {end - 1} of topic {topic!r} are not in {self.options.url}"
+        self.wrong(
+            "OFFSETS_GONE", f"{what}: the log was trimmed or replaced", "Start the query anew"
+        )
+
+    def beyond(self, topic: str, known: Bounds, asked: int, who: str) -> None:
+        """Tell that a log does not reach as far as somebody says."""
+        ends = "is empty" if known.next <= known.first else f"ends with offset {known.next - 1}"
+        what = f"the log of topic {topic!r} in {self.options.url} {ends}, and {who} {asked}"
+        self.wrong("OFFSETS_BEYOND_END", what, "Give an offset that is there")
+
+    def wrong(self, condition: str, what: str, remedy: str) -> None:
+        """Tell that something is not there that should be: an error, or a warning."""
         if self.options.fail_on_data_loss:
             raise SparkFault(
-                "OFFSETS_GONE",
-                f"{what}: the log was trimmed or replaced. Start the query anew, or give "
-                "failOnDataLoss=false to go on without them",
+                condition, f"{what}. {remedy}, or failOnDataLoss=false to go on without"
             )
-        _log.warning("[OFFSETS_GONE] %s: the query goes on without them", what)
+        _log.warning("[%s] %s: the query goes on without", condition, what)
 
     def rows(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
@@ -213,13 +250,20 @@ class LogBatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> Sequence[_Range]:
         """Plan one task for each range of a topic."""
+        absent = self.absent()
+        if self.options.pattern is not None and absent:
+            _log.warning("%s: the batch has no rows", absent)
+        elif absent:
+            self.wrong("UNKNOWN_TOPIC", absent, "Name topics that are there")
         bounds = self.bounds()
         starts = _resolve(self.options.starting, bounds, unnamed=EARLIEST)
         ends = _resolve(self.options.ending, bounds, unnamed=LATEST)
-        for topic, start in starts.items():
-            known = bounds.get(topic, Bounds(0, 0))
-            if start > known.next:
-                self.lost(topic, known.next, start)
+        for name, offsets in (("startingOffsets says", starts), ("endingOffsets says", ends)):
+            for topic, offset in offsets.items():
+                known = bounds.get(topic)
+                if known is not None and offset > known.next:
+                    self.beyond(topic, known, offset, name)
+                offsets[topic] = min(offset, known.next if known is not None else 0)
         return self.ranges(starts, ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -234,6 +278,8 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         super().__init__(options, columns)
         self._target: dict[str, Bounds] | None = None
         """Where a query that takes what there is now stops."""
+        self._looked = False
+        """Whether it was looked if the topics exist."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
@@ -254,6 +300,7 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return where the next micro-batch ends."""
+        self._look_once()
         bounds = self.bounds() if self._target is None else self._target
         end = dict(start)
         left: dict[str, int] = {}
@@ -263,10 +310,11 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
                 left[topic] = known.next - begin
                 end[topic] = begin
         for topic, begin in start.items():
-            ends = bounds.get(topic, Bounds(0, 0)).next
-            if begin > ends and self.options.wants(topic):
-                self.lost(topic, ends, begin)
-                end[topic] = ends
+            known = bounds.get(topic, Bounds(0, 0))
+            if begin > known.next and self.options.wants(topic):
+                who = "(was it replaced?) the stream goes on from"
+                self.beyond(topic, known, begin, who)
+                end[topic] = known.next
         taken = left
         if isinstance(limit, ReadMaxRows):
             taken = share(left, limit.max_rows, turn=sum(start.values()))
@@ -278,6 +326,13 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
             else:
                 del end[topic]
         return end
+
+    def _look_once(self) -> None:
+        """Warn of topics that don't exist, once."""
+        absent = "" if self._looked else self.absent()
+        self._looked = True
+        if absent:
+            _log.warning("%s: the stream waits for it", absent)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[_Range]:
         """Plan one task for each range of a topic."""
@@ -308,6 +363,14 @@ def share(left: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
     for topic in by_remainder[:over]:
         shares[topic] += 1
     return shares
+
+
+def _listed(topics: Iterable[str]) -> str:
+    """Tell which topics there are."""
+    names = sorted(topics)
+    told = ", ".join(map(repr, names[:TOPICS_TOLD]))
+    more = f" and {len(names) - TOPICS_TOLD:,} more" if len(names) > TOPICS_TOLD else ""
+    return f"there are {told}{more}" if names else "it has no topics yet"
 
 
 def _resolve(offsets: Offsets, bounds: Mapping[str, Bounds], *, unnamed: int) -> dict[str, int]:
