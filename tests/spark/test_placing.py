@@ -235,6 +235,14 @@ def test_bad_input_is_refused_by_name(spark: SparkSession, monkeypatch: pytest.M
         placement(good, good.toDF("who", "what"), nodes=2)
     with pytest.raises(BadInput, match="column 'rate' is string; expected a number"):
         placement(good, good.toDF("rate", "topic"), nodes=2)
+    with pytest.raises(
+        BadInput, match=r"no use for the column 'count'; expected topic, site, rate"
+    ):
+        placement(good, spark.sql("select 'a' topic, 5 count"), nodes=2)
+    with pytest.raises(BadInput, match="publications: expected a Spark data frame, not list"):
+        placement(good, [("a", 5)], nodes=2)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="subscriptions: expected a Spark data frame, not list"):
+        placement([("s", "a")], nodes=2)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="the columns rate and events say the same"):
         placement(good, spark.sql("select 'a' topic, 1 rate, 1 events"), nodes=2)
     for bad in ("null", "-1D", "double('nan')", "double('inf')"):

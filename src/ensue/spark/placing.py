@@ -29,6 +29,7 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.simulation.scenario import SequencerSpec
 from ensue.spark import coupling
 from ensue.spark.splitting import Problem, Solution, solve
+from ensue.store import COLUMNS
 
 __all__ = ["Figures", "Placed", "placement"]
 
@@ -36,6 +37,8 @@ TOPICS_MAX = 200_000
 NODES_MAX = 1_000
 PAIRS_MAX = 10_000_000
 """Pairs of partners that a split looks at: those with the most common subscribers."""
+
+_PUBLICATIONS = ("topic", "site", "rate", "events")
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +118,8 @@ def placement(
 
     `subscriptions` has the columns `subscriber` and `topic`. `publications` has `topic` and, if
     known, `site`, where the events are published, and `rate` or `events`, how many; without either
-    each row is one event, so that an event log will do. Without publications all topics count the
-    same.
+    each row is one event, so that an event log will do. Other columns than these and those of an event
+    log are refused. Without publications all topics count the same.
 
     `nodes` maps each node to its site, or lists them, or says how many there are. Their order in
     the chain is part of the result. No node gets more than `balance` times its even share of all
@@ -340,6 +343,13 @@ def _published(frame: DataFrame | None) -> DataFrame | None:
     if frame is None:
         return None
     _check_columns("publications", frame, ("topic",))
+    unknown = [name for name in frame.columns if name not in (*_PUBLICATIONS, *COLUMNS)]
+    if unknown:
+        raise BadInput(
+            f"publications: there is no use for the column {unknown[0]!r}; expected "
+            f"{', '.join(_PUBLICATIONS)}, or those of an event log. How many events a row stands for "
+            "is called rate or events"
+        )
     counted = [name for name in ("rate", "events") if name in frame.columns]
     if len(counted) > 1:
         raise BadInput("publications: the columns rate and events say the same; give one of them")
@@ -361,6 +371,11 @@ def _published(frame: DataFrame | None) -> DataFrame | None:
 
 
 def _check_columns(what: str, frame: DataFrame, wanted: Sequence[str]) -> None:
+    if not isinstance(frame, DataFrame):
+        raise BadInput(
+            f"{what}: expected a Spark data frame, not {type(frame).__name__}; "
+            "spark.createDataFrame makes one of a list"
+        )
     for name in wanted:
         if name not in frame.columns:
             raise BadInput(
