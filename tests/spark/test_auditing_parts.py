@@ -1,12 +1,24 @@
 """The parts of the audit that work on arrays, against slow and obvious models."""
 
+from pathlib import Path
+from typing import cast
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from tests.checkers.helpers import Script
 
+from ensue import trace
+from ensue.checkers import check
+from ensue.checkers.complete import Terms
+from ensue.spark.auditing import Audit
 from ensue.spark.auditing.facts import SEQ_MAX, Lanes, UnitFinder, codes
+from ensue.spark.auditing.result import Totals
 from ensue.spark.auditing.scan import narrowed, widened
+from ensue.spark.auditing.words import judge_whole
 
 UNITS_OF_LANES = st.lists(
     st.lists(st.integers(1, 40), min_size=1, max_size=6), min_size=1, max_size=5
@@ -83,3 +95,26 @@ def test_near_numbers_take_half_the_bytes(count: int) -> None:
     numbers = np.arange(count, dtype=np.int64) + 2**40
 
     assert len(narrowed(numbers).tobytes()) == 8 + 4 * count
+
+
+def test_it_tells_as_many_witnesses_as_the_checkers_and_how_many_more_there_are(
+    tmp_path: Path,
+) -> None:
+    script = Script().subscribe("s1", "x").subscribe("s2", "x")
+    for number in range(30):
+        script.publish("p", f"e{number}").deliver("s1", f"e{number}")
+    trace.write(script.rows, tmp_path / "trace")
+    judged = judge_whole(pq.read_table(str(tmp_path / "trace")), ("complete",), Terms(), 100)
+    found = Audit(
+        cast("SparkSession", None),
+        order="none",
+        rules=("complete",),
+        totals=Totals(runs=1, events=30, deliveries=30, subscribers=2),
+        judged=judged,
+        reasons=(),
+        notes={},
+    )
+    expected = check(script.rows, "none")
+    assert found.sentences() == expected.sentences()
+    assert found.sentences()[-1] == "complete: and 10 more"
+    assert len(found.sentences(violations_max=30)) == 31

@@ -12,6 +12,9 @@ from ensue.checkers.verdict import Finding, Report, Subscriber, Verdict, Violati
 
 __all__ = ["Audit", "Totals"]
 
+TOLD_MAX = 20
+"""Violations of each rule that are told unless asked for more, as by `ensue.checkers.check`."""
+
 VIOLATION_COLUMNS = (
     "run",
     "anomaly",
@@ -74,7 +77,7 @@ class Audit:
         """How many violations there are in `violations`."""
         return self._violations.num_rows
 
-    def report(self, *, violations_max: int = 20) -> Report:
+    def report(self, *, violations_max: int = TOLD_MAX) -> Report:
         """Return the same as `ensue.checkers.check` would, with so many violations of each rule."""
         rows = self._violations.to_pylist()
         findings = tuple(self._finding(rule, rows, violations_max) for rule in self._rules)
@@ -90,9 +93,13 @@ class Audit:
             subscriber_count=self.totals.subscribers,
         )
 
-    def sentences(self) -> list[str]:
-        """Tell the verdict, then every witness, reason and note: one line each."""
-        return self.report(violations_max=self.violation_count).sentences()
+    def sentences(self, *, violations_max: int = TOLD_MAX) -> list[str]:
+        """Tell the verdict, then so many witnesses of each rule, reasons and notes: one line each.
+
+        Like the sentences of `ensue.checkers.check`, it says how many more there are;
+        `violations_max=audit.violation_count` tells all of them.
+        """
+        return self.report(violations_max=violations_max).sentences()
 
     def _finding(self, rule: str, rows: Sequence[dict[str, Any]], violations_max: int) -> Finding:
         mine = [row for row in rows if row["checker"] == rule]

@@ -20,6 +20,8 @@ __all__ = ["ROWS_MAX", "Judgement", "judge"]
 
 ROWS_MAX = 1_000_000
 """Rows of a trace that are judged in memory, all runs together."""
+COUNTED_MAX = 1_000
+"""Violations of each rule that are looked for: as many as an audit does, so that both say the same."""
 
 _PREFERRED = ("total", "causal", "fifo", "complete")
 """A disagreement is the best picture; an event lost is the poorest."""
@@ -46,9 +48,9 @@ def judge(
     for run in runs:
         rows = trace.where(trace["run"] == run)
         if row_count > ROWS_MAX:
-            told = audit(rows, order).report()
+            told = audit(rows, order, violations_max=COUNTED_MAX).report()
         else:
-            told = checkers.check(_rows(rows), order)
+            told = checkers.check(_rows(rows), order, violations_max=COUNTED_MAX)
         found[run] = _judgement(told)
     return found
 
