@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.checkers.helpers import Script
 
-from ensue.spark.report import charts, spacetime, svg
+from ensue.checkers import check
+from ensue.spark.report import charts, making, spacetime, svg, windows
 from ensue.spark.report.charts import Bin, Series
 from ensue.spark.report.spacetime import Delivery, Diagram, Happening, Publication
+from ensue.spark.report.windows import Span, View
+from ensue.trace import Row
 
 HOSTILE = """<script>alert("&'")</script>"""
 
@@ -210,3 +214,79 @@ def test_without_events_that_matter_colours_are_those_of_the_topics() -> None:
     assert ">x<" in spacetime.key(shown)
     many = tuple(Publication(event=f"{n}", topic=f"t{n}", node="p", at_ms=n) for n in range(20))
     assert diagram(events=(), publications=many).colour("3", "t3") == "dim"
+
+
+def seen(rows: Sequence[Row], view: View) -> Diagram:
+    """The diagram of a whole run."""
+    plain = [
+        {
+            **{name: getattr(row, name) for name in ("node", "action", "event", "topic")},
+            **{name: getattr(row, name) for name in ("subscription", "position", "verdict")},
+            "at_ms": row.at_ns / 1e6,
+        }
+        for row in rows
+    ]
+    span = Span(begin_ms=0, end_ms=1)
+    return windows._diagram(
+        view,
+        span,
+        [row for row in plain if row["action"] in ("published", "discarded")],
+        [row for row in plain if row["action"] == "delivered"],
+        [row for row in plain if row["action"] == "crashed"],
+    )
+
+
+def test_a_node_with_several_subscriptions_has_a_line_for_each() -> None:
+    script = Script()
+    for name in ("billing", "stock"):
+        script.subscribe("shop", "x", "y", subscription=name)
+    script.subscribe("office", "x", "y")
+    script.publish("shop", "a", "x").publish("shop", "b", "y")
+    script.deliver("shop", "a", "b", subscription="billing")
+    script.deliver("shop", "b", "a", subscription="stock").deliver("office", "a", "b")
+    script.row("shop", "crashed")
+    violation = check(script.rows, "total")["total"].violations[0]
+    found = seen(script.rows, View(run="r", violation=violation))
+    assert {one.node for one in found.publications} == {"shop"}
+    by_line: dict[str, list[str]] = {}
+    for one in found.deliveries:
+        by_line.setdefault(one.node, []).append(one.event)
+    assert by_line == {
+        "shop: billing": ["a", "b"],
+        "shop: stock": ["b", "a"],
+        "office": ["a", "b"],
+    }
+    assert [one.node for one in found.happenings] == ["shop: billing", "shop: stock"]
+    drawn = words(spacetime.draw(found, title="t", mark="m"))
+    assert [name for name in drawn if "shop" in name or name == "office"] == [
+        "shop",
+        *sorted({one.node for one in found.deliveries if one.marked}),
+        *sorted({one.node for one in found.deliveries if not one.marked}),
+    ]
+
+
+def test_a_title_says_whether_nodes_or_subscriptions_disagree() -> None:
+    for subscriptions, told in (
+        ((("s1", "main"), ("s2", "main")), "two nodes disagree on the order of A and B"),
+        ((("s", "one"), ("s", "two")), "two subscriptions of s disagree on the order of A and B"),
+    ):
+        script = Script()
+        for node, name in subscriptions:
+            script.subscribe(node, "x", "y", subscription=name)
+        script.publish("p", "a", "x").publish("p", "b", "y")
+        (one, its), (other, others) = subscriptions
+        script.deliver(one, "a", "b", subscription=its)
+        script.deliver(other, "b", "a", subscription=others)
+        (violation,) = check(script.rows, "total")["total"].violations
+        assert making._title(violation) == told
+
+
+def test_an_event_that_one_of_several_subscriptions_never_got_is_missing_on_its_line() -> None:
+    script = (
+        Script().subscribe("s", "x", subscription="one").subscribe("s", "x", subscription="two")
+    )
+    script.publish("p", "a").publish("p", "b")
+    script.deliver("s", "a", "b", subscription="one").deliver("s", "b", subscription="two")
+    (violation,) = check(script.rows, "none")["complete"].violations
+    found = seen(script.rows, View(run="r", violation=violation))
+    assert found.absent == ("s: two",)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.checkers import ORDERS, Verdict
+from ensue.checkers import ORDERS, Verdict, Violation
 from ensue.errors import BadInput
 from ensue.spark.measured import measure
 from ensue.spark.measuring import tables
@@ -130,6 +130,13 @@ def _drawings(
     return [one for one in found if around is None or one.diagram is not None]
 
 
+def _title(first: Violation) -> str:
+    told = _TITLES.get(first.anomaly, first.anomaly)
+    if first.anomaly == "total" and len(set(first.nodes)) == 1:
+        return told.replace("two nodes", f"two subscriptions of {first.nodes[0]}")
+    return told
+
+
 def _drawing(trace: DataFrame, figures: Figures, judged: Judgement, view: View) -> Drawing:
     because = ""
     if view.span is not None:
@@ -138,7 +145,7 @@ def _drawing(trace: DataFrame, figures: Figures, judged: Judgement, view: View) 
         title = f"{view.run}: around {view.event}"
     elif judged.first is not None:
         view = View(run=view.run, violation=judged.first)
-        told = _TITLES.get(judged.first.anomaly, judged.first.anomaly)
+        told = _title(judged.first)
         title = f"{view.run}: the first violation, {told}"
         because = f"{judged.first.because}."
     else:

@@ -1,7 +1,9 @@
 """A space-time diagram: a horizontal line a node, time to the right, an arrow for each delivery.
 
+A node that has several subscriptions has a line for each of them; below, all lines are called nodes.
+
 An arrow runs from the publication of an event to its delivery at a node. Events that matter, such as
-the two that two nodes delivered in opposite orders, have a letter and a colour; the deliveries that
+the two that two subscribers delivered in opposite orders, have a letter and a colour; the deliveries that
 disagree carry the letter in a disc beside the line, above it for what the node delivered first and
 below for what came next, with its position. Everything else is grey, or coloured by topic if nothing
 matters more than the rest.
@@ -19,7 +21,7 @@ from ensue.spark.report import svg
 __all__ = ["Delivery", "Diagram", "Happening", "Publication", "draw", "key"]
 
 WIDTH = 1120.0
-NAME_LENGTH = 20
+NAME_LENGTH = 28
 ROW = 36.0
 ROW_MARKED = 68.0
 TOP = 34.0

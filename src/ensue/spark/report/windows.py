@@ -4,6 +4,9 @@ A *view* says what a diagram is about: a violation, a chosen event, a chosen spa
 beginning of the run. Each takes a handful of queries, each limited to so many rows; what does not
 fit is left out, farthest from the middle of the window first. Of the nodes those that matter come
 first.
+
+A node has one line, or if several of its subscriptions are seen, one for each of them and one for what
+it publishes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -137,6 +140,25 @@ def _concerned(view: View) -> set[tuple[str, str]]:
     return {(one.node, one.subscription) for one in view.violation.subscribers}
 
 
+class _Lines:
+    """What the line of a diagram is called on which something happened."""
+
+    def __init__(self, subscribers: Iterable[tuple[str, str]]) -> None:
+        self._subscriptions: dict[str, set[str]] = {}
+        for node, subscription in subscribers:
+            self._subscriptions.setdefault(node, set()).add(subscription)
+
+    def of(self, node: str, subscription: str) -> str:
+        """Return the line of a subscription."""
+        if len(self._subscriptions.get(node, ())) < 2:
+            return node
+        return f"{node}: {subscription or 'unnamed'}"
+
+    def all_of(self, node: str) -> list[str]:
+        """Return every line of a node that has to do with a subscription, or its only one."""
+        return sorted({self.of(node, each) for each in self._subscriptions.get(node, {""})})
+
+
 def _diagram(
     view: View,
     span: Span,
@@ -144,8 +166,15 @@ def _diagram(
     delivered: Sequence[dict[str, Any]],
     happened: Sequence[dict[str, Any]],
 ) -> Diagram:
+    concerned = _concerned(view)
+    given = [*delivered, *(row for row in told if row["action"] != "published")]
+    lines = _Lines([*concerned, *map(_subscriber, given)])
     publications: dict[str, Publication] = {}
-    happenings = [Happening(node=r["node"], at_ms=r["at_ms"], name=r["action"]) for r in happened]
+    happenings = [
+        Happening(node=line, at_ms=row["at_ms"], name=row["action"])
+        for row in happened
+        for line in lines.all_of(row["node"])
+    ]
     for row in told:
         if row["action"] == "published":
             publication = Publication(
@@ -154,17 +183,18 @@ def _diagram(
             known = publications.setdefault(row["event"], publication)
             if publication.at_ms < known.at_ms:
                 publications[row["event"]] = publication
-    deliveries = _deliveries(view, span, delivered)
+    deliveries = _deliveries(view, span, delivered, lines)
+    matter = [lines.of(*subscriber) for subscriber in sorted(concerned)]
     absent: tuple[str, ...] = ()
     if view.violation is not None and view.violation.anomaly == "lost":
-        absent = view.violation.nodes
+        absent = tuple(matter)
         # It may have come, and not been let through.
         happenings += [
-            Happening(node=r["node"], at_ms=r["at_ms"], name=r["verdict"], event=r["event"])
+            Happening(node=line, at_ms=r["at_ms"], name=r["verdict"], event=r["event"])
             for r in told
-            if r["action"] == "discarded" and r["node"] in absent
+            if r["action"] == "discarded" and (line := lines.of(*_subscriber(r))) in absent
         ]
-    nodes, left_out = _nodes(view, publications.values(), deliveries, absent)
+    nodes, left_out = _nodes(view, matter, publications.values(), deliveries)
     return Diagram(
         begin_ms=span.begin_ms,
         end_ms=span.end_ms,
@@ -177,7 +207,9 @@ def _diagram(
     )
 
 
-def _deliveries(view: View, span: Span, delivered: Sequence[dict[str, Any]]) -> list[Delivery]:
+def _deliveries(
+    view: View, span: Span, delivered: Sequence[dict[str, Any]], lines: _Lines
+) -> list[Delivery]:
     concerned = _concerned(view)
     again = view.violation is not None and view.violation.anomaly == "duplicate"
     seen: set[tuple[str, str, str]] = set()
@@ -193,7 +225,7 @@ def _deliveries(view: View, span: Span, delivered: Sequence[dict[str, Any]]) -> 
                 Delivery(
                     event=row["event"],
                     topic=row["topic"] or "",
-                    node=row["node"],
+                    node=lines.of(*subscriber),
                     at_ms=row["at_ms"],
                     position=row["position"],
                     marked=marked,
@@ -204,16 +236,15 @@ def _deliveries(view: View, span: Span, delivered: Sequence[dict[str, Any]]) -> 
 
 def _nodes(
     view: View,
+    matter: Sequence[str],
     publications: Iterable[Publication],
     deliveries: Sequence[Delivery],
-    absent: Sequence[str],
 ) -> tuple[set[str], int]:
     """Choose whose lines are drawn: those that matter, then publishers, then subscribers."""
     begun = list(publications)
     chosen = dict.fromkeys(
         [
-            *(node for node, _ in sorted(_concerned(view))),
-            *absent,
+            *matter,
             *(one.node for one in begun if one.event in view.events),
             *sorted(one.node for one in deliveries if one.event in view.events),
             # By turns, so that neither crowds out the other.
