@@ -311,9 +311,6 @@ class TopicLog:
         topic = event.topic
         # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
         keeps_log = self.config.keeps_log
-        if self.config.gives_places:
-            self._place += 1
-            event = msgspec.structs.replace(event, place=self._place)
         if self._kept is not None and slot == log.filled:
             event = self._made_whole(event, log, slot)
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
