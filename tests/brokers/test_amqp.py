@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, missing_extra
 
 from ensue.errors import BadInput
@@ -54,3 +55,12 @@ def test_a_missing_client_is_said_with_the_line_that_installs_it(
 ) -> None:
     said = missing_extra("ensue.transports.amqp", client)(monkeypatch)
     assert said == "amqp:// needs an extra: pip install 'ensue[amqp]'"
+
+
+class TestAmqpBus(BusSuite):
+    server_fixture = "rabbitmq_server"
+
+
+class TestAmqpConfirmedBus(BusSuite):
+    server_fixture = "rabbitmq_server"
+    options = "confirms=1"

@@ -2,6 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, missing_extra
 from tests.brokers.servers import MQTT_PACKET_BYTES_MAX, Server
 
@@ -66,3 +67,12 @@ def test_a_missing_client_is_said_with_the_line_that_installs_it(
 ) -> None:
     said = missing_extra("ensue.transports.mqtt", client)(monkeypatch)
     assert said == "mqtt:// needs an extra: pip install 'ensue[mqtt]'"
+
+
+class TestMqttBus(BusSuite):
+    server_fixture = "mosquitto_server"
+
+
+class TestMqttOnceBus(BusSuite):
+    server_fixture = "mosquitto_server"
+    options = "qos=1"

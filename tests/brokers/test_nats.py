@@ -4,6 +4,7 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
+from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
 from tests.brokers.servers import Nats, Server
 from tests.brokers.waiting import until
@@ -178,3 +179,12 @@ def test_opening_returns_when_the_server_has_read_the_subscription() -> None:
             server.close()
 
     asyncio.run(main())
+
+
+class TestNatsBus(BusSuite):
+    server_fixture = "nats_server"
+
+
+class TestJetStreamBus(BusSuite):
+    server_fixture = "nats_server"
+    options = "jetstream=1"

@@ -2,6 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
 from tests.brokers.servers import Redis, Server
 
@@ -159,3 +160,12 @@ def test_a_missing_client_is_said_with_the_line_that_installs_it(
 ) -> None:
     said = missing_extra("ensue.transports.redis", "redis")(monkeypatch)
     assert said == "redis:// needs an extra: pip install 'ensue[redis]'"
+
+
+class TestRedisBus(BusSuite):
+    server_fixture = "redis_server"
+
+
+class TestRedisStreamsBus(BusSuite):
+    server_fixture = "redis_server"
+    options = "streams=1"

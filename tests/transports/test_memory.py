@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -161,7 +162,7 @@ def test_what_is_queued_behind_a_receiver_that_fails_is_still_handed_over() -> N
         transport = MemoryTransport(MemoryOptions())
         arrived = asyncio.Event()
 
-        def fail(_frame: Frame, _source: str) -> None:
+        def fail(_frames: Sequence[Frame], _source: str) -> None:
             raise OSError("not today")
 
         sender = transport.open("sender", lambda _frame, _source: None)

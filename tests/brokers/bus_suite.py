@@ -1,0 +1,86 @@
+"""Total order on somebody's broker: the behaviour of every transport, and what brokers do besides."""
+
+import asyncio
+from secrets import token_hex
+from typing import ClassVar
+
+import pytest
+from tests.brokers.proxy import Proxy
+from tests.brokers.servers import Server
+from tests.transports.remote_suite import RemoteSuite, fresh
+from tests.transports.stations import StationThread, broker_station
+from tests.transports.suite import take
+
+import ensue
+
+
+class BusSuite(RemoteSuite):
+    server_fixture: ClassVar[str]
+    options: ClassVar[str] = ""
+    """Of the mode, for the URL."""
+    server: ClassVar[Server]
+    asked: ClassVar[str]
+    """What the URL asks for."""
+
+    @classmethod
+    def make_station(
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> StationThread:
+        cls.server = request.getfixturevalue(cls.server_fixture)
+        cls.server.ensure()
+        cls.asked = "&".join(filter(None, (cls.options, f"prefix=bus-{token_hex(4)}")))
+        return broker_station(tmp_path_factory.mktemp("station"), cls.server.url(cls.asked))
+
+    def address(self) -> str:
+        return self.server.url(self.asked)
+
+    @pytest.mark.parametrize("gracefully", [True, False], ids=["stopped", "killed"])
+    def test_a_restarted_broker_loses_nothing(self, gracefully: bool) -> None:
+        async def main() -> None:
+            topics = [fresh("t") for _ in range(2)]
+            async with (
+                ensue.connect(self.url()) as bus,
+                ensue.connect(self.url()) as other,
+                bus.subscribe(*topics) as events,
+                other.subscribe(*topics) as same,
+            ):
+                for number in range(100):
+                    await bus.publish(topics[number % 2], str(number).encode())
+                restarting = asyncio.create_task(self.server.restart(gracefully=gracefully))
+                for number in range(100, 300):
+                    await bus.publish(topics[number % 2], str(number).encode(), receipt=False)
+                await restarting
+                async with asyncio.timeout(60):
+                    await bus.flush()
+                got = [int(event.payload) for event in await take(events, 300)]
+                assert got == list(range(300))
+                assert [int(event.payload) for event in await take(same, 300)] == got
+
+        asyncio.run(main())
+
+    def test_a_client_whose_connection_is_cut_loses_nothing(self) -> None:
+        async def main() -> None:
+            topic = fresh("t")
+            async with Proxy(self.server.port) as proxy:
+                behind = self.server.url(self.asked, port=proxy.port)
+                async with (
+                    ensue.connect(self.url()) as bus,
+                    ensue.connect(behind) as away,
+                    away.subscribe(topic) as events,
+                ):
+                    for number in range(50):
+                        await bus.publish(topic, b"%d" % number)
+                    await take(events, 10)
+                    proxy.cut()
+                    for number in range(50, 100):
+                        await bus.publish(topic, b"%d" % number)
+                        await away.publish(topic, b"from afar", receipt=False)
+                    async with asyncio.timeout(60):
+                        await away.flush()
+                    got = [event.payload for event in await take(events, 140)]
+                    assert [each for each in got if each != b"from afar"] == [
+                        b"%d" % number for number in range(10, 100)
+                    ]
+                    assert got.count(b"from afar") == 50
+
+        asyncio.run(main())

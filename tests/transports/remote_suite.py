@@ -1,0 +1,169 @@
+"""What every transport must do whose stations are elsewhere: what is kept, and what breaks and comes back."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from tests.transports.stations import StationThread
+from tests.transports.suite import TransportSuite, take
+
+import ensue
+
+_names = count(1)
+
+
+def fresh(stem: str) -> str:
+    """Return a name that no other test uses."""
+    return f"{stem}-{next(_names)}"
+
+
+class RemoteSuite(TransportSuite):
+    """Behaviour of transports with stations that keep a log. One station a class."""
+
+    station: StationThread
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def _station(
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[None]:
+        cls.station = cls.make_station(request, tmp_path_factory)
+        cls.station.start()
+        yield
+        cls.station.end()
+
+    @classmethod
+    @abstractmethod
+    def make_station(
+        cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> StationThread:
+        """Return the station that this class talks to."""
+
+    def address(self) -> str:
+        """Return where clients connect; with secrets, if the station's own URL hides them."""
+        return self.station.url
+
+    def url(self) -> str:
+        return self.address()
+
+    def test_a_durable_subscription_goes_on_behind_what_was_acknowledged(self) -> None:
+        async def main() -> None:
+            name, topic = fresh("durable"), fresh("t")
+            async with ensue.connect(self.url()) as bus:
+                async with bus.subscribe(
+                    topic, name=name, durable=True, acknowledge="manual"
+                ) as events:
+                    for number in range(6):
+                        await bus.publish(topic, str(number).encode())
+                    got = await take(events, 4)
+                    await got[0].ack()
+                    await got[1].ack()
+                    await got[3].ack()
+                await bus.publish(topic, b"6")
+                async with bus.subscribe(topic, name=name, durable=True) as events:
+                    again = await take(events, 5)
+            assert [event.payload for event in again] == [b"2", b"3", b"4", b"5", b"6"]
+            assert [event.position for event in again] == [3, 4, 5, 6, 7]
+
+        asyncio.run(main())
+
+    def test_of_two_that_use_one_durable_name_the_later_wins(self) -> None:
+        async def main() -> None:
+            name, topic = fresh("durable"), fresh("t")
+            async with (
+                ensue.connect(self.url()) as one,
+                ensue.connect(self.url()) as other,
+                one.subscribe(topic, name=name, durable=True, acknowledge="manual") as first,
+            ):
+                await one.publish(topic, b"a")
+                (event,) = await take(first, 1)
+                async with other.subscribe(topic, name=name, durable=True) as second:
+                    assert (await take(second, 1))[0].payload == b"a"
+                    with pytest.raises(ensue.SubscriptionLost, match="another process"):
+                        await asyncio.wait_for(event.ack(), 30)
+
+        asyncio.run(main())
+
+    def test_a_subscription_can_start_with_all_that_is_kept(self) -> None:
+        async def main() -> None:
+            one, two = fresh("t"), fresh("t")
+            async with ensue.connect(self.url()) as bus:
+                for number in range(40):
+                    await bus.publish((one, two)[number % 2], str(number).encode())
+                async with bus.subscribe(one, two, start="earliest") as events:
+                    await bus.publish(one, b"40")
+                    got = await take(events, 41)
+                    assert [int(event.payload) for event in got] == list(range(41))
+                    middle = got[20].place
+                async with bus.subscribe(one, two, start=middle) as events:
+                    got = await take(events, 21)
+                    assert [int(event.payload) for event in got] == list(range(20, 41))
+
+        asyncio.run(main())
+
+    def test_a_restarted_station_loses_nothing(self) -> None:
+        async def main() -> None:
+            topics = [fresh("t") for _ in range(3)]
+            async with (
+                ensue.connect(self.url()) as bus,
+                ensue.connect(self.url()) as other,
+                bus.subscribe(*topics) as events,
+                other.subscribe(*topics) as same,
+            ):
+
+                async def publish() -> None:
+                    for number in range(900):
+                        await bus.publish(topics[number % 3], str(number).encode(), receipt=False)
+                        if number % 50 == 0:
+                            await bus.flush()
+                    await bus.flush()
+
+                publishing = asyncio.create_task(publish())
+                early = await take(events, 100)
+                await asyncio.to_thread(self.station.restart)
+                rest = await take(events, 800)
+                await publishing
+                got = [int(event.payload) for event in (*early, *rest)]
+                assert got == list(range(900))
+                assert [int(event.payload) for event in await take(same, 900)] == got
+
+        asyncio.run(main())
+
+    def test_a_slow_reader_holds_nobody_up_and_misses_nothing(self) -> None:
+        async def main() -> None:
+            topic = fresh("t")
+            async with (
+                ensue.connect(self.url()) as bus,
+                ensue.connect(self.url()) as other,
+                bus.subscribe(topic) as quick,
+                other.subscribe(topic, pending_max=10) as slow,
+            ):
+                for number in range(2_000):
+                    await bus.publish(topic, str(number).encode(), receipt=False)
+                await bus.flush()
+                got = [int(event.payload) for event in await take(quick, 2_000)]
+                assert got == list(range(2_000))
+                assert slow.pending <= 10 + 4_096, "what was under way when it paused may come"
+                late = [int(event.payload) for event in await take(slow, 2_000)]
+                assert late == got
+
+        asyncio.run(main())
+
+    def test_a_forgotten_subscription_starts_anew(self) -> None:
+        async def main() -> None:
+            name, topic = fresh("durable"), fresh("t")
+            async with ensue.connect(self.url()) as bus:
+                async with bus.subscribe(topic, name=name, durable=True) as events:
+                    await bus.publish(topic, b"a")
+                    await take(events, 1)
+                    async with asyncio.timeout(30):
+                        await events.forget()
+                await bus.publish(topic, b"b")
+                async with bus.subscribe(topic, name=name, durable=True) as events:
+                    await bus.publish(topic, b"c")
+                    (event,) = await take(events, 1)
+                    assert (event.position, event.payload) == (1, b"c")
+
+        asyncio.run(main())

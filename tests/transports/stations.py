@@ -1,0 +1,70 @@
+"""A station for tests: in a thread with an event loop of its own, to be restarted on the same data."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ensue.server.brokered import BrokeredServer
+from ensue.server.config import ServerConfig
+from ensue.server.serving import Server
+
+
+class Startable(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class StationThread:
+    """Runs a server that `make` makes; the same each time it is started."""
+
+    def __init__(self, make: Callable[[], Startable]) -> None:
+        self._make = make
+        self._server: Startable | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.url = ""
+
+    def start(self) -> None:
+        assert self._server is None
+
+        async def begin() -> Startable:
+            server = self._make()
+            await server.start()
+            return server
+
+        self._server = asyncio.run_coroutine_threadsafe(begin(), self._loop).result(60)
+        self.url = self._server.url
+
+    def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            asyncio.run_coroutine_threadsafe(server.stop(), self._loop).result(60)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def end(self) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+        self._loop.close()
+
+
+def tcp_station(data: Path, port: int) -> StationThread:
+    """A server of its own on a port of this machine."""
+    config = ServerConfig(data=str(data), listen=f"127.0.0.1:{port}", sync_s=1.0)
+    return StationThread(lambda: Server(config))
+
+
+def broker_station(data: Path, url: str) -> StationThread:
+    """A station on somebody's broker."""
+    config = ServerConfig(data=str(data), sync_s=1.0)
+    return StationThread(lambda: BrokeredServer(config, url))
