@@ -17,6 +17,7 @@ from ensue.errors import BadInput
 from ensue.quantities import parse_duration, parse_size
 from ensue.server import Server, ServerConfig, config_file
 from ensue.server.access import new_token
+from ensue.server.brokered import BrokeredServer
 from ensue.server.config import Retention
 from ensue.server.logs import start_logging
 from ensue.transports.tcp_options import DEFAULT_PORT
@@ -42,24 +43,37 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+BrokerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BROKER",
+        help="Run on a broker instead of a port: nats://, redis://, mqtt:// or amqp://HOST:PORT. "
+        "Who may do what is up to the broker then.",
+    ),
+]
+ListenOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help=f"Where to listen; 127.0.0.1:{DEFAULT_PORT}."),
+]
+DataOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where events are kept; made on first use.")
+]
+SyncOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="always|SECONDS",
+        help="When events are synced to the disk: before their publisher is told (always), or "
+        "so often, such as 0.1 or 100ms; then a power failure may cost what came since.",
+    ),
+]
+
+
 @output.command
 def serve(
     *,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Where to listen; 127.0.0.1:{DEFAULT_PORT}."),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where events are kept; made on first use.")
-    ] = None,
-    sync: Annotated[
-        str | None,
-        typer.Option(
-            metavar="always|SECONDS",
-            help="When events are synced to the disk: before their publisher is told (always), or "
-            "so often, such as 0.1 or 100ms; then a power failure may cost what came since.",
-        ),
-    ] = None,
+    listen: ListenOption = None,
+    data: DataOption = None,
+    sync: SyncOption = None,
     retain_bytes: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Drop the oldest events beyond so much, such as 10GB."),
@@ -85,13 +99,14 @@ def serve(
             help="Listen beyond this machine without TLS or login: everybody may do everything.",
         ),
     ] = False,
+    url: BrokerOption = None,
     log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="From where on to log.")] = LogLevel.INFO,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when it is ready.")
     ] = False,
 ) -> int:
-    """Run a server until it is told to stop.
+    """Run a server until it is told to stop: on a port of its own, or on a broker.
 
     Says on stderr where it is as soon as it takes connections, and logs there. Ends with 0 on
     SIGINT and SIGTERM, with everything written; with 2 if it can't start, or can't write.
@@ -116,7 +131,7 @@ def serve(
                 raise BadInput(f"{option}: {config} says it; leave {option} out, or --config")
         chosen = config_file.load(config, name=name)
     start_logging(log_format.value, log_level.value)
-    asyncio.run(_serve(chosen, json=json))
+    asyncio.run(_serve(chosen, url, json=json))
     return output.EXIT_VALID
 
 
@@ -190,12 +205,12 @@ def _from_options(
     )
 
 
-async def _serve(config: ServerConfig, *, json: bool) -> None:
+async def _serve(config: ServerConfig, url: str | None, *, json: bool) -> None:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    server = Server(config)
+    server = Server(config) if url is None else BrokeredServer(config, url)
     await server.start()
     if json:
         output.print_json(
