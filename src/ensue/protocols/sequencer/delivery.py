@@ -108,7 +108,7 @@ class Delivery:
         if self._acknowledge_each:
             self._unacknowledged.append((self._delivered, topic, slot))
         elif self.config.durable:
-            self._persist_clock(topic, slot)
+            self._persist_progress(topic, slot)
             self._effects.append(Persist("delivered", INT.encode(self._delivered)))
 
     def _expire(self, now_ns: int) -> None:

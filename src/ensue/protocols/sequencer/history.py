@@ -6,7 +6,10 @@ its topics, what lies before the cut, and delivers it in the order in which it w
 (`Event.place`), which is the order that everybody else got it in. What comes in meanwhile from
 behind the cut is held.
 
-Progress is persisted as `history/TOPIC`: the next slot, and the cut. A restart goes on there.
+A topic counts as joined from its cut on: whoever asked for it can read while it catches up.
+
+Progress is persisted as `history/TOPIC`: the next slot, the cut and the place to start at. A restart
+goes on there, whatever start it is given.
 
 Assumption: all topics are kept by one server. Places of two servers can't be compared, so a
 subscription to topics of several starts with what is new, or is refused.
@@ -20,12 +23,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 
 from ensue.event import Event
-from ensue.protocols.core import Deliver, Discard, Persist, Send
+from ensue.protocols.core import Deliver, Discard, Join, Persist, Send
 from ensue.protocols.ens import Fetch, Fetched
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.delivery import Delivery
 from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.records import CLOCK
+from ensue.protocols.sequencer.records import HISTORY
 
 __all__ = ["History", "Replay"]
 
@@ -33,14 +36,16 @@ __all__ = ["History", "Replay"]
 class _Past:
     """What is still to come of one topic."""
 
-    __slots__ = ("cut", "events", "next", "slot")
+    __slots__ = ("cut", "events", "next", "place", "slot")
 
-    def __init__(self, slot: int, cut: int) -> None:
+    def __init__(self, slot: int, cut: int, place: int) -> None:
         self.slot = slot
         """The next slot to be delivered."""
         self.next = slot
         """The next slot to be fetched."""
         self.cut = cut
+        self.place = place
+        """Only what was put out from this place on is of interest."""
         self.events: deque[Event] = deque()
 
     @property
@@ -55,9 +60,9 @@ class History:
     def __init__(self) -> None:
         self.topics: dict[str, _Past] = {}
 
-    def add(self, topic: str, slot: int, cut: int) -> None:
-        """Begin with a topic: deliver from a slot up to a cut."""
-        self.topics[topic] = _Past(slot, cut)
+    def add(self, topic: str, slot: int, cut: int, place: int) -> None:
+        """Begin with a topic: deliver from a slot and a place up to a cut."""
+        self.topics[topic] = _Past(slot, cut, place)
 
     def forget_fetched(self) -> None:
         """Drop what was fetched and not delivered; it can be fetched again."""
@@ -65,11 +70,11 @@ class History:
             past.events.clear()
             past.next = past.slot
 
-    def wants(self) -> Iterator[tuple[str, int, int]]:
-        """Yield what is to be fetched: topic, from where, up to where."""
+    def wants(self) -> Iterator[Fetch]:
+        """Yield what is to be fetched."""
         for topic, past in self.topics.items():
             if not past.events and past.next <= past.cut:
-                yield topic, past.next, past.cut + 1
+                yield Fetch(topic=topic, start=past.next, stop=past.cut + 1, place=past.place)
 
     def fetched(self, frame: Fetched) -> None:
         """Take in what came; an answer to an older question changes nothing."""
@@ -119,24 +124,23 @@ class Replay(Delivery):
     def __init__(self, *, config: SequencerConfig, acknowledge_each: bool, now_ns: int) -> None:
         super().__init__(config=config, acknowledge_each=acknowledge_each, now_ns=now_ns)
         self._paused = False
+        self._poll_due_ns = now_ns
         self._history = History()
         self._history_due_ns: int | None = None
-        self._from_place = 0
-        """Only what was put out from this place on is of interest."""
-        self._unfinished: dict[str, int] = {}
-        """Topics with a record of their history, and their cuts."""
+        self._unfinished: dict[str, tuple[int, int]] = {}
+        """Topics with a record of their history: their cuts, and the places they start at."""
 
     def _begin_history(self, cuts: Mapping[str, int], from_place: int, now_ns: int) -> None:
         for topic, cut in cuts.items():
-            self._history.add(topic, 1, cut)
-            self._unfinished[topic] = cut
+            self._history.add(topic, 1, cut, from_place)
+            self._unfinished[topic] = (cut, from_place)
             self._persist_history(topic, 1)
-        self._from_place = from_place
+            self._effects.append(Join(topic))
         self._fetch(now_ns)
 
-    def _resume_history(self, topic: str, slot: int, cut: int) -> None:
-        self._history.add(topic, slot, cut)
-        self._unfinished[topic] = cut
+    def _resume_history(self, topic: str, slot: int, cut: int, place: int) -> None:
+        self._history.add(topic, slot, cut, place)
+        self._unfinished[topic] = (cut, place)
         self._queue.await_cut(topic)
 
     def _fetch(self, now_ns: int) -> None:
@@ -144,31 +148,40 @@ class Replay(Delivery):
         self._history_due_ns = None
         if self._paused:
             return
-        for topic, start, stop in self._history.wants():
-            frame = Fetch(topic=topic, start=start, stop=stop, place=self._from_place)
-            self._effects.append(Send(self.placement.node(topic), frame))
+        for frame in self._history.wants():
+            self._effects.append(Send(self.placement.node(frame.topic), frame))
             self._history_due_ns = now_ns + self.config.retry_ns
 
     def _fetched(self, frame: Fetched, now_ns: int) -> None:
         if frame.topic not in self._history.topics or self._paused:
             return
         self._history.fetched(frame)
-        while (event := self._history.take()) is not None:
+        if frame.next > frame.start:
+            self._go_on_with_history(now_ns)
+        # Else a slot is not filled yet: asked again in a while.
+
+    def _go_on_with_history(self, now_ns: int) -> None:
+        """Deliver what can be, ask for what is missing next, and begin with what is through."""
+        while not self._paused and (event := self._history.take()) is not None:
             slot = event.slot or 0
             self._handled(event.topic, slot, count=not event.void)
             if event.void:
                 self._effects.append(Discard(event, "void"))
             else:
                 self._effects.append(Deliver(event, self._delivered))
-        if frame.next > frame.start:
-            self._fetch(now_ns)  # Else a slot is not filled yet: asked again in a while.
+        self._fetch(now_ns)
+        if self._history.topics and self._history.done:
+            caught_up, self._history = self._history, History()
+            for topic, past in caught_up.topics.items():
+                self._start_at(topic, past.cut)
+            self._poll_due_ns = now_ns
+            self._deliver_ready(now_ns)
 
-    def _history_cuts(self) -> dict[str, int]:
-        """Return the topics that have been caught up with, and where to join them."""
-        cuts = {topic: past.cut for topic, past in self._history.topics.items()}
-        self._history = History()
-        self._history_due_ns = None
-        return cuts
+    def _start_at(self, topic: str, cut: int) -> None:
+        """Let a topic's events come from behind its cut on."""
+        for event in self._queue.join(topic, cut):
+            self._effects.append(Discard(event, "before_join"))
+        self._persist_clock(topic, cut)
 
     def _leave_history(self, topic: str) -> None:
         self._history.topics.pop(topic, None)
@@ -177,18 +190,20 @@ class Replay(Delivery):
 
     def _persist_progress(self, topic: str, slot: int) -> None:
         """Note how far a topic has come, in its history or beyond."""
-        cut = self._unfinished.get(topic)
-        if cut is not None and slot < cut:
-            self._persist_history(topic, slot + 1)
-            return
-        if cut is not None:
+        base = self._queue.base.get(topic)
+        unfinished = self._unfinished.get(topic)
+        if unfinished is not None:
+            if slot < unfinished[0] or base is None:
+                # Through with its past, a topic that waits for others has no clock yet.
+                self._persist_history(topic, slot + 1)
+                return
             del self._unfinished[topic]
             if self.config.durable:
                 self._effects.append(Persist(f"history/{topic}", None))
-        if topic in self._queue.base and (cut is not None or slot > self._queue.base[topic]):
-            self._persist_clock(topic, max(slot, self._queue.base[topic]))
+        if base is not None and (unfinished is not None or slot > base):
+            self._persist_clock(topic, max(slot, base))
 
     def _persist_history(self, topic: str, slot: int) -> None:
         if self.config.durable:
-            record = (slot, self._unfinished[topic])
-            self._effects.append(Persist(f"history/{topic}", CLOCK.encode(record)))
+            record = (slot, *self._unfinished[topic])
+            self._effects.append(Persist(f"history/{topic}", HISTORY.encode(record)))

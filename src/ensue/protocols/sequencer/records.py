@@ -12,6 +12,7 @@ from ensue.wire import Records
 __all__ = [
     "CHANGED",
     "CLOCK",
+    "HISTORY",
     "INT",
     "LEASE",
     "OUTGOING",
@@ -88,3 +89,5 @@ OUTGOING = Records[OutgoingRecord](OutgoingRecord)
 SUBSCRIPTION = Records[SubscriptionRecord](SubscriptionRecord)
 CLOCK = Records[tuple[int, int]](tuple[int, int])
 """A topic's clock and base."""
+HISTORY = Records[tuple[int, int, int]](tuple[int, int, int])
+"""What is still to come of a topic's past: the next slot, the cut, and the place to start at."""

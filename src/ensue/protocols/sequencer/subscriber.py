@@ -28,7 +28,6 @@ from ensue.errors import SubscriptionRefused
 from ensue.protocols.core import (
     Attach,
     Detach,
-    Discard,
     Effect,
     Frame,
     Join,
@@ -50,6 +49,7 @@ from ensue.protocols.sequencer.history import Replay
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
     CLOCK,
+    HISTORY,
     INT,
     SUBSCRIPTION,
     ChangeUnderWay,
@@ -95,7 +95,6 @@ class Subscriber(Replay):
         self._fallen: dict[str, int] = {}
         """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
-        self._poll_due_ns = now_ns
         self._start = start
         self.expired = False
         """Whether the chain took it for vanished: it does nothing any more."""
@@ -107,7 +106,7 @@ class Subscriber(Replay):
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics in effect: joined, and not left."""
-        return tuple(self._queue.clock)
+        return (*self._queue.clock, *self._history.topics)
 
     def waits(self, ends: Mapping[str, int]) -> Iterator[str]:
         """Say what this subscriber still waits for, given the last slot of each topic."""
@@ -148,6 +147,7 @@ class Subscriber(Replay):
             self._drop(topic)
         self._begin_change(now_ns)
         self._persist_state()
+        self._go_on_with_history(now_ns)
         self._deliver_ready(now_ns)
 
     def pause(self) -> None:
@@ -185,7 +185,6 @@ class Subscriber(Replay):
                 self._attached(frame, now_ns)
             case Fetched():
                 self._fetched(frame, now_ns)
-                self._join_caught_up(now_ns)
             case (
                 Expired(name=self.name) | Refused(number=0)
             ):  # No change is: all of it was refused.
@@ -323,14 +322,6 @@ class Subscriber(Replay):
         if self._change is None and not self._wanted:
             self._say_goodbye(change.number)
 
-    def _join_caught_up(self, now_ns: int) -> None:
-        """Join the topics whose past has been delivered."""
-        if self._history.topics and self._history.done:
-            for topic, cut in self._history_cuts().items():
-                self._join(topic, cut)
-            self._poll_due_ns = now_ns
-            self._deliver_ready(now_ns)
-
     def _say_goodbye(self, number: int) -> None:
         """Tell every node that knows this subscriber that it wants nothing any more."""
         for stage in self._visited:
@@ -340,9 +331,7 @@ class Subscriber(Replay):
         self._visited = {}
 
     def _join(self, topic: str, cut: int) -> None:
-        for event in self._queue.join(topic, cut):
-            self._effects.append(Discard(event, "before_join"))
-        self._persist_clock(topic, cut)
+        self._start_at(topic, cut)
         first_missed = self._fallen.pop(topic, None)
         missed = None
         if first_missed is not None and first_missed <= cut:
@@ -370,7 +359,7 @@ class Subscriber(Replay):
 
     def _drop(self, topic: str) -> None:
         """Forget a topic and tell the application and the ENS, if it was in effect."""
-        joined = topic in self._queue.clock
+        joined = topic in self.topics
         self._queue.leave(topic)
         self._leave_history(topic)
         change = self._change
@@ -433,13 +422,12 @@ class Subscriber(Replay):
         for key in sorted(records):
             kind, _, topic = key.partition("/")
             if kind == "history":
-                self._resume_history(topic, *CLOCK.decode(records[key]))
+                self._resume_history(topic, *HISTORY.decode(records[key]))
             elif kind == "clock" and f"history/{topic}" not in records:
                 slot, base = CLOCK.decode(records[key])
                 self._queue.resume(topic, slot, base)
                 self._effects.append(Attach(topic, slot + 1))
-        self._from_place = self._start or 0
-        self._fetch(now_ns)
+        self._go_on_with_history(now_ns)
         if self._change is not None:
             joining = [topic for topic in self._change.joining if topic in self._wanted]
             for topic in joining:

@@ -1,0 +1,434 @@
+"""A subscription that starts in the past: all that is kept, in the order it was put out, then what is new.
+
+The order that counts is the log's own: the places of the events at the one station that keeps them.
+"""
+
+from random import Random
+
+import pytest
+from tests.protocols.sequencer.stationed import StationNet
+
+from ensue.errors import SubscriptionRefused
+from ensue.protocols.core import Deliver, Join, Leave
+from ensue.protocols.ens import Fetch, Fetched, Notify
+from ensue.protocols.sequencer.frames import Changed
+from ensue.protocols.topic_log import EnsConfig
+
+ONE = {"station": ["a", "b", "c"]}
+
+
+def published(net: StationNet, count: int, topics: str = "ab", *, first: int = 1) -> list[str]:
+    """Publish events on topics in turn, and let them go out; return their names in order."""
+    names = [f"e{number}" for number in range(first, first + count)]
+    for index, name in enumerate(names):
+        net.publish("p", topics[index % len(topics)], name)
+    net.settle()
+    return names
+
+
+# -- From the start -----------------------------------------------------------------------------------
+
+
+def test_everything_kept_comes_by_place_and_then_what_is_new() -> None:
+    net = StationNet(ONE)
+    old = published(net, 7)
+    net.reader("s", start=1)
+    net.subscribe("s", "b", "a")
+    net.come_to_rest()
+    new = published(net, 5, first=8)
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+    assert net.positions("s") == list(range(1, 13))
+
+
+def test_nothing_is_lost_or_doubled_across_the_cut_while_publishing_goes_on() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2, batch_max=2))
+    published(net, 6)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    number = 6
+    while net.under_way:
+        # One more event between any two frames, for as long as it catches up.
+        if number < 40:
+            number += 1
+            net.publish("p", "ab"[number % 2], f"e{number}")
+        net.deliver(min(net.arrivals()))
+    net.come_to_rest()
+    assert net.delivered("s") == net.put_out("station")
+    assert sorted(net.delivered("s")) == sorted(f"e{each}" for each in range(1, 41))
+
+
+def test_what_comes_from_behind_the_cut_is_held_until_all_before_it_is_delivered() -> None:
+    net = StationNet(ONE)
+    old = published(net, 4)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    with net.holding(Fetched):
+        net.settle()
+        new = published(net, 3, first=5)
+        assert net.delivered("s") == []
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+def test_it_starts_at_a_place() -> None:
+    net = StationNet(ONE)
+    names = published(net, 9, "abb")
+    for place in range(1, 11):
+        reader = f"from-{place}"
+        net.reader(reader, start=place)
+        net.subscribe(reader, "a", "b")
+        net.come_to_rest()
+        assert net.delivered(reader) == names[place - 1 :], place
+
+
+def test_topics_that_nobody_has_published_on_are_joined_at_once() -> None:
+    net = StationNet(ONE)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    assert net.joined("s") == ["a", "b"]
+    assert published(net, 2) == net.delivered("s")
+
+
+def test_what_is_no_longer_kept_is_passed_over() -> None:
+    net = StationNet(ONE)
+    names = published(net, 8)
+    net.trim("a", 3)  # e1 and e3 are gone.
+    net.trim("b", 5)  # All of b.
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    assert net.delivered("s") == ["e5", "e7"]
+    new = published(net, 2, first=9)
+    net.come_to_rest()
+    assert net.delivered("s") == ["e5", "e7", *new]
+    assert names[0] not in net.delivered("s")
+
+
+def test_a_log_trimmed_while_it_is_read_costs_no_more_than_what_was_trimmed() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    published(net, 10, "a")
+    net.reader("s", start=1)
+    net.subscribe("s", "a")
+    while not net.delivered("s"):
+        net.deliver(min(net.arrivals()))
+    net.trim("a", 7)
+    net.come_to_rest()
+    delivered = net.delivered("s")
+    assert delivered[-4:] == ["e7", "e8", "e9", "e10"]
+    assert delivered == sorted(set(delivered), key=lambda name: int(name[1:]))
+
+
+def test_lost_questions_and_answers_are_asked_again() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 6)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    lost = 0
+    for kind in (Fetch, Fetched, Fetched, Fetch):
+        while not net.find(kind):
+            net.deliver(min(net.arrivals()))
+        lost += len(net.find(kind))
+        net.drop(kind)
+        net.pass_time(net.config.retry_ns, settle=False)
+    assert lost >= 4
+    net.come_to_rest()
+    assert net.delivered("s") == old
+
+
+def test_an_answer_that_comes_twice_or_late_changes_nothing() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 6)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    for parcel in [each for each in net.handled if isinstance(each.frame, Fetched)]:
+        net.repeat(parcel)
+    net.come_to_rest()
+    assert net.delivered("s") == old
+
+
+def test_voids_are_stepped_over() -> None:
+    # A subscription to both makes stamps that two stations fill, so events can be voided.
+    net = StationNet({"s1": ["a"], "s2": ["b"]})
+    net.subscribe("both", "a", "b")
+    net.settle()
+    net.publish("gone", "a", "never")
+    while not any("Stamped" in type(each.frame).__name__ for each in net.under_way):
+        net.deliver(min(net.arrivals()))
+    net.crash("gone")
+    published(net, 2, "a")
+    net.pass_time(net.config.lease_ns * 2)
+    net.reader("s", start=1)
+    net.subscribe("s", "a")
+    net.come_to_rest()
+    assert net.delivered("s") == ["e1", "e2"]
+    assert ("", "void") in net.discarded("s")
+
+
+# -- Joining ------------------------------------------------------------------------------------------
+
+
+def test_a_topic_counts_as_joined_from_its_cut_on_and_its_past_follows() -> None:
+    """Whoever waits for the topic must be able to read meanwhile, however long the past is."""
+    net = StationNet(ONE)
+    old = published(net, 4)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    with net.holding(Fetched):
+        net.settle()
+        assert net.joined("s") == ["a", "b"]
+        assert set(net.subscriber("s").topics) == {"a", "b"}
+    net.come_to_rest()
+    assert net.joined("s") == ["a", "b"]
+    kinds = [type(each) for each in net.outcomes["s"]]
+    assert kinds == [Join, Join] + [Deliver] * len(old)
+
+
+def test_a_topic_left_while_its_past_is_read_delivers_no_more() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    published(net, 12)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    while not net.delivered("s"):
+        net.deliver(min(net.arrivals()))
+    before = len(net.delivered("s"))
+    net.unsubscribe("s", "a")
+    net.come_to_rest()
+    evens = [f"e{number}" for number in range(2, 13, 2)]
+    assert [name for name in net.delivered("s")[before:] if name not in evens] == []
+    assert [name for name in net.delivered("s") if name in evens] == evens
+    assert [each.topic for each in net.outcomes["s"] if isinstance(each, Leave)] == ["a"]
+
+
+def test_leaving_the_topic_that_others_wait_for_lets_them_go_on() -> None:
+    net = StationNet(ONE)
+    old = published(net, 3, "a")
+    published(net, 3, "b", first=4)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    while not net.find(Fetched):
+        net.deliver(min(net.arrivals()))
+    net.deliver(net.find(Fetched)[0])
+    net.drop(Fetched)
+    net.drop(Fetch)
+    net.unsubscribe("s", "b")
+    net.come_to_rest()
+    new = published(net, 2, "a", first=7)
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+def test_topics_of_two_stations_are_refused_in_words() -> None:
+    net = StationNet({"s1": ["a"], "s2": ["b"]})
+    reader = net.reader("s", start=1)
+    with pytest.raises(SubscriptionRefused, match="'a' by s1, 'b' by s2") as refused:
+        reader.subscribe(("a", "b"), now_ns=0)
+    assert refused.value.reason == "apart"
+    net.subscribe("s", "a")
+    with pytest.raises(SubscriptionRefused, match="only with topics of one server"):
+        reader.subscribe(("b",), now_ns=0)
+    net.come_to_rest()
+    assert net.joined("s") == ["a"]
+
+
+# -- Pausing ------------------------------------------------------------------------------------------
+
+
+def test_a_pause_in_the_middle_stops_it_and_resuming_goes_on_there() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 10)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    while len(net.delivered("s")) < 3:
+        net.deliver(min(net.arrivals()))
+    net.pause("s")
+    before = net.delivered("s")
+    net.settle()
+    net.pass_time(10 * net.config.poll_ns)
+    assert net.delivered("s") == before
+    new = published(net, 3, first=11)
+    net.resume("s")
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+def test_a_pause_behind_the_cut_drops_what_comes_and_asks_for_it_again() -> None:
+    net = StationNet(ONE)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.pause("s")
+    net.settle()
+    names = published(net, 4)
+    assert net.delivered("s") == []
+    assert not net.find(Notify)
+    net.resume("s")
+    net.come_to_rest()
+    assert net.delivered("s") == names
+
+
+def test_pausing_while_a_cut_is_on_its_way_loses_nothing() -> None:
+    net = StationNet(ONE)
+    old = published(net, 4)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    while not net.find(Changed):
+        net.deliver(min(net.arrivals()))
+    net.pause("s")
+    net.settle()
+    new = published(net, 2, first=5)
+    net.resume("s")
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+# -- Crashes ------------------------------------------------------------------------------------------
+
+
+def resumed_behind(net: StationNet, reader: str, position: int) -> list[str]:
+    """Crash and restart a reader; return what it delivers then."""
+    before = len(net.delivered(reader))
+    net.crash(reader)
+    net.restart(reader)
+    net.come_to_rest()
+    assert net.positions(reader)[before:][:1] in ([], [position + 1])
+    return net.delivered(reader)[before:]
+
+
+@pytest.mark.parametrize("acknowledged", range(11))
+def test_a_crash_in_the_middle_resumes_behind_the_last_acknowledged(acknowledged: int) -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 10, "aab")
+    net.reader("s", start=1, acknowledge_each=True)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.acknowledge("s", acknowledged)
+    assert resumed_behind(net, "s", acknowledged) == old[acknowledged:]
+
+
+@pytest.mark.parametrize("acknowledged", range(1, 7))
+def test_a_topic_whose_past_is_handled_keeps_its_place_while_others_catch_up(
+    acknowledged: int,
+) -> None:
+    """All of `a` lies before most of `b`: it is through long before it can be joined."""
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=1))
+    old = published(net, 3, "a") + published(net, 9, "b", first=4)
+    net.reader("s", start=1, acknowledge_each=True)
+    net.subscribe("s", "a", "b")
+    while len(net.delivered("s")) < acknowledged:
+        net.deliver(min(net.arrivals()))
+    net.acknowledge("s", acknowledged)
+    assert "catches up" in " ".join(net.waiting())
+    assert resumed_behind(net, "s", acknowledged) == old[acknowledged:]
+    new = published(net, 2, first=13)
+    net.come_to_rest()
+    assert net.delivered("s")[-2:] == new
+
+
+def test_a_crash_in_the_middle_where_delivering_is_handling() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 10)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    while len(net.delivered("s")) < 5:
+        net.deliver(min(net.arrivals()))
+    count = len(net.delivered("s"))
+    assert resumed_behind(net, "s", count) == old[count:]
+
+
+def test_a_restart_goes_on_at_the_first_start_whatever_it_is_given_then() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 10, "a")
+    for start, other in ((4, None), (4, 1), (4, 9), (1, 8), (1, None)):
+        name = f"from-{start}-then-{other}"
+        net.reader(name, start=start, acknowledge_each=True)
+        net.subscribe(name, "a")
+        net.settle()
+        net.acknowledge(name, 1)
+        net.reader(name, start=other, acknowledge_each=True)
+        assert resumed_behind(net, name, 1) == old[start:], name
+
+
+def test_a_restart_before_anything_came_still_starts_where_it_was_to() -> None:
+    net = StationNet(ONE)
+    old = published(net, 10, "a")
+    net.reader("s", start=4, acknowledge_each=True)
+    net.subscribe("s", "a")
+    with net.holding(Fetched):
+        net.settle()
+    net.reader("s", start=None, acknowledge_each=True)
+    net.drop(Fetched)
+    assert resumed_behind(net, "s", 0) == old[3:]
+
+
+# -- Against the log ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_the_order_is_the_logs(seed: int) -> None:
+    """Random publishes, joins, crashes, losses and pauses against the obvious model: the log."""
+    random = Random(seed)
+    small = EnsConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
+    net = StationNet(ONE, ens_config=small)
+    net.publisher("p")
+    each = random.random() < 0.6
+    starts: dict[str, int] = {}
+    numbers = iter(range(1, 10_000))
+    paused: set[str] = set()
+    for _ in range(120):
+        match random.choice(("publish", "publish", "join", "arrive", "arrive", "arrive", "crash",
+                             "lose", "repeat", "pause", "resume", "acknowledge", "time")):  # fmt: skip
+            case "publish":
+                net.publish("p", random.choice("abc"), f"e{next(numbers)}")
+            case "join" if len(starts) < 4:
+                name = f"s{len(starts)}"
+                out = len(net.put_out("station"))
+                starts[name] = random.choice((1, random.randint(1, max(1, out))))
+                net.reader(name, start=starts[name], acknowledge_each=each)
+                net.subscribe(name, *random.sample("abc", random.randint(1, 3)))
+            case "arrive":
+                for _ in range(random.randint(1, 8)):
+                    if choices := net.arrivals():
+                        net.deliver(random.choice(choices))
+            case "lose" if choices := net.arrivals():
+                net.under_way.remove(random.choice(choices))
+            case "repeat" if net.handled:
+                net.repeat(random.choice(net.handled[-20:]))
+            case "acknowledge" if starts:
+                name = random.choice(sorted(starts))
+                if name in net.nodes and (positions := net.positions(name)):
+                    net.acknowledge(name, random.randint(0, positions[-1]))
+            case "pause" | "resume" as what if starts:
+                name = random.choice(sorted(starts))
+                if name in net.nodes:
+                    (net.pause if what == "pause" else net.resume)(name)
+                    (paused.add if what == "pause" else paused.discard)(name)
+            case "crash":
+                name = random.choice(["station", "p", *sorted(starts)])
+                net.crash(name)
+                net.restart(name)
+                paused.discard(name)
+            case "time":
+                net.pass_time(random.randrange(10**9), settle=False)
+            case _:
+                pass
+    for name in sorted(paused):
+        net.resume(name)
+    net.come_to_rest(random.choice)
+    assert net.waiting() == []
+    log = sorted(
+        (event for _, event in net.station("station").log.contents()), key=lambda event: event.place
+    )
+    for name, start in starts.items():
+        topics = net.subscriber(name).topics
+        wanted = [e.payload.decode() for e in log if e.topic in topics and e.place >= start]
+        by_position: dict[int, str] = {}
+        for position, event in zip(net.positions(name), net.delivered(name), strict=True):
+            # Delivered again after a crash, a position has the same event.
+            assert by_position.setdefault(position, event) == event, (seed, name)
+        assert sorted(by_position) == list(range(1, len(wanted) + 1)), (seed, name)
+        assert [by_position[position] for position in sorted(by_position)] == wanted, (seed, name)
+        if not each:
+            assert len(net.positions(name)) == len(by_position), "nothing comes twice"
