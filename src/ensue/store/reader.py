@@ -1,7 +1,7 @@
 """Reading an event log, wherever it is.
 
 `LogReader` is all that the Spark source and every other reader knows of a log. `open_log` chooses
-what stands behind it by the URL; today that is a directory.
+what stands behind it by the URL: a directory, or servers (`ensue.store.served`).
 
 Rows come by rising offset. What was read once reads the same for ever, until it is trimmed: reading
 offsets that are gone raises `OffsetsGone`, never returns less in silence. Offsets that no event has
@@ -10,20 +10,36 @@ offsets that are gone raises `OffsetsGone`, never returns less in silence. Offse
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 
 from ensue.errors import BadInput, LogDamaged, OffsetsGone
 from ensue.store.layout import Layout, Segment, Topic, log_folder
 from ensue.store.schema import COLUMNS, log_schema
 
-__all__ = ["Bounds", "DirectoryReader", "LogReader", "open_log"]
+__all__ = [
+    "STAMP",
+    "Bounds",
+    "DirectoryReader",
+    "EventRow",
+    "LogReader",
+    "batch_of",
+    "merge_stamp",
+    "open_log",
+]
+
+Stamped = tuple[dict[str, int], bool] | None
+EventRow = tuple[str, bytes, str, int, bytes | None, dict[str, str], int, Stamped, int, bool]
+"""An `ensue.event.Event` as a tuple, so that `zip` makes columns of many."""
+STAMP: Final = 7
+"""Where its stamp is: the entries, and whether they are whole."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
@@ -51,8 +67,16 @@ class LogReader(Protocol):
         ...
 
 
-def open_log(url: str | Path) -> LogReader:
-    """Open the log that a URL names: a path or `file://`, of a log or of a recorded run."""
+def open_log(url: str | Path, *, patient: bool = False) -> LogReader:
+    """Open the log that a URL names.
+
+    That is a path or `file://`, of a log or of a recorded run, or the `ensue://` of a server. One that
+    does not answer is waited for if you are `patient`.
+    """
+    if str(url).lower().startswith("ensue://"):
+        from ensue.store.served import ServedReader  # noqa: PLC0415 - it needs this module
+
+        return ServedReader(str(url), patient=patient)
     return DirectoryReader(local_path(url))
 
 
@@ -64,7 +88,7 @@ def local_path(url: str | Path) -> Path:
     if found[1].lower() != "file":
         raise BadInput(
             f"no event log can be read from {url}: {found[1]}:// is not supported; expected a "
-            "directory, as a path or as file:///path"
+            "directory, as a path or as file:///path, or a server, as ensue://HOST:PORT"
         )
     parts = urlsplit(str(url))
     if parts.netloc not in ("", "localhost"):
@@ -182,3 +206,102 @@ def _batches(count: int, segment: Segment, start: int, end: int) -> range:
     first = max(0, start - segment.first) // segment.batch_rows
     last = (min(end, segment.next) - segment.first - 1) // segment.batch_rows
     return range(first, last + 1)
+
+
+# -- Rows of events ---------------------------------------------------------------------------------
+
+
+def merge_stamp(entries: dict[str, int], stamp: Stamped) -> None:
+    """Make the whole entries of an event those of the next one; topics stay sorted."""
+    if stamp is None:
+        return
+    changed, whole = stamp
+    if whole and changed.keys() != entries.keys():
+        entries.clear()
+    if changed.keys() <= entries.keys():
+        entries.update(changed)
+    else:
+        merged = sorted({**entries, **changed}.items())
+        entries.clear()
+        entries.update(merged)
+
+
+def batch_of(
+    events: Sequence[EventRow],
+    topic: str,
+    first: int,
+    entries: dict[str, int],
+    columns: Sequence[str],
+) -> pa.RecordBatch:
+    """Make columns of the events of a topic from an offset on, without a gap.
+
+    `entries` are the whole ones of the event before; afterwards they are those of the last.
+    """
+    _, payloads, publishers, numbers, keys, headers, times, stamps, _, voids = zip(
+        *events, strict=True
+    )
+    if True in voids:
+        pairs = zip(payloads, voids, strict=True)
+        payloads = tuple(None if void else payload for payload, void in pairs)
+    count = len(events)
+    makers: dict[str, Callable[[], Any]] = {
+        "key": lambda: pa.array(keys, pa.binary()),
+        "value": lambda: pa.array(payloads, pa.binary()),
+        "topic": lambda: pa.repeat(topic, count),
+        "publisher": lambda: pa.array(publishers, pa.string()),
+        "publisher_seq": lambda: pa.array(numbers, pa.int64()),
+        "event": lambda: _ids(publishers, topic, numbers),
+        "stamp": lambda: _stamps(stamps, entries),
+        "published_at": lambda: pa.array(np.array(times, dtype=np.int64) // 1_000),
+        "offset": lambda: pa.array(np.arange(first, first + count, dtype=np.int64)),
+        "headers": lambda: _headers(headers),
+    }
+    fields = [log_schema().field(name) for name in columns]
+    return pa.RecordBatch.from_arrays(
+        [makers[field.name]().cast(field.type) for field in fields], schema=pa.schema(fields)
+    )
+
+
+def _ids(publishers: Sequence[str], topic: str, numbers: Sequence[int]) -> "pa.Array[Any]":
+    texts = pa.array(numbers, pa.int64()).cast(pa.string())
+    return pc.binary_join_element_wise(  # type: ignore[call-overload, no-any-return]
+        pa.array(publishers, pa.string()), topic, texts, "/"
+    )
+
+
+def _stamps(stamps: Sequence[Stamped], entries: dict[str, int]) -> "pa.Array[Any]":
+    """Make the column of stamps, each of them whole."""
+    keys: list[str] = []
+    values: list[int] = []
+    starts: list[int | None] = []
+    for stamp in stamps:
+        if stamp is None:
+            starts.append(None)
+            continue
+        starts.append(len(keys))
+        merge_stamp(entries, stamp)
+        keys += entries
+        values += entries.values()
+    return _maps(keys, values, [*starts, len(keys)], pa.int64())
+
+
+def _headers(headers: Sequence[dict[str, str]]) -> "pa.Array[Any]":
+    keys: list[str] = []
+    values: list[str] = []
+    starts: list[int | None] = []
+    for each in headers:
+        starts.append(len(keys))
+        if each:
+            for name in sorted(each):
+                keys.append(name)
+                values.append(each[name])
+    return _maps(keys, values, [*starts, len(keys)], pa.string())
+
+
+def _maps(
+    keys: Sequence[str], values: Sequence[Any], starts: Sequence[int | None], kind: pa.DataType
+) -> "pa.Array[Any]":
+    """Make a column of maps: where each begins in all of them, None for a null, and where they end."""
+    return pa.MapArray.from_arrays(  # type: ignore[call-overload, no-any-return]
+        pa.array(starts, pa.int32()), pa.array(keys, pa.string()), pa.array(values, kind)
+    )
