@@ -40,6 +40,8 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """… but no more once their payloads come to this."""
     fetch_max: int = 4096
     """Events in one answer to a `Fetch`; topics looked at for one that asks for topics."""
+    burst_bytes_max: int = 4 * 1024 * 1024
+    """Of events and topics in answer to what was asked at once; whoever gets less asks again."""
     whole_every: int = 256
     """Slots of a topic after which a stamp is made whole, where somebody else keeps the events."""
     listeners_max: int = 100_000
@@ -56,6 +58,7 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
             "batch_max",
             "batch_bytes_max",
             "fetch_max",
+            "burst_bytes_max",
             "whole_every",
             "listeners_max",
         ):

@@ -14,7 +14,8 @@ answered, as a driver waits for a disk. Batches that come while an answer is out
 Guarantee: what a node sent or delivered behind a `Persist` is remembered first, and a batch is
 remembered whole or not at all.
 
-Limits: `records_max` records a name, `names_max` names; beyond, the keeper refuses, and says so.
+Limits: `records_max` records and `bytes_max` bytes a name, `names_max` names and `all_bytes_max` bytes in
+all; beyond, the keeper refuses, and says so.
 """
 
 from collections import deque
@@ -104,12 +105,15 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     names_max: int = 100_000
     records_max: int = 10_000
+    bytes_max: int = 4 * 1024 * 1024
+    """Keys and values of one name."""
+    all_bytes_max: int = 256 * 1024 * 1024
 
 
 class _Name:
     """What is kept for one name."""
 
-    __slots__ = ("asked", "epoch", "last", "records")
+    __slots__ = ("asked", "epoch", "last", "records", "size")
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -118,6 +122,19 @@ class _Name:
         self.last = 0
         """The last change of this epoch."""
         self.records: dict[str, bytes] = {}
+        self.size = 0
+        """Bytes of all of them."""
+
+    def after(self, writes: Sequence[tuple[str, bytes | None]]) -> tuple[int, int]:
+        """Return how many records there would be after changes, and how many bytes of them."""
+        count, size = len(self.records), self.size
+        for key, value in dict(writes).items():
+            before = self.records.get(key)
+            if before is not None:
+                count, size = count - 1, size - len(key) - len(before)
+            if value is not None:
+                count, size = count + 1, size + len(key) + len(value)
+        return count, size
 
 
 class _EpochRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -142,7 +159,11 @@ class Keeper:
         self.name = name
         self.config = config or KeeperConfig()
         self._names: dict[str, _Name] = {}
+        self._size = 0
+        """Bytes of all records."""
         self._effects: list[Effect] = []
+        self._recalled: dict[str, int] = {}
+        """Where the effects hold an answer to a `Recall`, by name."""
         for key, value in sorted((records or {}).items()):
             kind, _, rest = key.partition("/")
             if kind == "keeper":
@@ -153,6 +174,8 @@ class Keeper:
                 size, _, names = rest.partition("/")
                 owner = self._names.setdefault(names[: int(size)], _Name())
                 owner.records[names[int(size) + 1 :]] = value
+                owner.size += len(names) - int(size) - 1 + len(value)
+        self._size = sum(known.size for known in self._names.values())
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
@@ -179,6 +202,7 @@ class Keeper:
     def take_effects(self) -> Sequence[Effect]:
         """Drain the answers."""
         effects, self._effects = self._effects, []
+        self._recalled = {}
         return effects
 
     def names(self) -> Mapping[str, int]:
@@ -197,8 +221,15 @@ class Keeper:
             known.asked = number
             known.last = 0
             self._persist_epoch(source, known)
-        answer = Recalled(number=number, epoch=known.epoch, records=dict(known.records))
-        self._effects.append(Send(source, answer))
+        answer = Send(
+            source, Recalled(number=number, epoch=known.epoch, records=dict(known.records))
+        )
+        place = self._recalled.setdefault(source, len(self._effects))
+        if place < len(self._effects):
+            # Asked many times at once, it is answered once: there may be much to tell.
+            self._effects[place] = answer
+        else:
+            self._effects.append(answer)
 
     def _remember(self, source: str, frame: Remember) -> None:
         known = self._names.get(source)
@@ -206,11 +237,12 @@ class Keeper:
             self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=SUPERSEDED)))
             return
         if frame.number == known.last + 1:
-            added = {key for key, value in frame.writes if value is not None}
-            if len(added - known.records.keys()) + len(known.records) > self.config.records_max:
-                reason = f"records_max ({self.config.records_max})"
-                self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=reason)))
+            refusal, size = self._refusal(known, frame)
+            if refusal:
+                self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=refusal)))
                 return
+            self._size += size - known.size
+            known.size = size
             known.last = frame.number
             for key, value in frame.writes:
                 if value is None:
@@ -221,7 +253,20 @@ class Keeper:
             self._persist_epoch(source, known)
         self._effects.append(Send(source, Remembered(epoch=known.epoch, number=known.last)))
 
+    def _refusal(self, known: _Name, frame: Remember) -> tuple[str, int]:
+        """Return which limit changes would go beyond, if any, and how many bytes there would be."""
+        config = self.config
+        count, size = known.after(frame.writes)
+        if count > config.records_max and count > len(known.records):
+            return f"records_max ({config.records_max})", size
+        if size > config.bytes_max and size > known.size:
+            return f"bytes_max ({config.bytes_max})", size
+        if self._size + size - known.size > config.all_bytes_max and size > known.size:
+            return f"all_bytes_max ({config.all_bytes_max})", size
+        return "", size
+
     def _dismiss(self, source: str, known: _Name) -> None:
+        self._size -= known.size
         for key in known.records:
             self._effects.append(Persist(_kept_key(source, key), None))
         self._effects.append(Persist(f"keeper/{source}", None))

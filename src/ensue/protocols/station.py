@@ -23,7 +23,7 @@ import msgspec
 from ensue.event import Event
 from ensue.protocols import ens, guide, keeping
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
-from ensue.protocols.ens import Put
+from ensue.protocols.ens import AttachRequest, Put
 from ensue.protocols.keeping import Keeper, KeeperConfig
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
@@ -132,7 +132,8 @@ class Station:
         self._expired: dict[str, None] = {}
         for key in _select(own, (_EXPIRED,)):
             self._expired[key.removeprefix(_EXPIRED)] = None
-        for subscriber in self.node.subscribers():
+        listeners = (peer for peers in self.log.listeners().values() for peer in peers)
+        for subscriber in (*self.node.subscribers(), *listeners):
             if EPHEMERAL in subscriber:
                 self._seen[subscriber] = now_ns
         self._sweep_due_ns = now_ns
@@ -145,7 +146,7 @@ class Station:
         elif source in self._expired:
             self._effects.append(Send(source, Expired(name=source)))
             return
-        elif type(frame) is ChangeRequest and EPHEMERAL in source:
+        elif isinstance(frame, ChangeRequest | AttachRequest) and EPHEMERAL in source:
             self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
             if type(frame) is not Put or self.may_put(frame.event, source):

@@ -58,6 +58,8 @@ from ensue.wire import Records
 
 __all__ = ["EnsConfig", "KeptEvents", "TopicLog"]
 
+OVERHEAD_BYTES = 128
+"""What an event or a topic takes in an answer, its payload aside."""
 PEERS_MAX = 10_000
 """Sets of listeners that are remembered as one, over all topics."""
 RECENT = 1024
@@ -122,6 +124,7 @@ class TopicLog:
         self._kept = kept
         self._topics: dict[str, _Topic] = {}
         self._effects: list[Effect] = []
+        self._burst = 0
         self._peers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._place = 0
         """How many events have been put out, whatever their topics."""
@@ -177,9 +180,8 @@ class TopicLog:
 
     def forget(self, peer: str) -> None:
         """Detach a peer from everything."""
-        for topic, log in self._topics.items():
-            if peer in log.attached:
-                self._detach(topic, peer)
+        for topic in [each for each, log in self._topics.items() if peer in log.attached]:
+            self._detach(topic, peer)
 
     def ends(self) -> dict[str, int]:
         """Return the last slot taken of each topic."""
@@ -202,7 +204,7 @@ class TopicLog:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the answers."""
-        effects, self._effects = self._effects, []
+        effects, self._effects, self._burst = self._effects, [], 0
         return effects
 
     def _topic(self, topic: str) -> _Topic:
@@ -350,11 +352,11 @@ class TopicLog:
             return
         slot = log.next if from_slot < 1 else min(max(from_slot, log.first), log.next)
         stop = min(log.next, slot + self.config.batch_max)
-        size = 0
-        while slot < stop and size < self.config.batch_bytes_max:
+        limit = min(self._burst + self.config.batch_bytes_max, self.config.burst_bytes_max)
+        while slot < stop and self._burst < limit:
             if (event := self._event(topic, log, slot)) is not None:
                 self._effects.append(Send(source, Notify(event=event)))
-                size += len(event.payload)
+                self._burst += len(event.payload) + OVERHEAD_BYTES
             slot += 1
         if slot == log.next:
             self._listen(topic, log, source)
@@ -375,15 +377,15 @@ class TopicLog:
                 slots, frame.place, key=lambda each: self._place_of(topic, log, each)
             )
         events: list[Event] = []
-        size = 0
+        limit = min(self._burst + self.config.batch_bytes_max, self.config.burst_bytes_max)
         while (
             slot < end
             and len(events) < self.config.fetch_max
-            and size < self.config.batch_bytes_max
+            and self._burst < limit
             and (event := self._event(topic, log, slot)) is not None
         ):
             events.append(event)
-            size += len(event.payload)
+            self._burst += len(event.payload) + OVERHEAD_BYTES
             slot += 1
         answer = Fetched(
             topic=topic,
@@ -397,11 +399,12 @@ class TopicLog:
 
     def _survey(self, frame: Fetch, source: str) -> None:
         start = frame.start
-        names = list(islice(self._topics, start, start + self.config.fetch_max))
+        room = self._burst < self.config.burst_bytes_max
+        names = list(islice(self._topics, start, start + room * self.config.fetch_max))
+        self._burst += len(names) * OVERHEAD_BYTES
         logs = ((name, self._topics[name]) for name in names if frame.asks_for(name))
         found = {name: (log.first, log.filled) for name, log in logs if log.next > 1}
-        following, end = start + len(names), len(self._topics)
-        answer = Surveyed(start=start, next=following, end=end, topics=found)
+        answer = Surveyed(start=start, next=start + len(names), end=len(self._topics), topics=found)
         self._effects.append(Send(source, answer))
 
     def _place_of(self, topic: str, log: _Topic, slot: int) -> int:
@@ -420,6 +423,8 @@ class TopicLog:
             del log.attached[source]
             log.peers = None
             self._persist(f"attached/{len(topic)}/{topic}/{source}", None)
+            if not log.attached and log.next == 1:
+                del self._topics[topic]
 
     def _restore(self, key: str, value: bytes) -> None:
         kind, _, rest = key.partition("/")

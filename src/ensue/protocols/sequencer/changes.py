@@ -40,7 +40,8 @@ class ChangeStage(Stage):
             self._refuse(subscriber, frame.number, "subscriptions are fixed")
             return
         # Leaving is never refused for want of room.
-        added = [topic for topic in frame.new if topic not in frame.old]
+        had = dict.fromkeys(frame.old)
+        added = [topic for topic in frame.new if topic not in had]
         if not topics or not all(self.placement.knows(topic) for topic in frame.old):
             return
         if not self._may_host(added, subscriber, frame.number):
@@ -60,6 +61,8 @@ class ChangeStage(Stage):
             and len(self._changes_seen) >= self.config.clients_max
         ):
             self._refuse(subscriber, frame.number, "clients_max")
+        elif added and self._groups.pairs + len(frame.new) ** 2 > self.config.pairs_max:
+            self._refuse(subscriber, frame.number, "pairs_max")
         else:
             self._change(
                 ChangeFill(
@@ -99,7 +102,7 @@ class ChangeStage(Stage):
             # A late repetition, taken for new by a node that had forgotten the subscriber.
             # It goes on its way, so that links keep their order, and changes nothing.
             if frame.last != self.stage:
-                here = {topic: self._counters.get(topic)[0] for topic in self._hosted(topics)}
+                here = {topic: self.count(topic) for topic in self._hosted(topics)}
                 self._pass_on(msgspec.structs.replace(frame, entries=entries | here))
             return
         registered = frame.new if self._hosted(frame.new) else ()
@@ -111,8 +114,10 @@ class ChangeStage(Stage):
             # Forgetting the cached group also makes the topic's next stamp whole, which
             # whoever joined just now depends on: it has not seen the previous one.
             self._group_cache.pop(topic, None)
+        for topic in self._hosted(frame.new):
+            self._counters.get(topic)  # Known from now on; what is only left need not be.
         for topic in self._hosted(topics):
-            entries[topic] = self._counters.get(topic)[0]
+            entries[topic] = self.count(topic)
         if frame.last == self.stage:
             done = ChangedRecord(number, {topic: entries[topic] for topic in frame.new})
             self._changes_done[subscriber] = done
@@ -121,10 +126,19 @@ class ChangeStage(Stage):
         else:
             self._pass_on(msgspec.structs.replace(frame, entries=entries))
 
+    def count(self, topic: str) -> int:
+        """Return how many events a topic has had, and make nothing of one that nobody knows."""
+        counter = self._counters.by_topic.get(topic)
+        return 0 if counter is None else counter[0]
+
     def _answer_change_again(self, subscriber: str, number: int) -> None:
         done = self._changes_done.get(subscriber)
-        if done is not None and done.number == number:
-            self._effects.append(Send(subscriber, Changed(number=number, cut=done.cut)))
+        if done is None or done.number != number:
+            return
+        last = self._effects[-1] if self._effects else None
+        if isinstance(last, Send) and last.peer == subscriber and isinstance(last.frame, Changed):
+            return  # Asked many times at once, it is answered once: the cut may be long.
+        self._effects.append(Send(subscriber, Changed(number=number, cut=done.cut)))
 
     def subscribers(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return who is registered here: the last change, and the topics if any is hosted here."""

@@ -91,7 +91,7 @@ class Group:
 class Groups:
     """The subscriptions that touch a node's topics, and the groups that follow from them."""
 
-    __slots__ = ("_needed", "_shared", "subscriptions")
+    __slots__ = ("_needed", "_shared", "pairs", "subscriptions")
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
@@ -99,6 +99,8 @@ class Groups:
         self._shared: dict[str, dict[str, int]] = {}
         """Topic to topic: how many subscriptions include both. Covers every topic of every
         subscription known here, the topics of other nodes included."""
+        self.pairs = 0
+        """How many entries that are: the square of the topics of a subscription, unless shared."""
 
     def replace(self, subscriber: str, topics: Iterable[str]) -> None:
         """Put a new subscription in the place of the subscriber's old one."""
@@ -118,6 +120,7 @@ class Groups:
     def _count(self, topics: tuple[str, ...], change: int) -> None:
         for topic in topics:
             shared = self._shared.setdefault(topic, {})
+            self.pairs -= len(shared)
             for other in topics:
                 if other == topic:
                     continue
@@ -126,5 +129,6 @@ class Groups:
                     shared[other] = count
                 else:
                     del shared[other]
+            self.pairs += len(shared)
             if not shared:
                 del self._shared[topic]
