@@ -378,10 +378,16 @@ class Kept(Generic[N]):
         return effects
 
     def repeat(self, *, now_ns: int) -> None:
-        """Ask again at once: a connection was lost."""
+        """Ask again at once, and let the node do so: a connection was lost."""
+        if self.stopped:
+            return
         if self._due_ns is not None:
             self._due_ns = now_ns
             self.handle_timer(now_ns=now_ns)
+        repeat = getattr(self.inner, "repeat", None)
+        if repeat is not None:
+            self._now_ns = now_ns
+            repeat(now_ns=now_ns)
 
     def dismiss(self, finished: Callable[[N], bool]) -> None:
         """Have the keeper forget this name as soon as the node is finished; then do nothing more."""
