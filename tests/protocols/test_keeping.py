@@ -1,0 +1,590 @@
+"""Records kept far away: whole batches, one owner at a time, and nothing let go before it is safe."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from ensue.protocols.core import Effect, Frame, Persist, Refuse, Resumed, Send
+from ensue.protocols.keeping import (
+    DISMISSED,
+    RETRY_NS,
+    Dismiss,
+    Keeper,
+    KeeperConfig,
+    Kept,
+    NotKept,
+    Recall,
+    Recalled,
+    Remember,
+    Remembered,
+)
+
+Records = Mapping[str, bytes]
+Writes = Mapping[str, bytes | None]
+
+
+class Word(Frame, frozen=True, tag=101):
+    """What the node says behind a batch."""
+
+    number: int
+
+
+class Clerk:
+    """A node that persists what it is told to, and says a word behind each batch."""
+
+    def __init__(self, name: str, records: Records) -> None:
+        self.name = name
+        self.records = dict(records)
+        self.effects: list[Effect] = []
+        self.timer_ns: int | None = None
+        self.heard: list[Frame] = []
+        self.timers: list[int] = []
+        self.repeats = 0
+
+    def write(self, writes: Writes, word: int) -> None:
+        self.effects += [Persist(key, value) for key, value in writes.items()]
+        self.effects.append(Send("peer", Word(number=word)))
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        self.heard.append(frame)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        self.timers.append(now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        return self.timer_ns
+
+    def take_effects(self) -> Sequence[Effect]:
+        effects, self.effects = self.effects, []
+        return effects
+
+    def repeat(self, *, now_ns: int) -> None:
+        self.repeats += 1
+
+
+class Office:
+    """A keeper with its disk; each step is synced before its answers leave."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = KeeperConfig(**config)
+        self.disk: dict[str, bytes] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        self.keeper = Keeper(name="keeper", config=self.config, records=dict(self.disk))
+
+    def hear(self, frame: Frame, source: str = "desk") -> list[Frame]:
+        self.keeper.receive(frame, source=source, now_ns=0)
+        answers: list[Frame] = []
+        for effect in self.keeper.take_effects():
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    self.disk.pop(effect.key, None)
+                else:
+                    self.disk[effect.key] = effect.value
+            elif isinstance(effect, Send):
+                assert effect.peer == source
+                answers.append(effect.frame)
+        return answers
+
+    def recall(self, number: int, source: str = "desk") -> Recalled:
+        (answer,) = self.hear(Recall(number=number), source)
+        assert isinstance(answer, Recalled)
+        return answer
+
+    def remember(self, epoch: int, number: int, source: str = "desk", **writes: Any) -> list[Frame]:
+        frame = Remember(epoch=epoch, number=number, writes=tuple(writes.items()))
+        return self.hear(frame, source)
+
+    def safe(self, source: str = "desk") -> dict[str, bytes]:
+        """What a newcomer under the name would be told if the keeper restarted now."""
+        copy = Keeper(name="keeper", config=self.config, records=dict(self.disk))
+        copy.receive(Recall(number=2**53), source=source, now_ns=0)
+        (told,) = (
+            effect.frame
+            for effect in copy.take_effects()
+            if isinstance(effect, Send) and isinstance(effect.frame, Recalled)
+        )
+        return told.records
+
+
+def desk(number: int = 7, *, now_ns: int = 0) -> Kept[Clerk]:
+    def build(records: Records, _now_ns: int) -> Clerk:
+        return Clerk("desk", records)
+
+    return Kept(build, name="desk", keeper="keeper", number=number, now_ns=now_ns)
+
+
+def opened(office: Office, number: int = 7) -> Kept[Clerk]:
+    """A client that has its records."""
+    kept = desk(number)
+    answer(kept, *asked(office, kept))
+    return kept
+
+
+def asked(office: Office, kept: Kept[Clerk]) -> list[Frame]:
+    """Let the keeper hear what a client says to it; return the answers."""
+    answers: list[Frame] = []
+    for effect in kept.take_effects():
+        if isinstance(effect, Send) and effect.peer == "keeper":
+            answers += office.hear(effect.frame)
+    return answers
+
+
+def answer(kept: Kept[Clerk], *frames: Frame, now_ns: int = 0) -> None:
+    for frame in frames:
+        kept.receive(frame, source="keeper", now_ns=now_ns)
+
+
+def clerk(kept: Kept[Clerk]) -> Clerk:
+    assert kept.inner is not None
+    return kept.inner
+
+
+def words(effects: Sequence[Effect]) -> list[int]:
+    return [e.frame.number for e in effects if isinstance(e, Send) and isinstance(e.frame, Word)]
+
+
+def to_keeper(effects: Sequence[Effect]) -> list[Frame]:
+    return [e.frame for e in effects if isinstance(e, Send) and e.peer == "keeper"]
+
+
+# -- The keeper ---------------------------------------------------------------------------------------
+
+
+def test_what_was_remembered_is_recalled() -> None:
+    office = Office()
+    assert office.recall(1) == Recalled(number=1, epoch=1, records={})
+    assert office.remember(1, 1, a=b"1", b=b"2") == [Remembered(epoch=1, number=1)]
+    assert office.remember(1, 2, a=b"3", b=None) == [Remembered(epoch=1, number=2)]
+    assert office.recall(2) == Recalled(number=2, epoch=2, records={"a": b"3"})
+
+
+def test_a_recall_asked_again_is_answered_again_and_begins_nothing() -> None:
+    office = Office()
+    office.recall(1)
+    office.remember(1, 1, a=b"1")
+    assert office.recall(1) == Recalled(number=1, epoch=1, records={"a": b"1"})
+    assert office.remember(1, 2, a=b"2") == [Remembered(epoch=1, number=2)]
+
+
+def test_a_second_recall_begins_an_epoch_and_the_first_is_told_superseded() -> None:
+    office = Office()
+    first, second = office.recall(1), office.recall(2)
+    assert second.epoch > first.epoch
+    assert office.remember(first.epoch, 1, a=b"old") == [
+        NotKept(epoch=first.epoch, reason="superseded")
+    ]
+    assert office.safe() == {}
+    assert office.remember(second.epoch, 1, a=b"new") == [Remembered(epoch=2, number=1)]
+    assert office.safe() == {"a": b"new"}
+
+
+def test_changes_are_made_once_and_in_order() -> None:
+    office = Office()
+    office.recall(1)
+    office.remember(1, 1, a=b"1")
+    office.remember(1, 2, a=b"2")
+    # Repeated, or ahead of one that was lost: the answer says how far it has come.
+    assert office.remember(1, 1, a=b"1") == [Remembered(epoch=1, number=2)]
+    assert office.remember(1, 4, a=b"4") == [Remembered(epoch=1, number=2)]
+    assert office.safe() == {"a": b"2"}
+
+
+def test_names_do_not_meet_whatever_characters_they_hold() -> None:
+    office = Office()
+    names = ("a", "a/b", "a/b/c", "1/a", "", "ä/2")
+    for index, name in enumerate(names):
+        office.recall(1, name)
+        office.remember(1, 1, name, **{"b/x": b"%d" % index, "": b"e", "x": name.encode()})
+    office.restart()
+    for index, name in enumerate(names):
+        assert office.recall(2, name).records == {
+            "b/x": b"%d" % index,
+            "": b"e",
+            "x": name.encode(),
+        }
+
+
+def test_a_keeper_that_restarts_knows_records_epochs_and_numbers() -> None:
+    office = Office()
+    office.recall(1)
+    office.remember(1, 1, a=b"1")
+    office.restart()
+    assert office.recall(1) == Recalled(number=1, epoch=1, records={"a": b"1"})
+    assert office.remember(1, 1, a=b"again") == [Remembered(epoch=1, number=1)]
+    assert office.remember(1, 2, a=b"2") == [Remembered(epoch=1, number=2)]
+    office.recall(2)
+    office.restart()
+    assert office.remember(1, 3, a=b"3") == [NotKept(epoch=1, reason="superseded")]
+
+
+def test_nobody_is_known_before_a_recall() -> None:
+    office = Office()
+    assert office.remember(1, 1, a=b"1") == [NotKept(epoch=1, reason="superseded")]
+    assert office.disk == {}
+
+
+def test_beyond_names_max_newcomers_are_refused_and_the_others_go_on() -> None:
+    office = Office(names_max=2)
+    office.recall(1, "a")
+    office.recall(1, "b")
+    assert office.hear(Recall(number=1), "c") == [NotKept(epoch=0, reason="names_max")]
+    assert office.recall(2, "a").epoch == 2
+    office.hear(Dismiss(epoch=2), "a")
+    assert office.recall(1, "c").epoch == 1
+
+
+def test_beyond_records_max_a_batch_is_refused_whole() -> None:
+    office = Office(records_max=2)
+    office.recall(1)
+    office.remember(1, 1, a=b"1", b=b"2")
+    assert office.remember(1, 2, a=b"3", c=b"4") == [
+        NotKept(epoch=1, reason="records_max (2)"),
+    ]
+    assert office.safe() == {"a": b"1", "b": b"2"}
+    assert office.remember(1, 2, a=b"3") == [Remembered(epoch=1, number=2)]
+
+
+def test_dismissing_forgets_everything_and_only_the_owner_can() -> None:
+    office = Office()
+    office.recall(1)
+    office.remember(1, 1, a=b"1")
+    office.recall(2)
+    office.hear(Dismiss(epoch=1))
+    assert office.safe() == {"a": b"1"}
+    office.hear(Dismiss(epoch=2))
+    assert office.disk == {}
+    assert dict(office.keeper.names()) == {}
+
+
+def test_a_keeper_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
+    office = Office()
+    office.keeper.handle_timer(now_ns=10**12)
+    assert office.keeper.next_timer_ns() is None
+    assert office.hear(Word(number=1)) == []
+    assert office.hear(Remembered(epoch=1, number=1)) == []
+
+
+# -- Whose records they are ---------------------------------------------------------------------------
+
+
+def test_a_node_is_built_once_its_records_have_come() -> None:
+    office = Office()
+    office.recall(1)
+    office.remember(1, 1, a=b"1")
+    kept = desk()
+    assert kept.inner is None
+    answers = asked(office, kept)
+    answer(kept, *answers, *answers)
+    assert clerk(kept).records == {"a": b"1"}
+    assert kept.take_effects() == [Resumed()]
+
+
+def test_an_answer_to_another_question_or_of_somebody_else_builds_nothing() -> None:
+    kept = desk(7)
+    answer(kept, Recalled(number=6, epoch=1, records={}))
+    kept.receive(Recalled(number=7, epoch=1, records={}), source="stranger", now_ns=0)
+    assert kept.inner is None
+
+
+def test_nothing_behind_a_persist_is_let_go_before_it_is_remembered() -> None:
+    office = Office()
+    kept = opened(office)
+    kept.take_effects()
+    clerk(kept).write({"a": b"1"}, 1)
+    effects = kept.take_effects()
+    assert words(effects) == []
+    (frame,) = to_keeper(effects)
+    # What has nothing to persist waits for what came before it all the same.
+    clerk(kept).write({}, 2)
+    assert words(kept.take_effects()) == []
+    assert kept.unremembered == 2
+    answer(kept, *office.hear(frame))
+    assert words(kept.take_effects()) == [1, 2]
+    assert kept.unremembered == 0
+
+
+def test_what_has_nothing_before_it_to_be_remembered_goes_at_once() -> None:
+    kept = opened(Office())
+    kept.take_effects()
+    clerk(kept).write({}, 1)
+    effects = kept.take_effects()
+    assert words(effects) == [1]
+    assert to_keeper(effects) == []
+
+
+def test_batches_that_come_meanwhile_are_remembered_together_whole_and_in_order() -> None:
+    office = Office()
+    kept = opened(office)
+    kept.take_effects()
+    clerk(kept).write({"a": b"1"}, 1)
+    (first,) = to_keeper(kept.take_effects())
+    for number in range(2, 6):
+        clerk(kept).write({"a": b"%d" % number, f"n{number}": b"", "n2": None}, number)
+        assert to_keeper(kept.take_effects()) == []
+    answer(kept, *office.hear(first))
+    effects = kept.take_effects()
+    assert words(effects) == [1]
+    (together,) = to_keeper(effects)
+    answer(kept, *office.hear(together))
+    assert words(kept.take_effects()) == [2, 3, 4, 5]
+    assert office.safe() == {"a": b"5", "n3": b"", "n4": b"", "n5": b""}
+
+
+def test_what_got_no_answer_is_asked_again() -> None:
+    office = Office()
+    kept = desk()
+    (recall,) = to_keeper(kept.take_effects())
+    assert kept.next_timer_ns() == RETRY_NS
+    kept.handle_timer(now_ns=RETRY_NS)
+    assert to_keeper(kept.take_effects()) == [recall]
+    answer(kept, *office.hear(recall), now_ns=RETRY_NS)
+    assert kept.next_timer_ns() is None
+    clerk(kept).write({"a": b"1"}, 1)
+    (remember,) = to_keeper(kept.take_effects())
+    assert kept.next_timer_ns() == 2 * RETRY_NS
+    kept.handle_timer(now_ns=2 * RETRY_NS)
+    assert to_keeper(kept.take_effects()) == [remember]
+    answer(kept, *office.hear(remember), *office.hear(remember))
+    assert words(kept.take_effects()) == [1]
+
+
+def test_after_a_lost_connection_both_ask_again_at_once() -> None:
+    kept = opened(Office())
+    kept.take_effects()
+    clerk(kept).write({"a": b"1"}, 1)
+    (remember,) = to_keeper(kept.take_effects())
+    kept.repeat(now_ns=5)
+    assert to_keeper(kept.take_effects()) == [remember]
+    assert clerk(kept).repeats == 1
+    waiting = desk()
+    (recall,) = to_keeper(waiting.take_effects())
+    waiting.repeat(now_ns=5)
+    assert to_keeper(waiting.take_effects()) == [recall]
+
+
+def test_a_node_with_nothing_to_ask_still_repeats_itself() -> None:
+    kept = opened(Office())
+    kept.take_effects()
+    kept.repeat(now_ns=5)
+    assert clerk(kept).repeats == 1
+
+
+def test_an_answer_to_an_earlier_change_lets_nothing_go() -> None:
+    office = Office()
+    kept = opened(office)
+    kept.take_effects()
+    clerk(kept).write({"a": b"1"}, 1)
+    answers = asked(office, kept)
+    answer(kept, *answers)
+    kept.take_effects()
+    clerk(kept).write({"a": b"2"}, 2)
+    kept.take_effects()
+    answer(kept, *answers, Remembered(epoch=2, number=2))
+    assert words(kept.take_effects()) == []
+
+
+def test_whoever_is_superseded_stops_and_says_why() -> None:
+    office = Office()
+    kept = opened(office)
+    kept.take_effects()
+    office.recall(8)
+    clerk(kept).write({"a": b"1"}, 1)
+    clerk(kept).timer_ns = 3
+    answer(kept, *asked(office, kept))
+    assert kept.take_effects() == [Refuse((), "superseded")]
+    assert kept.stopped == "superseded"
+    answer(kept, Remembered(epoch=1, number=1), Word(number=1))
+    kept.handle_timer(now_ns=10**12)
+    clerk(kept).write({"a": b"2"}, 2)
+    assert kept.take_effects() == []
+    assert kept.next_timer_ns() is None
+    assert clerk(kept).heard == []
+    assert office.safe() == {}
+
+
+def test_a_word_meant_for_another_epoch_stops_nobody() -> None:
+    office = Office()
+    office.recall(1)
+    kept = opened(office)
+    kept.take_effects()
+    answer(kept, NotKept(epoch=1, reason="superseded"))
+    kept.receive(NotKept(epoch=2, reason="superseded"), source="stranger", now_ns=0)
+    assert not kept.stopped
+
+
+def test_a_limit_of_the_keeper_stops_it_and_is_named() -> None:
+    office = Office(names_max=1)
+    office.recall(1, "other")
+    kept = desk()
+    answer(kept, *asked(office, kept))
+    assert kept.take_effects() == [Refuse((), "names_max")]
+    crowded = Office(records_max=1)
+    kept = opened(crowded)
+    kept.take_effects()
+    clerk(kept).write({"a": b"", "b": b""}, 1)
+    answer(kept, *asked(crowded, kept))
+    assert kept.take_effects() == [Refuse((), "records_max (1)")]
+
+
+def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
+    office = Office()
+    kept = opened(office)
+    kept.take_effects()
+    clerk(kept).write({"a": b"1"}, 1)
+    kept.dismiss(lambda node: bool(node.heard))
+    (remember,) = to_keeper(kept.take_effects())
+    kept.receive(Word(number=1), source="peer", now_ns=0)
+    assert kept.take_effects() == []
+    answer(kept, *office.hear(remember))
+    effects = kept.take_effects()
+    assert words(effects) == [1]
+    assert to_keeper(effects) == [Dismiss(epoch=1)]
+    assert effects[-1] == Refuse((), DISMISSED)
+    office.hear(Dismiss(epoch=1))
+    assert office.disk == {}
+
+
+def test_frames_and_timers_of_the_node_reach_it() -> None:
+    kept = opened(Office())
+    kept.take_effects()
+    clerk(kept).timer_ns = 42
+    assert kept.next_timer_ns() == 42
+    kept.handle_timer(now_ns=42)
+    kept.receive(Word(number=3), source="peer", now_ns=43)
+    assert (clerk(kept).timers, clerk(kept).heard) == ([42], [Word(number=3)])
+
+
+# -- On a channel that loses, repeats and reorders ----------------------------------------------------
+
+
+class World:
+    """Clients of one name, one after the other, and a keeper, with a bad line between them.
+
+    The model is a list of dictionaries: what the records are after each batch.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.office = Office()
+        self.now_ns = 0
+        self.states: list[dict[str, bytes]] = [{}]
+        self.let_go = 0
+        """The last batch whose word has left."""
+        self.line: list[tuple[str, int, Frame]] = []
+        """Where to, which incarnation of the client, and what."""
+        self.incarnation = 0
+        self.kept = desk(1)
+
+    def crash(self) -> None:
+        """The client dies, and comes back; it finds the state after some whole batch."""
+        self.incarnation += 1
+        self.kept = desk(self.incarnation + 1, now_ns=self.now_ns)
+
+    def step(self) -> None:
+        random = self.random
+        match random.choice(("write", "move", "move", "move", "crash", "restart", "time")):
+            case "write" if self.kept.inner is not None and not self.kept.stopped:
+                self.write()
+            case "move":
+                self.move()
+            case "crash" if random.random() < 0.2:
+                self.crash()
+            case "restart" if random.random() < 0.3:
+                self.office.restart()
+            case "time":
+                self.now_ns += random.randrange(RETRY_NS)
+                self.kept.handle_timer(now_ns=self.now_ns)
+            case _:
+                pass
+        self.drain()
+        self.judge()
+
+    def write(self) -> None:
+        random = self.random
+        keys = random.sample("abcde", random.randint(1, 4))
+        writes = {key: None if random.random() < 0.3 else b"%d" % len(self.states) for key in keys}
+        state = dict(self.states[-1])
+        for key, value in writes.items():
+            if value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+        # So that no two states are alike.
+        writes["batch"] = state["batch"] = b"%d" % len(self.states)
+        clerk(self.kept).write(writes, len(self.states))
+        self.states.append(state)
+
+    def drain(self) -> None:
+        effects = self.kept.take_effects()
+        for word in words(effects):
+            assert word == self.let_go + 1, "words leave in order, and none is left out"
+            self.let_go = word
+        for frame in to_keeper(effects):
+            self.line.append(("keeper", self.incarnation, frame))
+
+    def move(self) -> None:
+        random = self.random
+        if not self.line:
+            return
+        place = random.randrange(len(self.line)) if random.random() < 0.5 else 0
+        target, incarnation, frame = self.line[place]
+        if random.random() < 0.8:
+            del self.line[place]  # Else it comes again.
+        if random.random() < 0.2:
+            return  # Lost.
+        # What was meant for an earlier incarnation may reach the present one.
+        if target == "keeper" or incarnation == self.incarnation or random.random() < 0.5:
+            self.pass_on(target, incarnation, frame)
+
+    def pass_on(self, target: str, incarnation: int, frame: Frame) -> None:
+        if target == "keeper":
+            self.line += (("client", incarnation, each) for each in self.office.hear(frame))
+            return
+        before = self.kept.inner
+        self.kept.receive(frame, source="keeper", now_ns=self.now_ns)
+        if before is None and self.kept.inner is not None:
+            self.take_up(clerk(self.kept).records)
+
+    def take_up(self, records: dict[str, bytes]) -> None:
+        """The state that a new incarnation finds is the model's from here on."""
+        assert records in self.states, "half a batch"
+        place = self.states.index(records)
+        assert place >= self.let_go, "what was behind a word is remembered"
+        del self.states[place + 1 :]
+        self.let_go = place
+
+    def judge(self) -> None:
+        safe = self.office.safe()
+        if self.kept.inner is None:
+            return  # What counts is what it will find.
+        assert safe in self.states, "half a batch"
+        assert self.states.index(safe) >= self.let_go, "let go before it was safe"
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_the_line_does_batches_are_whole_in_order_and_safe_first(seed: int) -> None:
+    world = World(seed)
+    for _ in range(250):
+        world.step()
+    # A good line at last, and nobody but a new incarnation: everything comes through.
+    world.crash()
+    world.line = []
+    for turn in range(20):
+        world.drain()
+        if turn < 10 and world.kept.inner is not None:
+            world.write()
+            world.drain()
+        line, world.line = world.line, []
+        for target, _, frame in line:
+            world.pass_on(target, world.incarnation, frame)
+        world.now_ns += RETRY_NS
+        world.kept.handle_timer(now_ns=world.now_ns)
+    world.drain()
+    assert not world.kept.stopped
+    assert world.kept.unremembered == 0
+    assert world.let_go == len(world.states) - 1
+    assert world.office.safe() == world.states[-1]
