@@ -257,7 +257,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "reason"),
-    [("nowhere", "does not exist"), ("empty", "no event log"), ("ensue://host", "ensue://")],
+    [("nowhere", "does not exist"), ("empty", "no event log"), ("kafka://host", "kafka://")],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, place: str, reason: str) -> None:
     (tmp_path / "empty").mkdir()

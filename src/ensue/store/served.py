@@ -29,13 +29,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
-from ensue.errors import (
-    AccessDenied,
-    BadInput,
-    OffsetsGone,
-    RemoteProtocolError,
-    TransportError,
-)
+from ensue.errors import AccessDenied, BadInput, OffsetsGone, RemoteProtocolError, TransportError
 from ensue.event import Count, Name
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import Fetch, Surveyed
@@ -57,6 +51,10 @@ PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 1.0
 LOOK_BACK = 64
 LOOK_BACK_MAX = 4096
+BUSY_TRIES_MAX = 50
+"""How often a server is asked again that had no room for an answer, or a slot that is not filled."""
+OVERLAP = 64
+"""Topics of a page that are asked for again with the next, lest one is missed while others go."""
 TOPICS_TOLD = 20
 
 _log = logging.getLogger("ensue")
@@ -92,26 +90,15 @@ class _Line:
         context = options.context()
         try:
             self._socket = socket.create_connection(address, timeout=CONNECT_S)
-        except OSError as error:
-            raise TransportError(self._why(error)) from error
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                name = options.server_name or address[0]
-                self._socket = context.wrap_socket(self._socket, server_hostname=name)
-            self._say(messages.Hello(client=self._name, token=options.token))
-            self.welcome = self._told(messages.Welcome)
-            self._say(messages.Enter(name=self._name))
-            self._told(messages.Entered)
-            self._socket.settimeout(ANSWER_S)
-        except OSError as error:
-            self.close()
-            if isinstance(error, TransportError | AccessDenied):
+            try:
+                self._enter(context, options.server_name or address[0])
+            except BaseException:
+                self.close()
                 raise
-            raise TransportError(self._why(error)) from error
-        except BaseException:
-            self.close()
+        except (TransportError, AccessDenied):
             raise
+        except OSError as error:
+            raise TransportError(self._why(error)) from error
 
     def send(self, frame: Frame) -> None:
         """Ask."""
@@ -136,6 +123,16 @@ class _Line:
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
+
+    def _enter(self, context: ssl.SSLContext | None, server_name: str) -> None:
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self._socket = context.wrap_socket(self._socket, server_hostname=server_name)
+        self._say(messages.Hello(client=self._name, token=self._options.token))
+        self.welcome = self._told(messages.Welcome)
+        self._say(messages.Enter(name=self._name))
+        self._told(messages.Entered)
+        self._socket.settimeout(ANSWER_S)
 
     def _told(self, kind: type[T]) -> T:
         """Return what a server says when it lets somebody in."""
@@ -237,20 +234,12 @@ class _Caller:
 
     def ask(self, frame: Frame, kind: type[A]) -> A:
         """Return the answer to a frame, which may have been sent ahead."""
-
-        def answer() -> A:
-            try:
-                if self._ahead != frame:
-                    self.send_ahead(frame)
-                assert self._line is not None
-                found = self._line.receive(kind)
-            except BaseException:
-                self._hang_up()
-                raise
-            self._ahead = None
-            return found
-
-        return _patiently(answer, patient=True)
+        for tries in range(BUSY_TRIES_MAX):
+            found = _patiently(lambda: self._answer(frame, kind), patient=True)
+            if not _is_short(found):
+                break
+            time.sleep(min(0.001 * 2**tries, PAUSE_S_MIN))
+        return found
 
     def send_ahead(self, frame: Frame) -> None:
         """Send a frame whose answer will be asked for next."""
@@ -261,10 +250,29 @@ class _Caller:
         self._ahead = frame
         self._line.send(frame)
 
+    def _answer(self, frame: Frame, kind: type[A]) -> A:
+        try:
+            if self._ahead != frame:
+                self.send_ahead(frame)
+            assert self._line is not None
+            found = self._line.receive(kind)
+        except BaseException:
+            self._hang_up()
+            raise
+        self._ahead = None
+        return found
+
     def _hang_up(self) -> None:
         line, self._line, self._ahead = self._line, None, None
         if line is not None:
             line.close()
+
+
+def _is_short(answer: _Page | Surveyed) -> bool:
+    """Tell whether there may be more than an answer has, which has nothing."""
+    if isinstance(answer, Surveyed):
+        return answer.start == answer.next < answer.end
+    return not answer.events and answer.first <= answer.start < answer.end
 
 
 class ServedReader:
@@ -363,13 +371,7 @@ class ServedReader:
                 return
         if page.end <= 1:
             self._unknown(topic, start, end)
-        raise OffsetsGone(
-            f"{self.url} has offsets of {topic!r} up to {slot - 1}, that one not included, and not "
-            f"up to {end}: is it the log it was?",
-            topic=topic,
-            start=slot - 1,
-            end=end,
-        )
+        self._beyond(topic, slot, end)
 
     def _before(self, caller: _Caller, topic: str, slot: int, stop: int) -> dict[str, int]:
         """Return the whole entries of the event before a slot, by the topics' names."""
@@ -416,14 +418,17 @@ class ServedReader:
                 break
         return slot
 
+    def _beyond(self, topic: str, slot: int, end: int) -> NoReturn:
+        if self.bounds().get(topic, Bounds(0, 0)).next >= slot:
+            raise TransportError(f"{self.url} is too busy to answer")
+        what = f"{self.url} has offsets of {topic!r} up to {slot - 1}, that one not included"
+        text = f"{what}, and not up to {end}: is it the log it was?"
+        raise OffsetsGone(text, topic=topic, start=slot - 1, end=end)
+
     def _trimmed(self, topic: str, slot: int, stop: int) -> NoReturn:
-        raise OffsetsGone(
-            f"{self.url} no longer has offsets {slot - 1} to {stop - 2} of {topic!r}: they were "
-            "trimmed",
-            topic=topic,
-            start=slot - 1,
-            end=stop - 1,
-        )
+        what = f"{self.url} no longer has offsets {slot - 1} to {stop - 2} of {topic!r}"
+        text = f"{what}: they were trimmed"
+        raise OffsetsGone(text, topic=topic, start=slot - 1, end=stop - 1)
 
     def _unknown(self, topic: str, start: int, end: int) -> NoReturn:
         names = sorted(self.bounds())
@@ -440,6 +445,8 @@ def _survey(caller: _Caller) -> dict[str, tuple[int, int]]:
     while True:
         page = caller.ask(Fetch(topic="*", start=start, stop=0, survey=("*",)), Surveyed)
         found |= page.topics
-        if page.next >= page.end or page.next <= start:
+        if page.next >= page.end:
             return found
-        start = page.next
+        if page.next == start:
+            raise TransportError("a server is too busy to tell its topics")
+        start = max(start + 1, page.next - OVERLAP)
