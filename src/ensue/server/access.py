@@ -103,11 +103,13 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 class Grants:
     """What one user may do, ready to be asked for every event."""
 
-    __slots__ = ("_all", "_prefixes", "_topics", "user")
+    __slots__ = ("_all", "_prefixes", "_topics", "readable", "user")
 
     def __init__(self, user: str, rules: User | None) -> None:
         self.user = user
         """Empty where nobody is asked who they are."""
+        self.readable = None if rules is None else rules.subscribe
+        """The patterns of what it may subscribe to; None: everything."""
         self._topics: dict[Action, frozenset[str]] = {}
         self._prefixes: dict[Action, tuple[str, ...]] = {}
         self._all: dict[Action, bool] = {"publish": rules is None, "subscribe": rules is None}

@@ -24,7 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connections: int = 1_000
     names_per_connection: int = 1_000
     """Publishers and subscriptions of one connection."""
-    topics_per_subscription: int = 10_000
+    topics_per_subscription: int = 1_000
+    """What a server does for a subscription grows with the square of its topics."""
     topic_length: int = NAME_LENGTH_MAX
     """Characters of a topic."""
     topic_depth: int = 16

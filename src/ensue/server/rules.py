@@ -7,7 +7,7 @@ it asked, and keeps its connection:
 |---|---|---|
 | Hello | Farewell, final | `AccessDenied` on connecting |
 | Enter | Exited | `AccessDenied` on taking the name |
-| OrderRequest, StampRequest | Refused, for each event that may not be | `EventRefused` |
+| OrderRequest | Refused, for each event that may not be | `EventRefused` |
 | Put | Taken | `EventVoided` |
 | AttachRequest from now on | Attached, to nothing | the change that follows is refused |
 | ChangeRequest | Refused | `SubscriptionRefused` |
@@ -31,11 +31,14 @@ topic.
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from ensue.errors import RemoteProtocolError
 from ensue.event import Event
 from ensue.protocols.core import Frame, Persist
 from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Fetch, Put, Taken
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, StampRequest
+from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
 from ensue.server.access import Action, Grants
 from ensue.server.config import ServerConfig
@@ -60,8 +63,18 @@ Write = Callable[[list[Persist], Callable[[], None]], None]
 class Rules:
     """What one server lets whom do."""
 
-    def __init__(self, config: ServerConfig, *, owners: Mapping[str, str], write: Write) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        placement: Placement,
+        may_put: Callable[[Event, str], bool],
+        owners: Mapping[str, str],
+        write: Write,
+    ) -> None:
         self.limits = config.limits
+        self._placement = placement
+        self._may_put = may_put
         self._config = config
         self._write = write
         own = next(member for member in config.members if member.name == config.name)
@@ -162,12 +175,17 @@ class Rules:
         answers: list[Frame] = []
         for frame in frames:
             kind = type(frame)
-            if kind not in FROM_CLIENTS:
+            if kind not in FROM_CLIENTS or kind is StampRequest:
+                # Where servers keep the logs, nobody asks for a stamp without its event.
                 raise RemoteProtocolError(f"{kind.__name__} is not for clients to send")
             if isinstance(frame, OrderRequest):
                 self._events(visitor, frame, admitted, answers)
-            elif isinstance(frame, StampRequest):
-                self._topics(visitor, frame, admitted, answers)
+            elif isinstance(frame, Fetch) and frame.survey is not None:
+                # Nobody is told of a topic that it may not read.
+                readable = visitor.grants.readable
+                admitted.append(
+                    frame if readable is None else msgspec.structs.replace(frame, survey=readable)
+                )
             elif (answer := self._refusal(visitor, source, frame)) is None:
                 admitted.append(frame)
             else:
@@ -205,6 +223,10 @@ class Rules:
     ) -> None:
         if not frame.events:
             raise RemoteProtocolError("a request to order no events")
+        if not 0 < frame.settled <= frame.number:
+            raise RemoteProtocolError("a request with a number that is settled")
+        if frame.number + len(frame.events) > frame.settled + self._config.sequencer.window:
+            raise RemoteProtocolError("more requests at once than the chain's window")
         for event in frame.events:
             check_event(event)
         refused = [self._event_refusal(visitor, event) for event in frame.events]
@@ -220,24 +242,6 @@ class Rules:
             admitted.append(run)
         answers += _answers(frame.number, refused)
 
-    def _topics(
-        self, visitor: Visitor, frame: StampRequest, admitted: list[Frame], answers: list[Frame]
-    ) -> None:
-        if not frame.topics:
-            raise RemoteProtocolError("a request to order no events")
-        refused = [self.why_not(visitor, "publish", topic) for topic in frame.topics]
-        if not any(refused):
-            admitted.append(frame)
-            return
-        for first, stop in _runs(refused):
-            run = StampRequest(
-                number=frame.number + first,
-                topics=frame.topics[first:stop],
-                settled=frame.settled,
-            )
-            admitted.append(run)
-        answers += _answers(frame.number, refused)
-
     def _refusal(self, visitor: Visitor, source: str, frame: Frame) -> Frame | None:
         """Return what a client is told that may not send a frame; None: it may."""
         match frame:
@@ -248,7 +252,7 @@ class Rules:
             case ChangeRequest():
                 return self._change_refusal(visitor, frame)
             case Fetch(topic=topic):
-                why = self.why_not(visitor, "subscribe", topic)
+                why = self._reading_refusal(visitor, topic)
                 return Refused(number=0, reason=why) if why else None
             case DetachRequest(topic=topic):
                 visitor.attached.get(source, {}).pop(topic, None)
@@ -257,7 +261,7 @@ class Rules:
     def _attach_refusal(self, visitor: Visitor, source: str, frame: AttachRequest) -> Frame | None:
         attached = visitor.attached.setdefault(source, {})
         limit = self.limits.topics_per_subscription
-        why = self.why_not(visitor, "subscribe", frame.topic)
+        why = self._reading_refusal(visitor, frame.topic)
         if not why and frame.topic not in attached and len(attached) >= limit:
             why = f"a subscription has at most {limit} topics (topics_per_subscription)"
         if not why:
@@ -267,13 +271,18 @@ class Rules:
             return Refused(number=0, reason=why)
         return Attached(topic=frame.topic, first=1, next=1, sent=1)
 
+    def _reading_refusal(self, visitor: Visitor, topic: str) -> str:
+        if not self._placement.knows(topic):
+            return f"{topic!r} has no place on this chain"
+        if self._placement.node(topic) != self._config.name:
+            return f"{topic!r} is not kept by {self._config.name}"
+        return self.why_not(visitor, "subscribe", topic)
+
     def _put_refusal(self, visitor: Visitor, source: str, event: Event) -> Frame | None:
         check_event(event)
-        if event.publisher != source or event.void:
-            raise RemoteProtocolError("an event that is not the sender's to publish")
         slot = event.slot
-        if not slot:
-            raise RemoteProtocolError("an event without a stamp: no slot was given to it")
+        if slot is None or not self._may_put(event, source):
+            raise RemoteProtocolError("an event in a slot that was not given to it")
         if self._event_refusal(visitor, event):
             return Taken(topic=event.topic, event=event.id, slot=slot)
         return None
@@ -282,8 +291,10 @@ class Rules:
         limit = self.limits.topics_per_subscription
         if len(frame.old) > limit:
             raise RemoteProtocolError(f"a subscription never has more than {limit} topics")
-        if frame.number < 1:
-            raise RemoteProtocolError("changes of a subscription are numbered from 1 on")
+        if frame.number < 1 or not (frame.old or frame.new):
+            raise RemoteProtocolError("a change of a subscription that is none")
+        if len(set(frame.new)) != len(frame.new) or len(set(frame.old)) != len(frame.old):
+            raise RemoteProtocolError("a subscription that names a topic twice")
         if len(frame.new) > limit:
             reason = f"a subscription has at most {limit} topics (topics_per_subscription)"
             return Refused(number=frame.number, reason=reason)

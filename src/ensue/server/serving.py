@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ensue.clock import SystemClock
 from ensue.errors import AccessDenied, BadInput, TransportError
+from ensue.event import Event
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
@@ -95,7 +96,13 @@ class Server:
         listener = self.listener = Listener(
             host,
             port,
-            rules=Rules(config, owners=owners, write=commit.write),
+            rules=Rules(
+                config,
+                placement=self.placement,
+                may_put=self._may_put,
+                owners=owners,
+                write=commit.write,
+            ),
             codec=codec,
             welcome=self._welcome,
             barrier=partial(_barrier, commit),
@@ -171,6 +178,9 @@ class Server:
             records=records,
             now_ns=now_ns,
         )
+
+    def _may_put(self, event: Event, source: str) -> bool:
+        return self.station is not None and self.station.may_put(event, source)
 
     def _welcome(self) -> Welcome:
         config = self.config

@@ -1,0 +1,475 @@
+"""Whatever anybody sends: it is told or hung up on, counted, and costs nobody else anything."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.server import bad_inputs as bad
+from tests.server.helpers import DEADLINE_S, People, read, serving, until, within
+from tests.server.raw import Raw
+
+import ensue
+from ensue.event import Event
+from ensue.protocols.core import Frame
+from ensue.protocols.ens import Attached, AttachRequest, Fetch, Taken
+from ensue.protocols.keeping import NotKept, Recall, Recalled, Remember, Remembered
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeRequest,
+    OrderRequest,
+    Out,
+    Refused,
+)
+from ensue.server import Server
+from ensue.server.config import Limits
+from ensue.transports.tcp_messages import Enter, Exited, Farewell, Ping, Pong, encode_control
+
+LIMITS = Limits(
+    topics_per_subscription=bad.TOPICS_MAX,
+    headers_per_event=bad.HEADERS_MAX,
+    names_per_connection=bad.NAMES_MAX,
+)
+REFUSALS = (Refused, NotKept, Taken, Exited)
+
+
+class Honest:
+    """Two people who publish all the time, and two who read both of them in one order."""
+
+    def __init__(self) -> None:
+        self.counts = [0, 0]
+        self.seen: list[list[bytes]] = [[], []]
+        self._stopping = False
+
+    @asynccontextmanager
+    async def at_work(self, server: Server) -> AsyncIterator["Honest"]:
+        """Let them work meanwhile; afterwards both have read the same, and everything."""
+        async with (
+            ensue.connect(server.url, name="honest") as one,
+            ensue.connect(server.url) as two,
+            one.subscribe("x", "y") as first,
+            two.subscribe("y", "x") as second,
+        ):
+            work = [
+                asyncio.create_task(self._publish(one, 0, "x")),
+                asyncio.create_task(self._publish(two, 1, "y")),
+            ]
+            reading = [
+                asyncio.create_task(self._read(first, 0)),
+                asyncio.create_task(self._read(second, 1)),
+            ]
+            try:
+                yield self
+                self._stopping = True
+                await within(asyncio.gather(*work))
+                await until(lambda: all(len(each) == sum(self.counts) for each in self.seen))
+            finally:
+                for task in (*work, *reading):
+                    task.cancel()
+                await asyncio.gather(*work, *reading, return_exceptions=True)
+        assert self.seen[0] == self.seen[1]
+        for who, topic in ((0, b"x"), (1, b"y")):
+            own = [each for each in self.seen[0] if each.startswith(topic)]
+            assert own == [b"%s%d" % (topic, number) for number in range(self.counts[who])]
+
+    async def _publish(self, bus: ensue.Bus, who: int, topic: str) -> None:
+        while not self._stopping:
+            await bus.publish(topic, b"%s%d" % (topic.encode(), self.counts[who]))
+            self.counts[who] += 1
+
+    async def _read(self, events: "ensue.Subscription", who: int) -> None:
+        async for event in events:
+            self.seen[who].append(event.payload)
+
+
+async def say(raw: Raw, what: bad.Sends) -> None:
+    if isinstance(what, bytes):
+        raw.send(what)
+    else:
+        waiting = what(raw)
+        if waiting is not None:
+            await waiting
+
+
+async def closed(server: Server, connect: Callable[[], Awaitable[Raw]], what: bad.Sends) -> str:
+    """Say something that must cost the connection; return what is wrong with how it did."""
+    assert server.listener is not None
+    raw = await connect()
+    before = sum(server.listener.errors.values())
+    await say(raw, what)
+    try:
+        said = await raw.hung_up()
+    except TimeoutError:
+        raw.close()
+        return "the connection stays"
+    if sum(server.listener.errors.values()) != before + 1:
+        return f"counted {sum(server.listener.errors.values()) - before} times; said {said!r}"
+    return "" if said else "said nothing"
+
+
+async def told(server: Server, connect: Callable[[], Awaitable[Raw]], what: bad.Sends) -> str:
+    """Say something that must be refused in words; return what is wrong with how it was."""
+    raw = await connect()
+    await say(raw, what)
+    try:
+        while True:
+            message = await raw.message()
+            if isinstance(message, Farewell):
+                return f"hung up: {message.reason}"
+            answers = message[2] if isinstance(message, tuple) else [message]
+            if any(isinstance(answer, REFUSALS) for answer in answers):
+                break
+        # It goes on: it is still answered.
+        raw.control(Ping(number=77))
+        while True:
+            message = await raw.message()
+            if message == Pong(number=77):
+                return ""
+    except TimeoutError:
+        return "no answer"
+    finally:
+        raw.close()
+
+
+def further(honest: Honest, before: list[int]) -> bool:
+    """Whether both honest publishers have come further."""
+    return all(now > then for now, then in zip(honest.counts, before, strict=True))
+
+
+def test_there_are_at_least_100_and_each_has_a_name_of_its_own() -> None:
+    names = [each.name for each in bad.ALL]
+    assert len(names) >= 100
+    assert len(set(names)) == len(names)
+
+
+def test_no_bad_input_costs_anybody_but_its_sender_anything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", limits=LIMITS) as server,
+            Honest().at_work(server) as honest,
+        ):
+            failures: dict[str, str] = {}
+
+            async def entered() -> Raw:
+                raw = await Raw.hello(server)
+                assert await raw.enter(bad.BAD) is None
+                return raw
+
+            async def fresh() -> Raw:
+                return await Raw.connect(server)
+
+            async def greeted() -> Raw:
+                return await Raw.hello(server)
+
+            for judge, connect, inputs in (
+                (closed, fresh, bad.FRESH),
+                (closed, greeted, bad.WELCOME_CLOSED),
+                (told, greeted, bad.TOLD_NAMES),
+                (closed, entered, bad.CLOSED_ENTERED),
+                (told, entered, bad.FRAMES_TOLD),
+            ):
+                for each in inputs:
+                    progress = list(honest.counts)
+                    wrong = await judge(server, connect, each.what)
+                    if wrong:
+                        failures[each.name] = wrong
+                    await until(partial(further, honest, progress), each.name)
+            assert failures == {}
+            assert server.listener is not None
+            assert server.listener.errors["internal"] == 0
+            assert server.station is not None
+            station = server.station
+            # Nothing of it is left.
+            assert set(station.log.ends()) <= {"x", "y", *(f"n{n}" for n in range(bad.TOPICS_MAX))}
+            assert bad.BAD not in station.node.subscribers()
+            assert "honest~reader" not in station.keeper.names()
+        async with serving(tmp_path / "d") as again, Honest().at_work(again):
+            pass
+
+    asyncio.run(main())
+
+
+# -- Silence ------------------------------------------------------------------------------------
+
+IMPATIENT = Limits(unauthenticated_s=0.3, silence_s=0.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("nothing at all", b""),
+        ("half a length", b"\0\0"),
+        ("half a hello", encode_control(bad.HELLO)[:-3]),
+    ],
+)
+def test_whoever_does_not_say_hello_is_hung_up_on(tmp_path: Path, name: str, sent: bytes) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", limits=IMPATIENT) as server:
+            raw = await Raw.connect(server)
+            raw.send(sent)
+            assert await raw.hung_up() == "no hello within 0.3 s", name
+            assert server.listener is not None
+            assert server.listener.errors == {"silent": 1}
+            assert server.listener.visitors == {}
+
+    asyncio.run(main())
+
+
+async def dribble(raw: Raw, data: bytes) -> None:
+    """Send a message so slowly that it never ends."""
+    for byte in data:
+        raw.send(bytes((byte,)))
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+def test_whoever_sends_a_byte_now_and_then_is_hung_up_on_all_the_same(
+    tmp_path: Path, greeted: bool
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", limits=IMPATIENT) as server:
+            raw = await (Raw.hello(server) if greeted else Raw.connect(server))
+            slow = asyncio.create_task(dribble(raw, b"\0\0\x10\0\x7f" + b"\x91" * 10_000))
+            said = await raw.hung_up()
+            slow.cancel()
+            assert said is not None
+            assert said.startswith("no whole message for" if greeted else "no hello within")
+            assert server.listener is not None
+            assert server.listener.unfinished == 0
+
+    asyncio.run(main())
+
+
+def test_half_a_message_and_then_silence(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", limits=IMPATIENT) as server:
+            raw = await Raw.hello(server)
+            raw.send((1_000_000).to_bytes(4, "big") + b"\x02" + b"x" * 1000)
+            assert server.listener is not None
+            listener = server.listener
+            await until(lambda: listener.unfinished == 1005)
+            assert (await raw.hung_up() or "").startswith("no whole message for")
+            assert listener.unfinished == 0
+
+    asyncio.run(main())
+
+
+def test_whoever_talks_now_and_then_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", limits=IMPATIENT) as server:
+            raw = await Raw.hello(server)
+            end = time.monotonic() + 2 * IMPATIENT.silence_s
+            number = 0
+            while time.monotonic() < end:
+                number += 1
+                raw.control(Ping(number=number))
+                assert await raw.message() == Pong(number=number)
+                await asyncio.sleep(0.02)
+            raw.close()
+
+    asyncio.run(main())
+
+
+# -- Limits -------------------------------------------------------------------------------------
+
+
+def test_connections_are_limited_and_room_is_made_when_one_goes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", limits=Limits(connections=2)) as server:
+            first, second = await Raw.hello(server), await Raw.hello(server)
+            third = await Raw.connect(server)
+            assert await third.hung_up() == "there are 2 connections already"
+            first.close()
+            assert server.listener is not None
+            listener = server.listener
+            await until(lambda: len(listener.visitors) == 1)
+            (await Raw.hello(server)).close()
+            second.close()
+            assert listener.errors == {"limit": 1}
+
+    asyncio.run(main())
+
+
+def test_messages_that_are_not_whole_are_bounded_over_all_connections(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(unfinished_bytes=1_000_000)
+        async with serving(tmp_path / "d", limits=limits) as server, Honest().at_work(server):
+            assert server.listener is not None
+            listener = server.listener
+            held = []
+            for size in (300_000, 400_000, 200_000):
+                raw = await Raw.hello(server)
+                raw.send((10_000_000).to_bytes(4, "big") + b"x" * size)
+                held.append(raw)
+            await until(lambda: listener.unfinished >= 900_000)
+            last = await Raw.hello(server)
+            last.send((10_000_000).to_bytes(4, "big") + b"x" * 150_000)
+            # Whoever has most, not whoever came last.
+            assert "unfinished_bytes" in (await held[1].hung_up() or "")
+            await until(lambda: listener.unfinished <= 660_000)
+            for raw in (*held, last):
+                raw.close()
+            await until(lambda: listener.unfinished == 0 or len(listener.visitors) == 2)
+
+    asyncio.run(main())
+
+
+def test_who_does_not_read_costs_no_more_than_what_may_be_pending(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(pending_bytes=500_000)
+        async with serving(tmp_path / "d", limits=limits) as server:
+            deaf = await Raw.hello(server)
+            assert await deaf.enter("deaf~1") is None
+            deaf.bundle("deaf~1", AttachRequest(topic="x", from_slot=0))
+            assert isinstance(await deaf.frame(), Attached)
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            assert server.listener is not None
+            listener = server.listener
+            visitor = listener.routes["deaf~1"]
+            async with ensue.connect(server.url) as bus, bus.subscribe("x") as events:
+                for number in range(400):
+                    await bus.publish("x", b"%06d" % number + bytes(50_000), receipt=False)
+                    assert visitor.pending < 2_000_000
+                seen = await read(events, 400)
+                assert [int(each[:6]) for each in seen] == list(range(400))
+            assert visitor.dropped > 0
+            assert listener.dropped >= visitor.dropped
+            deaf.close()
+
+    asyncio.run(main())
+
+
+def test_durable_names_are_limited(tmp_path: Path) -> None:
+    people = People(al=(["*"], ["*"]))
+
+    async def main() -> None:
+        limits = Limits(durable_names=2)
+        async with serving(tmp_path / "d", limits=limits, access=people.access) as server:
+            raw = await Raw.hello(server, token=people.tokens["al"])
+            assert await raw.enter("one") is None
+            assert await raw.enter("two") is None
+            assert await raw.enter("three") == "there are 2 durable names already"
+            assert await raw.enter("one") is None
+            assert await raw.enter("process~1") is None
+            raw.close()
+
+    asyncio.run(main())
+
+
+# -- Floods -------------------------------------------------------------------------------------
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def grown(raw: Raw, name: str, flood: Iterable[Frame], times: int) -> int:
+    """Send bundles of frames again and again, and see them answered; return how memory grew."""
+    frames = list(flood)
+    before = most = resident_bytes()
+    for _ in range(times):
+        raw.bundle(name, *frames)
+    answered = asyncio.ensure_future(_until_pong(raw))
+    deadline = time.monotonic() + DEADLINE_S
+    while not answered.done():
+        # What comes on top of what is pending is dropped, and pongs are no exception.
+        raw.control(Ping(number=1))
+        most = max(most, resident_bytes())
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    await answered
+    return most - before
+
+
+async def _until_pong(raw: Raw) -> None:
+    while await raw.message() != Pong(number=1):
+        pass
+
+
+MIB = 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("kind", ["recall", "attach", "fetch", "change"])
+def test_a_small_question_asked_often_is_not_answered_at_length_each_time(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each of these is a few bytes, and its answer is many."""
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, Honest().at_work(server):
+            raw = await Raw.hello(server)
+            name = "flood~1"
+            assert await raw.enter(name) is None
+            flood: list[Frame]
+            if kind == "recall":
+                raw.bundle(name, Recall(number=1))
+                recalled = await raw.frame()
+                assert isinstance(recalled, Recalled)
+                for number in range(1, 11):
+                    writes = tuple((f"{number}.{n}", bytes(300)) for n in range(900))
+                    raw.bundle(name, Remember(epoch=recalled.epoch, number=number, writes=writes))
+                    assert isinstance(await raw.frame(), Remembered)
+                flood = [Recall(number=2 + n) for n in range(1000)]
+            elif kind == "change":
+                topics = tuple(f"topic.{n}" for n in range(900))
+                raw.bundle(name, ChangeRequest(number=1, old=(), new=topics))
+                assert isinstance(await raw.frame(), Changed)
+                flood = [ChangeRequest(number=1, old=(), new=("x",))] * 2000
+            else:
+                for number in range(1, 41):
+                    one = Event(
+                        topic="big", payload=bytes(50_000), publisher=name, publisher_seq=number
+                    )
+                    raw.bundle(name, OrderRequest(number=number, events=(one,), settled=number))
+                    assert isinstance(await raw.frame(), Out)
+                if kind == "attach":
+                    flood = [AttachRequest(topic="big", from_slot=1)] * 500
+                else:
+                    flood = [Fetch(topic="big", start=1, stop=0)] * 500
+            grew = await grown(raw, name, flood, times=10)
+            assert grew < 200 * MIB, f"{kind}: {grew / MIB:.0f} MiB"
+            raw.close()
+            assert server.listener is not None
+            assert server.listener.errors == {}
+
+    asyncio.run(main())
+
+
+def test_a_flood_of_pings_is_answered_as_far_as_it_is_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(pending_bytes=100_000)
+        async with serving(tmp_path / "d", limits=limits) as server, Honest().at_work(server):
+            raw = await Raw.hello(server)
+            raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            raw.send(encode_control(Ping(number=1)) * 200_000)
+            assert server.listener is not None
+            listener = server.listener
+            await until(lambda: listener.dropped > 0)
+            assert max(each.pending for each in listener.visitors) < 1_000_000
+            raw.close()
+
+    asyncio.run(main())
+
+
+def test_entering_under_thousands_of_names_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            raw = await Raw.hello(server)
+            for number in range(5000):
+                raw.control(Enter(name=f"n~{number}"))
+            refused = 0
+            for _ in range(5000):
+                refused += isinstance(await raw.message(), Exited)
+            assert refused == 4000
+            raw.close()
+            assert server.listener is not None
+            listener = server.listener
+            await until(lambda: not listener.visitors)
+            assert listener.routes == {}
+
+    asyncio.run(main())
