@@ -50,6 +50,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool = True
     partition_rows: int = PARTITION_ROWS
 
+    @property
+    def shown(self) -> str:
+        """The log for people: without the options of a server, as its token is one."""
+        return self.url.partition("?")[0] if self.url.startswith("ensue://") else self.url
+
     def wants(self, topic: str) -> bool:
         """Tell whether a topic is subscribed."""
         if self.topics is not None:
@@ -156,7 +161,7 @@ def _url(options: Mapping[str, str]) -> str:
     found = url or path
     if not found:
         raise SparkFault(
-            "MISSING_OPTION", "url is missing: name an event log, or a recorded run, by its path"
+            "MISSING_OPTION", "url is missing: name an event log, or a recorded run, by its path, or a server"
         )
     return found
 

@@ -67,7 +67,7 @@ class EnsueDataSource(DataSource):
 
     Options for reading, in whatever case:
 
-    - `url`: the log, or a recorded run; also as `load(path)`. Required.
+    - `url`: the log, a recorded run, or the `ensue://` of a server; also as `load(path)`. Required.
     - `subscribe`: topics, between commas; or `subscribePattern`: a regular expression that matches
       the whole topic. Neither: all topics. A topic that does not exist is an error in a batch, which
       names those that do.
@@ -176,7 +176,7 @@ class _Reader:
             what = f"subscribePattern {pattern!r} matches no topic"
         else:
             return ""
-        return f"{what} in {self.options.url}; {_listed(found)}"
+        return f"{what} in {self.options.shown}; {_listed(found)}"
 
     def ranges(self, starts: Mapping[str, int], ends: Mapping[str, int]) -> list[_Range]:
         """Plan the tasks between two offsets of each topic."""
@@ -209,7 +209,7 @@ class _Reader:
 
     def lost(self, topic: str, start: int, end: int) -> None:
         """Tell that offsets are gone."""
-        what = f"offsets {start} to {end - 1} of topic {topic!r} are not in {self.options.url}"
+        what = f"offsets {start} to {end - 1} of topic {topic!r} are not in {self.options.shown}"
         self.wrong(
             "OFFSETS_GONE", f"{what}: the log was trimmed or replaced", "Start the query anew"
         )
@@ -217,7 +217,7 @@ class _Reader:
     def beyond(self, topic: str, known: Bounds, asked: int, who: str) -> None:
         """Tell that a log does not reach as far as somebody says."""
         ends = "is empty" if known.next <= known.first else f"ends with offset {known.next - 1}"
-        what = f"the log of topic {topic!r} in {self.options.url} {ends}, and {who} {asked}"
+        what = f"the log of topic {topic!r} in {self.options.shown} {ends}, and {who} {asked}"
         self.wrong("OFFSETS_BEYOND_END", what, "Give an offset that is there")
 
     def wrong(self, condition: str, what: str, remedy: str) -> None:
@@ -232,7 +232,8 @@ class _Reader:
         """Yield the rows of one range."""
         if not isinstance(part, _Range):
             return  # Spark plans one partition without a range where there is nothing to read.
-        log = open_log(self.options.url)
+        # It was there when the range was planned: a server that restarts is waited for.
+        log = open_log(self.options.url, patient=True)
         start = part.start
         while start < part.end:
             try:
