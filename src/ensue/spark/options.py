@@ -53,7 +53,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """The log for people: without the options of a server, as its token is one."""
-        return self.url.partition("?")[0] if self.url.startswith("ensue://") else self.url
+        return self.url.partition("?")[0] if self.url.lower().startswith("ensue://") else self.url
 
     def wants(self, topic: str) -> bool:
         """Tell whether a topic is subscribed."""
@@ -161,7 +161,8 @@ def _url(options: Mapping[str, str]) -> str:
     found = url or path
     if not found:
         raise SparkFault(
-            "MISSING_OPTION", "url is missing: name an event log, or a recorded run, by its path, or a server"
+            "MISSING_OPTION",
+            "url is missing: name an event log, or a recorded run, by its path, or a server",
         )
     return found
 
