@@ -215,6 +215,7 @@ def test_a_keeper_that_restarts_knows_records_epochs_and_numbers() -> None:
     office.restart()
     assert office.recall(1) == Recalled(number=1, epoch=1, records={"a": b"1"})
     assert office.remember(1, 1, a=b"again") == [Remembered(epoch=1, number=1)]
+    assert office.safe() == {"a": b"1"}
     assert office.remember(1, 2, a=b"2") == [Remembered(epoch=1, number=2)]
     office.recall(2)
     office.restart()
@@ -399,7 +400,8 @@ def test_whoever_is_superseded_stops_and_says_why() -> None:
     assert kept.stopped == "superseded"
     answer(kept, Remembered(epoch=1, number=1), Word(number=1))
     kept.handle_timer(now_ns=10**12)
-    clerk(kept).write({"a": b"2"}, 2)
+    clerk(kept).write({}, 2)
+    clerk(kept).write({"a": b"2"}, 3)
     assert kept.take_effects() == []
     assert kept.next_timer_ns() is None
     assert clerk(kept).heard == []
