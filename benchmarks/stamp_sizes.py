@@ -36,7 +36,9 @@ from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import ChangeRequest, Confirm, Stamped, StampRequest
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
-from ensue.wire import pack_stamp
+from ensue.wire import Records
+
+_STAMP = Records[Stamp](Stamp)
 
 NODE = "node"
 RUN = 256
@@ -173,12 +175,11 @@ def measure(publishing: Publishing, work: Workload) -> Means:
     """Publish once on every topic, then what the workload says; return the means of the latter."""
     for _ in publishing.stamps(work.topics):
         pass
-    numbers = {topic: number for number, topic in enumerate(work.topics, 1)}
     entries: dict[str, list[int]] = defaultdict(list)
     packed: dict[str, list[int]] = defaultdict(list)
     for topic, stamp in publishing.stamps(work.publications):
         entries[topic].append(len(stamp.entries))
-        packed[topic].append(len(pack_stamp(stamp, numbers)))
+        packed[topic].append(len(_STAMP.encode(stamp)))
     return Means(
         by_event=fmean(value for values in entries.values() for value in values),
         by_topic=fmean(map(fmean, entries.values())),

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_the_readme_example_has_about_ten_lines_and_stands_on_the_first_screen()
         line.partition("#")[0].strip()
         for block in blocks(ROOT / "README.md", "sh")
         for line in block.splitlines()
-        if line.startswith("ensue ")
+        if line.startswith("ensue ") and line.split()[1] not in ("serve", "sub")
     ],
 )
 def test_every_command_of_the_readme_runs(line: str, tmp_path: Path) -> None:
@@ -51,6 +52,33 @@ def test_every_command_of_the_readme_runs(line: str, tmp_path: Path) -> None:
         assert run_ensue([*shlex.split(made), str(tmp_path / "t")]).returncode == 0
     run = run_ensue(words)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_readme_serves_publishes_and_reads(tmp_path: Path) -> None:
+    (block,) = [each for each in blocks(ROOT / "README.md", "sh") if "ensue serve --listen" in each]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = f"{shlex.quote(sys.executable)} -c 'from ensue.cli import main; main()' "
+    serve, pub, sub = (
+        line.partition("#")[0]
+        .replace("7400", str(port))
+        .replace("ensue-data", str(tmp_path / "data"))
+        .replace("ensue ", program, 1)
+        for line in block.splitlines()
+    )
+    with subprocess.Popen(shlex.split(serve), stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            assert any("is ready" in line for line in server.stderr)
+            subprocess.run(pub, shell=True, check=True, timeout=120)
+            for first in (1, 11):
+                read = subprocess.run(
+                    shlex.split(sub), capture_output=True, text=True, timeout=120, check=True
+                )
+                assert read.stdout.split() == [str(first + index) for index in range(10)]
+        finally:
+            server.terminate()
 
 
 def run_ensue(words: list[str]) -> subprocess.CompletedProcess[str]:
