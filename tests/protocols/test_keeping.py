@@ -401,6 +401,7 @@ def test_whoever_is_superseded_stops_and_says_why() -> None:
     answer(kept, Remembered(epoch=1, number=1), Word(number=1))
     kept.handle_timer(now_ns=10**12)
     clerk(kept).write({}, 2)
+    assert kept.take_effects() == []
     clerk(kept).write({"a": b"2"}, 3)
     assert kept.take_effects() == []
     assert kept.next_timer_ns() is None
