@@ -28,10 +28,16 @@ from ensue.client.checks import (
 )
 from ensue.client.receipts import Receipts
 from ensue.client.subscription import Subscription
-from ensue.errors import ConfigurationError, EnsueError, LocalProtocolError, UnsupportedOrder
+from ensue.errors import (
+    AccessDenied,
+    ConfigurationError,
+    EnsueError,
+    LocalProtocolError,
+    UnsupportedOrder,
+)
 from ensue.event import Event, event_id
 from ensue.order import Order, Total
-from ensue.protocols.core import Outcome, Settle
+from ensue.protocols.core import Outcome, Refuse, Settle
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.unordered import UnorderedPublisher
 from ensue.runtime.driver import Driver
@@ -362,3 +368,12 @@ class Bus:
     def _outcome(self, outcome: Outcome) -> None:
         if type(outcome) is Settle:
             self._receipts.settle(outcome)
+        elif isinstance(outcome, Refuse) and not outcome.topics:
+            reason = outcome.reason
+            self._receipts.fail_all(
+                lambda topic, number: AccessDenied(
+                    f"{event_id(self._name, topic, number)} may be out, or never be: the server "
+                    f"refused this client: {reason}",
+                    reason=reason,
+                )
+            )

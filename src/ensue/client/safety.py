@@ -48,11 +48,13 @@ class Safety:
 
     async def until(self, position: int) -> None:
         """Wait until a position is safe, as far as everything before it was acknowledged."""
-        needed = min(position, self.acknowledged)
-        if not self.keeps or self.safe >= needed:
+        if not self.keeps or self.safe >= position:
             return
         if self.lost is not None:
             raise self.lost
+        needed = min(position, self.acknowledged)
+        if self.safe >= needed:
+            return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = needed
         try:

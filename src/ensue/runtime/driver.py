@@ -27,6 +27,7 @@ from ensue.protocols.core import (
     Outcome,
     Persist,
     Publish,
+    Refuse,
     Send,
 )
 from ensue.protocols.ens import Notify, request_for
@@ -127,6 +128,13 @@ class Driver(Generic[N]):
             repeat(now_ns=self._clock.now_ns())
             self._drain()
             self._port.flush()
+
+    def lose(self, reason: str) -> None:
+        """Close, and tell the application that its node was refused for good."""
+        if not self._closed:
+            self.close()
+            if self._on_outcome is not None:
+                self._on_outcome(Refuse((), reason))
 
     def retire(self, done: Callable[[N], bool]) -> None:
         """Take no command any more; close as soon as `done(node)` holds after a step.

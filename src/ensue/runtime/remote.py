@@ -13,10 +13,11 @@ from weakref import WeakSet
 import msgspec
 
 from ensue.clock import SystemClock
-from ensue.errors import TransportError
+from ensue.errors import AccessDenied, TransportError
 from ensue.order import Order
 from ensue.protocols.core import Frame
 from ensue.protocols.guide import GUIDE, Described, Discover
+from ensue.protocols.keeping import SUPERSEDED
 from ensue.protocols.station import EPHEMERAL, FRAMES
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, recorder_to
@@ -65,7 +66,11 @@ class RemoteHub(Hub):
         self._suffix = token_hex(6)
         self._given = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        transport.carrier.on_reconnect = self._reconnected
+        carrier = transport.carrier
+        carrier.on_reconnect = self._reconnected
+        if isinstance(carrier, TcpCarrier):
+            carrier.on_exited = self._exited
+            carrier.on_refused = self._refused
 
     @classmethod
     async def connect(
@@ -134,6 +139,17 @@ class RemoteHub(Hub):
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver repeat itself when a lost connection is there again."""
         self._drivers.add(driver)
+
+    def _exited(self, name: str, _error: AccessDenied) -> None:
+        """End whoever was called by a name that another client has now."""
+        for driver in list(self._drivers):
+            if driver.node.name == name:
+                driver.lose(SUPERSEDED)
+
+    def _refused(self, error: AccessDenied) -> None:
+        """End everybody: a server will not have this client any more."""
+        for driver in list(self._drivers):
+            driver.lose(error.reason)
 
     def _reconnected(self) -> None:
         for driver in list(self._drivers):

@@ -209,6 +209,8 @@ class Link:
         if future is not None and not future.done():
             future.set_exception(error)
         else:
+            # Not to be entered again: whoever has it now would lose it in turn.
+            self._entering.pop(name, None)
             self.carrier.exited(name, error)
 
     def _farewell(self, reason: str, *, final: bool) -> None:
