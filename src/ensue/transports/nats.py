@@ -244,7 +244,7 @@ class NatsCarrier(BrokerCarrier):
         # The client writes the PING of a flush at once, past what it has not written yet: only the
         # second one is sure to come behind.
         for _ in range(2):
-            await self._client.flush(timeout=int(CONNECT_S))
+            await self._flush(self._client)
 
     def _receiver(self, place: Place) -> Callable[[Msg], Awaitable[None]]:
         async def receive(message: Msg) -> None:
@@ -283,6 +283,16 @@ class NatsCarrier(BrokerCarrier):
             raise TransportError(
                 f"{self.url}: {topic!r} can't be read from the stream: {error.description}"
             ) from error
+
+    @staticmethod
+    async def _flush(client: Client) -> None:
+        """Wait until the server has read everything; cancelling this does not cancel that.
+
+        The client answers a flush that was cancelled with an error, and stops reading.
+        """
+        flushing = asyncio.ensure_future(client.flush(timeout=int(CONNECT_S)))
+        flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(flushing)
 
     async def _drop(self, place: Place) -> None:
         subscription = self._subscriptions.pop(place, None)
