@@ -134,7 +134,7 @@ class Station:
             self._expired[key.removeprefix(_EXPIRED)] = None
         listeners = (peer for peers in self.log.listeners().values() for peer in peers)
         for subscriber in (*self.node.subscribers(), *listeners):
-            if EPHEMERAL in subscriber:
+            if EPHEMERAL in subscriber and subscriber not in self._expired:
                 self._seen[subscriber] = now_ns
         self._sweep_due_ns = now_ns
 
@@ -216,10 +216,12 @@ class Station:
                 continue
             del self._seen[name]
             self.log.forget(name)
+            number, topics = registered.get(name, (0, ()))
+            if not topics:
+                continue  # It has nothing here, so it has no reason to be heard of.
             self._expired[name] = None
             self._effects.append(Persist(f"{_EXPIRED}{name}", b""))
-            number, topics = registered.get(name, (0, ()))
-            if topics and self.placement.span(topics)[0] == self.node.stage:
+            if self.placement.span(topics)[0] == self.node.stage:
                 # From where it starts the leave travels the chain, as the subscriber's own would.
                 leave = ChangeRequest(number=number + 1, old=topics, new=())
                 self.node.receive(leave, source=name, now_ns=now_ns)

@@ -202,7 +202,7 @@ class Subscriber(Replay):
         if self._history_due_ns is not None and self._history_due_ns <= now_ns:
             self._fetch(now_ns)
         asking = self._gap_due_ns is not None and self._gap_due_ns <= now_ns
-        if self._queue.clock and (asking or self._poll_due_ns <= now_ns):
+        if self.topics and (asking or self._poll_due_ns <= now_ns):
             self._ask(now_ns)
         if not self.config.reliable:
             self._expire(now_ns)
@@ -216,7 +216,7 @@ class Subscriber(Replay):
             dues.append(self._change_due_ns)
         if self._history_due_ns is not None:
             dues.append(self._history_due_ns)
-        if self._queue.clock:
+        if self.topics:
             dues.append(self._poll_due_ns)
             if self._gap_due_ns is not None:
                 dues.append(self._gap_due_ns)
@@ -231,10 +231,10 @@ class Subscriber(Replay):
 
     def _ask(self, now_ns: int) -> None:
         """Ask the logs for what is missing; paused, let them know that somebody is there."""
-        for topic in self._queue.clock:
+        for topic in self.topics:
             if self._paused:
                 self._effects.append(Detach(topic))
-            else:
+            elif topic in self._queue.clock:
                 self._effects.append(Attach(topic, self._queue.first_missing(topic)))
         self._poll_due_ns = now_ns + self.config.poll_ns
         self._expect_progress(now_ns)
