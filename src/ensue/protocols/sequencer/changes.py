@@ -79,8 +79,9 @@ class ChangeStage(Stage):
         topics = (*frame.old, *frame.new)
         if (
             self._from_below(source)
-            and self.stage <= frame.last < len(self.placement.nodes)
+            and topics
             and all(self.placement.knows(topic) for topic in topics)
+            and self.stage <= frame.last == self.placement.span(topics)[1]
             and all(
                 topic in frame.entries
                 for topic in frame.new

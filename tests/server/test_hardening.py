@@ -1,0 +1,334 @@
+"""A station against clients that ask for too much, one frame at a time and with no network."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ensue.event import COUNT_MAX, Event, Stamp
+from ensue.protocols.core import Effect, Frame, Persist, Send
+from ensue.protocols.ens import (
+    Accepted,
+    Attached,
+    AttachRequest,
+    DetachRequest,
+    EnsConfig,
+    Fetch,
+    Fetched,
+    Notify,
+    Put,
+    Surveyed,
+)
+from ensue.protocols.keeping import (
+    Dismiss,
+    Keeper,
+    KeeperConfig,
+    NotKept,
+    Recall,
+    Recalled,
+    Remember,
+    Remembered,
+)
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeFill,
+    ChangeRequest,
+    OrderRequest,
+    Out,
+    Refused,
+)
+from ensue.protocols.sequencer.groups import Groups
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.station import Station, StationConfig
+
+SECOND_NS = 1_000_000_000
+
+
+class Rig:
+    """A station, and what it persisted."""
+
+    def __init__(self, nodes: Sequence[str] = ("s1",), **options: Any) -> None:
+        self.nodes = nodes
+        self.options = options
+        self.records: dict[str, bytes] = {}
+        self.now_ns = 0
+        self.station = self._build()
+
+    def ask(self, source: str, *frames: Frame) -> list[Frame]:
+        """Hand frames over together; return what is sent back."""
+        for frame in frames:
+            self.station.receive(frame, source=source, now_ns=self.now_ns)
+        return self._sent(self.station.take_effects())
+
+    def wait(self, seconds: float) -> list[Frame]:
+        """Let time pass."""
+        self.now_ns += int(seconds * SECOND_NS)
+        self.station.handle_timer(now_ns=self.now_ns)
+        return self._sent(self.station.take_effects())
+
+    def restart(self) -> None:
+        """Start again from what was persisted."""
+        self.station = self._build()
+
+    def publish(self, source: str, topic: str, size: int, number: int) -> None:
+        """Have an event put out."""
+        event = Event(topic=topic, payload=bytes(size), publisher=source, publisher_seq=number)
+        request = OrderRequest(number=number, events=(event,), settled=number)
+        assert isinstance(self.ask(source, request)[-1], Out)
+
+    def _sent(self, effects: Sequence[Effect]) -> list[Frame]:
+        for effect in effects:
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    self.records.pop(effect.key, None)
+                else:
+                    self.records[effect.key] = effect.value
+        return [effect.frame for effect in effects if isinstance(effect, Send)]
+
+    def _build(self) -> Station:
+        return Station(
+            name="s1",
+            placement=Placement(self.nodes),
+            config=SequencerConfig(carries=True, **self.options),
+            station_config=StationConfig(expire_ns=60 * SECOND_NS),
+            ens_config=EnsConfig(gives_places=True, burst_bytes_max=10_000),
+            records=self.records,
+            now_ns=self.now_ns,
+        )
+
+
+def stamped(topic: str, slot: int, *, publisher: str = "c~1", void: bool = False) -> Put:
+    stamp = Stamp({topic: slot})
+    return Put(
+        event=Event(
+            topic=topic, payload=b"", publisher=publisher, publisher_seq=1, stamp=stamp, void=void
+        )
+    )
+
+
+# -- Slots --------------------------------------------------------------------------------------
+
+
+def test_an_event_gets_no_slot_but_one_that_was_given_away() -> None:
+    rig = Rig()
+    unstamped = Put(event=Event(topic="x", payload=b"", publisher="c~1", publisher_seq=1))
+    for put in (unstamped, stamped("x", 0), stamped("x", 1), stamped("x", COUNT_MAX)):
+        assert rig.ask("c~1", put) == []
+    assert rig.ask("c~1", Put(event=stamped("y", 1).event)) == []
+    rig.publish("h~1", "x", 1, 1)
+    rig.publish("h~1", "x", 1, 2)
+    assert rig.station.log.ends() == {"x": 2}
+    assert rig.ask("c~1", stamped("x", 3)) == []
+    # A void is for servers, and somebody's event for that somebody.
+    assert rig.ask("c~1", stamped("x", 1, void=True)) == []
+    assert rig.ask("c~1", stamped("x", 1, publisher="h~1")) == []
+
+
+def test_a_slot_of_another_server_is_none_here() -> None:
+    rig = Rig(("s1", "s2"))
+    topic = next(f"t{n}" for n in range(100) if rig.station.placement.node(f"t{n}") == "s2")
+    assert rig.ask("c~1", stamped(topic, 1)) == []
+    assert topic not in rig.station.log.ends()
+
+
+# -- Answers ------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_at_once_is_answered_up_to_a_limit_and_asking_again_gets_the_rest() -> None:
+    rig = Rig()
+    for number in range(1, 31):
+        rig.publish("h~1", "x", 1_000, number)
+    asked = [AttachRequest(topic="x", from_slot=1)] * 50
+    answers = rig.ask("c~1", *asked)
+    assert sum(len(each.event.payload) for each in answers if isinstance(each, Notify)) <= 11_000
+    assert sum(isinstance(each, Attached) for each in answers) == 50
+    fetches = rig.ask("c~1", *([Fetch(topic="x", start=1, stop=0)] * 50))
+    assert (
+        sum(len(e.payload) for f in fetches if isinstance(f, Fetched) for e in f.events) <= 11_000
+    )
+    got: list[int] = []
+    start = 1
+    while start <= 30:
+        (answer,) = rig.ask("c~1", Fetch(topic="x", start=start, stop=0))
+        assert isinstance(answer, Fetched)
+        got += [event.publisher_seq for event in answer.events]
+        start = answer.next
+    assert got == list(range(1, 31))
+
+
+def test_surveys_asked_at_once_are_answered_up_to_the_same_limit() -> None:
+    rig = Rig()
+    for number in range(1, 101):
+        rig.publish("h~1", f"t{number}", 1, number)
+    survey = Fetch(topic="*", start=0, stop=0, survey=("*",))
+    answers = rig.ask("c~1", *([survey] * 20))
+    told = [len(each.topics) for each in answers if isinstance(each, Surveyed)]
+    assert told[0] == 100
+    assert sum(told) == 100
+    (again,) = rig.ask("c~1", survey)
+    assert isinstance(again, Surveyed)
+    assert len(again.topics) == 100
+
+
+def test_a_change_asked_for_often_is_answered_once() -> None:
+    rig = Rig()
+    change = ChangeRequest(number=1, old=(), new=("x", "y"))
+    assert rig.ask("c~1", *([change] * 100)) == [Changed(number=1, cut={"x": 0, "y": 0})]
+    assert rig.ask("c~1", change) == [Changed(number=1, cut={"x": 0, "y": 0})]
+
+
+# -- What is remembered -------------------------------------------------------------------------
+
+
+def test_topics_that_somebody_only_says_it_had_are_not_remembered() -> None:
+    rig = Rig()
+    for number in range(1, 20):
+        had = tuple(f"t{number}.{n}" for n in range(50))
+        assert rig.ask("c~1", ChangeRequest(number=number, old=had, new=()))
+    assert rig.station.node._counters.by_topic == {}
+
+
+def test_attaching_and_detaching_leaves_nothing_behind() -> None:
+    rig = Rig()
+    for number in range(100):
+        rig.ask("c~1", AttachRequest(topic=f"t{number}", from_slot=0))
+        rig.ask("c~1", DetachRequest(topic=f"t{number}"))
+    assert rig.station.log.ends() == {}
+    assert rig.records == {}
+    rig.publish("h~1", "x", 1, 1)
+    rig.ask("c~1", AttachRequest(topic="x", from_slot=0), DetachRequest(topic="x"))
+    assert rig.station.log.ends() == {"x": 1}
+
+
+def test_who_only_attached_and_vanished_is_forgotten_also_after_a_restart() -> None:
+    for restarted in (False, True):
+        rig = Rig()
+        rig.ask("c~1", AttachRequest(topic="x", from_slot=0), AttachRequest(topic="y", from_slot=0))
+        if restarted:
+            rig.restart()
+        assert rig.station.log.listeners() == {"x": ("c~1",), "y": ("c~1",)}
+        rig.wait(61)
+        assert rig.station.log.listeners() == {}
+        assert rig.records == {}
+
+
+def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:
+    rig = Rig(pairs_max=1000)
+    topics = tuple(f"t{n}" for n in range(30))
+    assert isinstance(rig.ask("c~1", ChangeRequest(number=1, old=(), new=topics))[0], Changed)
+    assert rig.station.node._groups.pairs == 30 * 29
+    others = tuple(f"u{n}" for n in range(30))
+    refused = rig.ask("c~2", ChangeRequest(number=1, old=(), new=others))
+    assert refused == [Refused(number=1, reason="pairs_max")]
+    fewer = ChangeRequest(number=2, old=topics, new=topics[:25])
+    assert isinstance(rig.ask("c~1", fewer)[0], Changed)
+    assert isinstance(rig.ask("c~1", ChangeRequest(number=3, old=topics[:25], new=()))[0], Changed)
+    assert rig.station.node._groups.pairs == 0
+    assert isinstance(rig.ask("c~2", ChangeRequest(number=2, old=(), new=others))[0], Changed)
+
+
+def test_pairs_are_counted_as_they_are_whatever_is_shared() -> None:
+    groups = Groups(1)
+    groups.replace("a", ("x", "y", "z"))
+    groups.replace("b", ("y", "z", "w"))
+    groups.replace("c", ("x",))
+    assert groups.pairs == sum(len(shared) for shared in groups._shared.values())
+    for name in ("a", "b", "c"):
+        groups.replace(name, ())
+    assert groups.pairs == 0
+
+
+def test_a_change_that_a_neighbour_would_not_pass_on_changes_nothing() -> None:
+    rig = Rig(("s0", "s1", "s2"))
+    place = rig.station.placement
+    high = next(f"t{n}" for n in range(100) if place.node(f"t{n}") == "s2")
+    for fill in (
+        ChangeFill(subscriber="c~1", number=1, old=(), new=(high,), entries={}, last=1),
+        ChangeFill(subscriber="c~1", number=1, old=(), new=(), entries={}, last=1),
+        ChangeFill(subscriber="c~1", number=1, old=(), new=(high,), entries={}, last=9),
+    ):
+        assert rig.ask("s0", fill) == []
+    assert rig.station.node.subscribers() == {}
+
+
+# -- The keeper ---------------------------------------------------------------------------------
+
+
+def ask(keeper: Keeper, source: str, *frames: Frame) -> list[Frame]:
+    for frame in frames:
+        keeper.receive(frame, source=source, now_ns=0)
+    return [effect.frame for effect in keeper.take_effects() if isinstance(effect, Send)]
+
+
+def test_recalling_often_is_answered_once_and_the_last_one_counts() -> None:
+    keeper = Keeper(name="k")
+    answers = ask(keeper, "c", *(Recall(number=number) for number in range(1, 101)))
+    assert answers == [Recalled(number=100, epoch=100, records={})]
+    both = ask(keeper, "c", Recall(number=101)) + ask(keeper, "d", Recall(number=1))
+    assert len(both) == 2
+
+
+def remember(number: int, *writes: tuple[str, bytes | None]) -> Remember:
+    return Remember(epoch=1, number=number, writes=writes)
+
+
+def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() -> None:
+    keeper = Keeper(name="k", config=KeeperConfig(bytes_max=100))
+    ask(keeper, "c", Recall(number=1))
+    kept = Remembered(epoch=1, number=1)
+    assert ask(keeper, "c", remember(1, ("a", bytes(60)))) == [kept]
+    refused = NotKept(epoch=1, reason="bytes_max (100)")
+    assert ask(keeper, "c", remember(2, ("b", bytes(60)))) == [refused]
+    # The same key again takes the place of what was there, also twice in one change.
+    again = remember(2, ("a", bytes(90)), ("a", bytes(99)))
+    assert ask(keeper, "c", again) == [Remembered(epoch=1, number=2)]
+    assert ask(keeper, "c", remember(3, ("a", None))) == [Remembered(epoch=1, number=3)]
+    assert ask(keeper, "c", remember(4, ("b", bytes(99)))) == [Remembered(epoch=1, number=4)]
+    assert ask(keeper, "c", remember(5, ("k" * 200, b""))) == [refused]
+
+
+def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None:
+    records: dict[str, bytes] = {}
+    config = KeeperConfig(all_bytes_max=100)
+
+    def told(keeper: Keeper, source: str, *frames: Frame) -> list[Frame]:
+        for frame in frames:
+            keeper.receive(frame, source=source, now_ns=0)
+        answers = []
+        for effect in keeper.take_effects():
+            if isinstance(effect, Send):
+                answers.append(effect.frame)
+            elif isinstance(effect, Persist):
+                if effect.value is None:
+                    records.pop(effect.key, None)
+                else:
+                    records[effect.key] = effect.value
+        return answers
+
+    keeper = Keeper(name="k", config=config)
+    for name in ("c", "d"):
+        told(keeper, name, Recall(number=1))
+    assert told(keeper, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
+    refused = [NotKept(epoch=1, reason="all_bytes_max (100)")]
+    assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
+    keeper = Keeper(name="k", config=config, records=records)
+    assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
+    told(keeper, "c", Dismiss(epoch=1))
+    assert told(keeper, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
+
+
+def test_a_put_is_accepted_where_a_slot_was_given_and_is_empty() -> None:
+    rig = Rig(("s1", "s2"))
+    place = rig.station.placement
+    low = next(f"t{n}" for n in range(100) if place.node(f"t{n}") == "s1")
+    high = next(f"t{n}" for n in range(100) if place.node(f"t{n}") == "s2")
+    # Ordered together with a topic of the next server: the stamp is made there.
+    rig.ask("r~1", ChangeRequest(number=1, old=(), new=(low, high)))
+    event = Event(topic=low, payload=b"", publisher="c~1", publisher_seq=1)
+    rig.ask("c~1", OrderRequest(number=1, events=(event,), settled=1))
+    assert rig.station.node.count(low) == 1
+    assert rig.ask("d~1", stamped(low, 1, publisher="d~1")) != []
+    rig = Rig(("s1", "s2"))
+    rig.ask("r~1", ChangeRequest(number=1, old=(), new=(low, high)))
+    rig.ask("c~1", OrderRequest(number=1, events=(event,), settled=1))
+    put = stamped(low, 1)
+    assert rig.ask("c~1", put) == [Accepted(topic=low, event=put.event.id, slot=1)]
