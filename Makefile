@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-brokers brokers lint types unit format clean
+.PHONY: demo test test-brokers brokers lint types unit fuzz format clean
 
 # What the tests of nats://, redis://, mqtt:// and amqp:// start.
 BROKER_PACKAGES := nats-server redis-server mosquitto rabbitmq-server
@@ -43,6 +43,14 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/pytest -n auto
+
+# How long to look for inputs that break the wire, in seconds.
+FUZZ_S ?= 180
+
+fuzz: $(READY)  ## look for bytes that break whatever reads them
+	$(BIN)/python -m pip install --quiet --group fuzz
+	$(BIN)/python -m fuzz -max_total_time=$(FUZZ_S) -max_len=2000 -len_control=0 \
+		-artifact_prefix=fuzz-
 
 format: $(READY)
 	$(BIN)/ruff format .

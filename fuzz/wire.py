@@ -1,0 +1,236 @@
+"""A fuzz target: whatever comes on a wire raises `RemoteProtocolError`, or nothing at all.
+
+`make fuzz` runs it under atheris (`fuzz/__main__.py`), which looks for bytes that reach code which no bytes have reached yet.
+Input goes three ways: as a stream of bytes into `Framer` and on into both decoders; as the inside of a
+control message or a bundle; and as choices of which frames with which fields a station is sent. What
+is decoded goes to a station, alone or in the middle of a chain, from clients and from its
+neighbours. What it wants sent must encode, and it must come back from what it persisted.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from ensue.errors import RemoteProtocolError
+from ensue.event import COUNT_MAX
+from ensue.protocols.core import Frame, Multicast, Node, Persist, Send
+from ensue.protocols.ens import EnsConfig
+from ensue.protocols.link import Linked
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
+from ensue.transports.tcp_messages import CONTROL, Framer, decode_control
+from ensue.wire import VERSION, Codec, bundle
+
+CODEC = Codec(FRAMES)
+NAMES = ("t", "u", "a.b", "c~1", "d~2", "durable", "s0", "s1", "s2")
+"""Names that frames are likely to share, or nothing would ever meet."""
+SOURCES = ("c~1", "d~2", "durable", "s0", "s2")
+STEP_NS = 400_000_000
+FRAMES_MAX = 40
+
+
+class Draw:
+    """Choices that are made by bytes; when they end, every choice is the first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, below: int) -> int:
+        """Return a number from 0 up to, not including, another."""
+        if below <= 1 or self._at >= len(self._data):
+            return 0
+        size = 1 if below <= 256 else 8
+        found = int.from_bytes(self._data[self._at : self._at + size], "big")
+        self._at += size
+        return found % below
+
+    def rest(self) -> bytes:
+        """Return all bytes that are left."""
+        left = self._data[self._at :]
+        self._at = len(self._data)
+        return left
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to choose by."""
+        return self._at >= len(self._data)
+
+
+KINDS = [inspect.type_info(kind) for kind in FRAMES]
+
+
+def value(info: inspect.Type, draw: Draw) -> Any:
+    """Return something of a type, as plain data."""
+    match info:
+        case inspect.IntType():
+            kind = draw.number(8)
+            if kind == 0:
+                return COUNT_MAX - draw.number(3)
+            if kind == 1:
+                return draw.number(COUNT_MAX)
+            return draw.number(6)
+        case inspect.StrType():
+            return NAMES[draw.number(len(NAMES))]
+        case inspect.BytesType():
+            if draw.number(3):
+                # A frame within a frame, as links carry them.
+                inner = KINDS[draw.number(len(KINDS))]
+                return bytes((VERSION,)) + msgspec.msgpack.encode(value(inner, draw))
+            return bytes(draw.number(20))
+        case inspect.BoolType():
+            return bool(draw.number(2))
+        case inspect.FloatType():
+            return float(draw.number(100))
+        case inspect.NoneType():
+            return None
+        case inspect.UnionType(types=types):
+            return value(types[draw.number(len(types))], draw)
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
+            return [value(item, draw) for _ in range(draw.number(5))]
+        case inspect.TupleType(item_types=items):
+            return [value(item, draw) for item in items]
+        case inspect.DictType(key_type=key, value_type=item):
+            return {value(key, draw): value(item, draw) for _ in range(draw.number(4))}
+        case inspect.StructType():
+            return structure(info, draw)
+        case inspect.LiteralType(values=values):
+            return values[draw.number(len(values))]
+    raise NotImplementedError(info)
+
+
+def structure(info: inspect.StructType, draw: Draw) -> Any:
+    """Return what a structure travels as."""
+    if info.array_like:
+        fields = [value(field.type, draw) for field in info.fields]
+        return fields if info.tag is None else [info.tag, *fields]
+    return {}  # Configurations: everything has its default.
+
+
+def build(records: Mapping[str, bytes], now_ns: int, *, alone: bool) -> Node:
+    """Return a station, of its own or in the middle of a chain."""
+    nodes = ["s1"] if alone else ["s0", "s1", "s2"]
+    placement = Placement(nodes, topics={"s1": ("t", "u")})
+
+    def station(own: Mapping[str, bytes]) -> Station:
+        return Station(
+            name="s1",
+            placement=placement,
+            config=SequencerConfig(carries=True, window=8, clients_max=4, topics_max=6),
+            station_config=StationConfig(expire_ns=2_000_000_000),
+            ens_config=EnsConfig(gives_places=True, batch_max=4),
+            records=own,
+            now_ns=now_ns,
+        )
+
+    if alone:
+        return station(records)
+    return Linked(
+        station,
+        peers=("s0", "s2"),
+        codec=CODEC,
+        unnumbered=UNNUMBERED,
+        records=records,
+        now_ns=now_ns,
+    )
+
+
+class Rig:
+    """A station, what it persisted, and the time."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self._alone = alone
+        self._records: dict[str, bytes] = {}
+        self._now_ns = 1
+        self._node = build({}, 1, alone=alone)
+
+    def receive(self, frame: Frame, source: str) -> None:
+        """Hand a frame over, and carry out what comes of it."""
+        self._node.receive(frame, source=source, now_ns=self._now_ns)
+        self._carry_out()
+
+    def wait(self) -> None:
+        """Let time pass."""
+        self._now_ns += STEP_NS
+        due_ns = self._node.next_timer_ns()
+        if due_ns is not None and due_ns <= self._now_ns:
+            self._node.handle_timer(now_ns=self._now_ns)
+            self._carry_out()
+
+    def restart(self) -> None:
+        """Start again from what was persisted."""
+        self._node = build(self._records, self._now_ns, alone=self._alone)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        for effect in self._node.take_effects():
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    self._records.pop(effect.key, None)
+                else:
+                    self._records[effect.key] = effect.value
+            elif isinstance(effect, Send | Multicast):
+                CODEC.body(effect.frame)
+
+
+def stream(draw: Draw) -> None:
+    """Cut bytes into messages and read them."""
+    framer = Framer(1 + draw.number(4096))
+    data = draw.rest()
+    size = 1 + len(data) // 3
+    for start in range(0, len(data), size):
+        for message in framer.feed(data[start : start + size]):
+            read(message)
+
+
+def read(message: bytes) -> None:
+    """Read a message as a connection does."""
+    if message[0] == CONTROL:
+        decode_control(message)
+    else:
+        CODEC.unbundle(message)
+
+
+def inside(draw: Draw) -> None:
+    """Read a message whose first byte is right, and hand over what is in it."""
+    rig = Rig(alone=bool(draw.number(2)))
+    if draw.number(3) == 0:
+        decode_control(bytes((CONTROL,)) + draw.rest())
+        return
+    _, source, frames = CODEC.unbundle(bytes((VERSION,)) + draw.rest())
+    for frame in frames[:FRAMES_MAX]:
+        rig.receive(frame, source)
+
+
+def frames(draw: Draw) -> None:
+    """Make frames, have them travel, and hand them over."""
+    rig = Rig(alone=bool(draw.number(2)))
+    for _ in range(FRAMES_MAX):
+        if draw.done:
+            break
+        chosen = draw.number(len(KINDS) + 2)
+        if chosen == len(KINDS):
+            rig.wait()
+        elif chosen == len(KINDS) + 1:
+            rig.restart()
+        else:
+            source = SOURCES[draw.number(len(SOURCES))]
+            body = msgspec.msgpack.encode(value(KINDS[chosen], draw))
+            try:
+                _, _, found = CODEC.unbundle(bundle("s1", source, [body]))
+            except RemoteProtocolError:
+                continue
+            rig.receive(found[0], source)
+    rig.restart()
+
+
+def one_input(data: bytes) -> None:
+    """Try one input. Whatever it raises is a fault."""
+    draw = Draw(data)
+    way = (stream, inside, frames, frames)[draw.number(4)]
+    with suppress(RemoteProtocolError):
+        way(draw)
