@@ -24,7 +24,7 @@ from ensue.errors import (
     TransportError,
 )
 from ensue.event import Event
-from ensue.protocols.ens import AttachRequest, Fetch
+from ensue.protocols.ens import AttachRequest, Fetch, Surveyed
 from ensue.protocols.keeping import Recall, Recalled, Remember
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused
 from ensue.server import Server, ServerConfig
@@ -292,6 +292,30 @@ def test_each_kind_of_frame_is_answered_in_its_own_way(tmp_path: Path) -> None:
             assert isinstance(await raw.frame(), Out)
             assert server.station is not None
             assert server.station.log.ends() == {"mine": 1}
+
+    asyncio.run(main())
+
+
+def test_nobody_is_told_of_a_topic_that_it_may_not_read(tmp_path: Path) -> None:
+    people = People(alice=EVERYTHING, mallory=([], ["mine.*", "news"]), nobody=([], []))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            async with ensue.connect(people.url(server, "alice")) as alice:
+                for topic in ("mine.a", "news", "secret"):
+                    await within(alice.publish(topic, b""))
+            told = {}
+            for who in people.tokens:
+                raw = await Raw.hello(server, token=people.tokens[who])
+                assert await raw.enter(f"{who}~1") is None
+                raw.bundle(f"{who}~1", Fetch(topic="*", start=0, stop=0, survey=("*",)))
+                answer = await raw.frame()
+                assert isinstance(answer, Surveyed)
+                told[who] = sorted(answer.topics)
+                raw.close()
+            assert told["alice"] == ["mine.a", "news", "secret"]
+            assert told["mallory"] == ["mine.a", "news"]
+            assert told["nobody"] == []
 
     asyncio.run(main())
 

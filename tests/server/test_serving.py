@@ -1,13 +1,14 @@
 """A server from its first connection to its last: order, restarts, and ends."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.errors import LogInUse, TransportError
+from ensue.errors import LimitReached, LogInUse, TransportError
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Persist
 from ensue.server import Server, ServerConfig
@@ -184,6 +185,29 @@ def test_a_batch_that_the_journal_refuses_is_as_final_as_a_failed_write(
         assert done == []
         monkeypatch.undo()
         await server.stop()
+
+    asyncio.run(main())
+
+
+def test_more_than_the_journal_takes_in_one_turn_is_written_in_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            journal = server.journal
+            assert journal is not None
+            append, full = journal.append, [True]
+
+            def crowded(writes: Sequence[Persist]) -> None:
+                if full:
+                    full.clear()
+                    raise LimitReached("no room", limit="BUFFER_BYTES_MAX", value=1)
+                append(writes)
+
+            monkeypatch.setattr(journal, "append", crowded)
+            async with ensue.connect(server.url) as bus:
+                assert (await within(bus.publish("x", b"1"))).slot == 1
+            assert full == []
 
     asyncio.run(main())
 
