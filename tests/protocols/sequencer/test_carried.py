@@ -1,0 +1,279 @@
+"""Publishers whose events go along with the request: out in one step, told once, never twice."""
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from tests.protocols.sequencer.stationed import CARRIES, StationNet
+
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Broadcast, Effect, Frame, Publish, Refuse, Send, Settle
+from ensue.protocols.ens import Accepted, Put
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import (
+    Confirm,
+    Forget,
+    Grant,
+    OrderRequest,
+    Out,
+    Refused,
+    Stamped,
+    StampRequest,
+)
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.publisher import REQUEST_BYTES_MAX, Publisher
+
+RETRY_NS = CARRIES.retry_ns
+
+
+def publisher(**options: object) -> Publisher:
+    config = SequencerConfig(carries=True, durable=False, **options)  # type: ignore[arg-type]
+    return Publisher(name="p", placement=Placement(["s"]), config=config)
+
+
+def publish(node: Publisher, *payloads: str, topic: str = "t") -> list[OrderRequest]:
+    """Publish in one go; return the requests that leave."""
+    for payload in payloads:
+        node.publish(topic, payload.encode(), now_ns=0)
+    return requests(node.take_effects())
+
+
+def requests(effects: Sequence[Effect]) -> list[OrderRequest]:
+    return [e.frame for e in effects if isinstance(e, Send) and isinstance(e.frame, OrderRequest)]
+
+
+def payloads(request: OrderRequest) -> list[str]:
+    return [event.payload.decode() for event in request.events]
+
+
+def settled(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
+    return [
+        (each.event.payload.decode(), each.verdict, each.reason)
+        for each in effects
+        if isinstance(each, Settle)
+    ]
+
+
+def hear(node: Publisher, frame: Frame, *, now_ns: int = 0, source: str = "s") -> Sequence[Effect]:
+    node.receive(frame, source=source, now_ns=now_ns)
+    return node.take_effects()
+
+
+# -- A publisher --------------------------------------------------------------------------------------
+
+
+def test_what_is_published_in_one_go_leaves_as_one_request_with_its_events() -> None:
+    node = publisher()
+    (request,) = publish(node, "a", "b", "c")
+    assert (request.number, request.settled, payloads(request)) == (1, 1, ["a", "b", "c"])
+    (following,) = publish(node, "d")
+    assert (following.number, payloads(following)) == (4, ["d"])
+
+
+def test_large_payloads_are_parted_into_several_requests_in_order() -> None:
+    node = publisher()
+    large = "x" * (REQUEST_BYTES_MAX // 2)
+    made = publish(node, "1" + large, "2" + large, "3" + large, "4", "5" + 2 * large, "6")
+    assert [each.number for each in made] == [1, 3, 6]
+    assert [name[0] for each in made for name in payloads(each)] == list("123456")
+
+
+def test_an_event_that_is_out_is_settled_with_its_slot_and_nothing_is_confirmed() -> None:
+    node = publisher()
+    publish(node, "a", "b")
+    effects = hear(node, Out(origin="s", slots=((1, 5), (2, 7))))
+    assert settled(effects) == [("a", "", ""), ("b", "", "")]
+    slots = [each.event.slot for each in effects if isinstance(each, Settle)]
+    assert slots == [5, 7]
+    assert node.unsettled_count == 0
+    node.handle_timer(now_ns=10 * CARRIES.lease_ns)
+    assert not [e for e in node.take_effects() if isinstance(e, Send | Broadcast)]
+
+
+def test_an_event_whose_slot_is_not_known_any_more_is_out_all_the_same() -> None:
+    node = publisher()
+    publish(node, "a")
+    (settle,) = [e for e in hear(node, Out(origin="s", slots=((1, 0),))) if isinstance(e, Settle)]
+    assert (settle.verdict, settle.event.stamp) == ("", None)
+
+
+def test_an_answer_that_comes_twice_or_for_nothing_changes_nothing() -> None:
+    node = publisher()
+    publish(node, "a")
+    answer = Out(origin="s", slots=((1, 1),))
+    assert settled(hear(node, answer)) == [("a", "", "")]
+    assert hear(node, answer) == []
+    assert hear(node, Out(origin="s", slots=((9, 9),))) == []
+    assert hear(node, Out(origin="elsewhere", slots=((1, 1),)), source="elsewhere") == []
+
+
+def test_what_got_no_answer_is_sent_again_with_its_events() -> None:
+    node = publisher()
+    publish(node, "a", "b", "c")
+    hear(node, Out(origin="s", slots=((2, 2),)))
+    assert node.next_timer_ns() == RETRY_NS
+    node.handle_timer(now_ns=RETRY_NS)
+    again = requests(node.take_effects())
+    assert [(each.number, each.settled, payloads(each)) for each in again] == [
+        (1, 1, ["a"]),
+        (3, 1, ["c"]),
+    ]
+
+
+def test_after_a_lost_connection_everything_unanswered_is_sent_again_at_once() -> None:
+    node = publisher()
+    publish(node, "a", "b", "c")
+    hear(node, Out(origin="s", slots=((1, 1),)))
+    node.repeat(now_ns=5)
+    (again,) = requests(node.take_effects())
+    assert (again.number, again.settled, payloads(again)) == (2, 2, ["b", "c"])
+
+
+def test_a_stamp_for_a_carried_event_is_put_out_by_the_publisher() -> None:
+    node = publisher()
+    publish(node, "a")
+    stamp = Stamp({"t": 1, "u": 3})
+    effects = hear(node, Stamped(origin="s", grants=(Grant(1, stamp),)), source="last")
+    (broadcast,) = [each for each in effects if isinstance(each, Broadcast)]
+    assert broadcast.event.stamp == stamp
+    # Should the origin come to say that it is out after all, that is that.
+    effects = hear(node, Accepted(topic="t", event=broadcast.event.id, slot=1))
+    assert settled(effects) == [("a", "", "")]
+    assert hear(node, Out(origin="s", slots=((1, 1),))) == []
+
+
+def test_after_a_lost_connection_what_is_stamped_and_not_accepted_is_put_again() -> None:
+    node = publisher()
+    publish(node, "a")
+    hear(node, Stamped(origin="s", grants=(Grant(1, Stamp({"t": 1})),)))
+    node.repeat(now_ns=5)
+    assert [type(each) for each in node.take_effects()] == [Broadcast]
+
+
+def test_no_more_than_the_window_is_under_way_and_answers_let_more_go() -> None:
+    node = publisher(window=2)
+    (first,) = publish(node, "a", "b", "c", "d")
+    assert payloads(first) == ["a", "b"]
+    (more,) = requests(hear(node, Out(origin="s", slots=((1, 1), (2, 2)))))
+    assert (more.number, more.settled, payloads(more)) == (3, 3, ["c", "d"])
+
+
+def test_a_refused_event_is_void_with_the_reason_and_those_behind_it_are_asked_for_again() -> None:
+    node = publisher()
+    publish(node, "a", "b")
+    effects = hear(node, Refused(number=1, reason="no room"))
+    assert settled(effects) == [("a", "void", "no room")]
+    assert [each for each in effects if isinstance(each, Refuse)]
+    (again,) = requests(effects)
+    assert (again.number, again.settled, payloads(again)) == (2, 2, ["b"])
+
+
+def test_saying_goodbye_names_the_first_number_that_is_not_settled() -> None:
+    node = publisher()
+    publish(node, "a", "b")
+    hear(node, Out(origin="s", slots=((1, 1),)))
+    node.say_goodbye()
+    frames = [each.frame for each in node.take_effects() if isinstance(each, Send)]
+    assert frames == [Forget(number=2, publisher=True)]
+
+
+def test_a_durable_publisher_that_restarts_asks_again_and_is_told_once() -> None:
+    net = StationNet({"s": ["t"]})
+    net.publish("p", "t", "a")
+    net.publish("p", "t", "b")
+    for parcel in net.arrivals():
+        net.deliver(parcel)
+    net.drop(Out)
+    net.crash("p")
+    net.restart("p")
+    net.publish("p", "t", "c")
+    net.come_to_rest()
+    assert net.put_out("s") == ["a", "b", "c"]
+    assert net.settled("p") == [("a", ""), ("b", ""), ("c", "")]
+    assert [e.event.payload for e in net.outcomes["p"] if isinstance(e, Publish)][-3:] == [
+        b"a",
+        b"b",
+        b"c",
+    ]
+
+
+# -- A node -------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_keeps_no_log_makes_stamps_for_carried_events() -> None:
+    """Everybody goes by one configuration; a node that does not carry must lose nothing all the same."""
+    node = SequencerNode(name="s", placement=Placement(["s"]), config=SequencerConfig())
+    event = Event(topic="t", payload=b"x", publisher="p", publisher_seq=1)
+    node.receive(OrderRequest(number=1, events=(event,), settled=1), source="p", now_ns=0)
+    frames = [each.frame for each in node.take_effects() if isinstance(each, Send)]
+    assert frames == [Stamped(origin="s", grants=(Grant(1, Stamp({"t": 1})),))]
+
+
+def test_a_plain_request_of_stamps_still_works_where_events_are_carried() -> None:
+    net = StationNet({"s": ["t"]})
+    station = net.station("s")
+    station.receive(StampRequest(number=1, topics=("t",), settled=1), source="p", now_ns=0)
+    (frame,) = [each.frame for each in station.take_effects() if isinstance(each, Send)]
+    assert isinstance(frame, Stamped)
+    (grant,) = frame.grants
+    event = Event(topic="t", payload=b"x", publisher="p", publisher_seq=1, stamp=grant.stamp)
+    station.receive(Put(event=event), source="p", now_ns=0)
+    frames = [each.frame for each in station.take_effects() if isinstance(each, Send)]
+    assert Accepted(topic="t", event="p/t/1", slot=1) in frames
+    station.receive(Confirm(origin="s", slots=((1, 1),), settled=2), source="p", now_ns=0)
+    station.take_effects()
+    assert station.node.open_count == 0
+
+
+# -- Against what anyone can see ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_every_event_is_out_once_in_its_publishers_order(seed: int) -> None:
+    """Losses, repetitions, overtaking and crashes of everybody, on one station and on two."""
+    random = Random(seed)
+    chain = random.choice(({"one": ["a", "b"]}, {"one": ["a"], "two": ["b"]}))
+    config = SequencerConfig(
+        carries=True, window=random.choice((1, 2, 1024)), lease_ns=10**15, retry_ns=10**8
+    )
+    net = StationNet(chain, config=config)
+    for name in ("s", "p", "q"):
+        net.subscriber(name) if name == "s" else net.publisher(name)
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    made: dict[str, list[str]] = {"p": [], "q": []}
+    for number in range(150):
+        who = random.choice("pq")
+        match random.choice(("publish", "arrive", "arrive", "lose", "repeat", "crash", "time")):
+            case "publish":
+                made[who].append(f"{who}{number}")
+                net.publish(who, random.choice("ab"), made[who][-1])
+            case "arrive":
+                for _ in range(random.randint(1, 5)):
+                    if choices := net.arrivals():
+                        net.deliver(random.choice(choices))
+            case "lose" if choices := net.arrivals():
+                lost = random.choice(choices)
+                if not {lost.source, lost.target} <= set(chain):
+                    net.under_way.remove(lost)
+            case "repeat" if net.handled:
+                again = random.choice(net.handled)
+                if not {again.source, again.target} <= set(chain):
+                    net.repeat(again)
+            case "crash":
+                name = random.choice([*chain, "p", "q", "s"])
+                net.crash(name)
+                net.restart(name)
+            case "time":
+                net.pass_time(random.randrange(2 * 10**8), settle=False)
+            case _:
+                pass
+    net.come_to_rest(random.choice)
+    assert net.waiting() == []
+    delivered = net.delivered("s")
+    assert sorted(delivered) == sorted(made["p"] + made["q"])
+    for who, names in made.items():
+        assert [name for name in delivered if name.startswith(who)] == names
+        assert {verdict for _, verdict in net.settled(who)} <= {""}
+        assert sorted({name for name, _ in net.settled(who)}) == sorted(names)
