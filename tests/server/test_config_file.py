@@ -95,6 +95,10 @@ def test_everything_of_a_chain_is_read() -> None:
         ),
         (ONE.replace("127.0.0.1:7400", "0.0.0.0:7400"), "beyond this machine, with no TLS"),
         (ONE.replace("127.0.0.1:7400", "127.0.0.1:x"), "the address to listen on"),
+        (
+            "insecure = true\n" + TWO.replace("127.0.0.1:7401", "0.0.0.0:7401"),
+            "servers: b listens on all its addresses",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_file_key_and_what_was_expected(text: str, said: str) -> None:

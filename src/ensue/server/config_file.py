@@ -186,6 +186,9 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
                 f"servers: the name of a server holds no '/' and no '~': rename {each.name!r}"
             )
     _check_places(file)
+    if len(file.servers) > 1:
+        for each in file.servers:
+            _check_reachable(each)
     chain: tuple[Member, ...] = ()
     if len(file.servers) > 1:
         chain = tuple(
@@ -233,6 +236,15 @@ def _check_places(file: _File) -> None:
             continue  # On different machines one name is different places.
         if len(set(places)) != len(places):
             raise ConfigurationError(f"servers: two of them have the same {what}")
+
+
+def _check_reachable(server: _Server) -> None:
+    host, _ = parse_address(server.address or server.listen, what=f"the address of {server.name!r}")
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not listened on
+        raise ConfigurationError(
+            f"servers: {server.name} listens on all its addresses, so say by which one the others "
+            "reach it: add address"
+        )
 
 
 def _limits(table: _Limits) -> Limits:
