@@ -205,3 +205,28 @@ def test_dropping_from_the_front_gives_room_back_and_tells_no_range() -> None:
     assert change is not None
     assert (change.first, change.next, change.offsets) == (9_000, 10_000, b"")
     assert index.take_change() is None
+
+
+def test_a_log_with_little_traffic_grows_old_too(tmp_path: Path) -> None:
+    now = [0.0]
+    with no_disk(), Journal(tmp_path / "j", clock=lambda: now[0]) as store:
+        store.append([Persist("event/1/t", b"old")])
+        now[0] = 25.0
+        store.seal(age_s=25.0, now_s=now[0])
+        assert len(files(tmp_path / "j", ".log")) + len(files(tmp_path / "j", ".next")) == 1
+        now[0] = 26.0
+        store.seal(age_s=25.0, now_s=now[0])
+        store.sync()
+        store.append([Persist("event/2/t", b"new")])
+        store.write()
+        assert store.retain(bytes_max=None, age_s=100.0, now_s=126.0) == {}
+        assert store.retain(bytes_max=None, age_s=100.0, now_s=126.5) == {"t": 2}
+        assert store.event("t", 1) is None
+        assert store.event("t", 2) == b"new"
+
+
+def test_an_empty_segment_is_not_sealed(tmp_path: Path) -> None:
+    with no_disk(), Journal(tmp_path / "j", clock=lambda: 0.0) as store:
+        for now_s in (10.0, 20.0, 30.0):
+            store.seal(age_s=1.0, now_s=now_s)
+        assert len(files(tmp_path / "j", ".log")) == 1

@@ -12,6 +12,7 @@ from ensue.errors import LimitReached, LogInUse, TransportError
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Persist
 from ensue.server import Server, ServerConfig
+from ensue.server.config import Retention
 from ensue.transports.tcp_messages import Member
 
 
@@ -208,6 +209,38 @@ def test_more_than_the_journal_takes_in_one_turn_is_written_in_two(
             async with ensue.connect(server.url) as bus:
                 assert (await within(bus.publish("x", b"1"))).slot == 1
             assert full == []
+
+    asyncio.run(main())
+
+
+def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensue.server.stations.RETAIN_EVERY_S", 0.01)
+
+    async def main() -> None:
+        retention = Retention(bytes=20_000, segment_bytes=5_000)
+        server = Server(
+            ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0", retention=retention)
+        )
+        await server.start()
+        station, journal = server.station, server.journal
+        assert station is not None
+        assert journal is not None
+        async with ensue.connect(server.url) as bus:
+            for _ in range(100):
+                await within(bus.publish("x", bytes(1000)))
+            await until(lambda: station.log.bounds()["x"][0] > 70)
+            assert station.log.bounds()["x"][1] == 101
+
+            def broken(**_options: object) -> dict[str, int]:
+                raise OSError(5, "Input/output error")
+
+            monkeypatch.setattr(journal, "retain", broken)
+            with pytest.raises(JournalFailed, match="Input/output error"):
+                await within(server.wait())
+            monkeypatch.undo()
+        await server.stop()
 
     asyncio.run(main())
 

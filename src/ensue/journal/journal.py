@@ -108,6 +108,7 @@ class Journal:
         self.records: Mapping[str, bytes] = MappingProxyType(self._records)
         self._appended = self._written = found.next_batch - 1
         self._durable = 0
+        self._begun_s: float | None = None
         self._segments = found.segments or Segments(self._files, salt=randbits(32))
         try:
             if found.segments is None:
@@ -263,6 +264,15 @@ class Journal:
             self._files.sync()
         return lost
 
+    def seal(self, *, age_s: float, now_s: float) -> None:
+        """Begin a new segment if the last one was begun longer ago: a quiet log grows old too."""
+        self.write()
+        active = self._segments.active
+        if self._begun_s is None:
+            self._begun_s = now_s  # Opened, not begun: as good as new.
+        elif active.size > active.body and now_s - self._begun_s > age_s:
+            self._begin_segment()
+
     @property
     def size_bytes(self) -> int:
         """Return how much the segments take on the disk, sidecars not included."""
@@ -303,6 +313,7 @@ class Journal:
     def _begin_segment(self) -> None:
         """Seal the last segment and begin the next one, without waiting for the disk."""
         segments, now_s, following = self._segments, self._clock(), self._appended + 1
+        self._begun_s = now_s
         snapshot = Snapshot(self._records, self._index.next_slots())
         if segments.all:
             segments.active.seal(

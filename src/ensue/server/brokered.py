@@ -17,7 +17,7 @@ from ensue.protocols.station import FRAMES
 from ensue.runtime.driver import Driver
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
-from ensue.server.stations import build_station, placement_of
+from ensue.server.stations import build_station, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions, parse_url
 from ensue.wire import Codec
@@ -41,6 +41,7 @@ class BrokeredServer:
         self.transport: FramedTransport | None = None
         self._commit: GroupCommit | None = None
         self._drivers: list[Driver[Node]] = []
+        self._retaining: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -68,9 +69,10 @@ class BrokeredServer:
         clock = SystemClock()
         await transport.enter(config.name)
         station = build_station(config, self.placement, journal, clock.now_ns())
-        self._drivers.append(
-            Driver(station.node, transport=transport, clock=clock, store=self._commit)
-        )
+        driver = Driver(station.node, transport=transport, clock=clock, store=self._commit)
+        self._drivers.append(driver)
+        retaining = retain(journal, config.retention, driver, station.station, self._fail)
+        self._retaining = asyncio.create_task(retaining)
         if config.name == self.placement.nodes[0]:
             await transport.enter(GUIDE)
             described = Described(
@@ -89,6 +91,9 @@ class BrokeredServer:
 
     async def stop(self) -> None:
         """Write what there is, disconnect, and end."""
+        if self._retaining is not None:
+            self._retaining.cancel()
+            await asyncio.gather(self._retaining, return_exceptions=True)
         if self._commit is not None:
             await self._commit.close()
         if self.transport is not None:

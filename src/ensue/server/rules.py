@@ -42,14 +42,13 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
 from ensue.server.access import Action, Grants
 from ensue.server.config import ServerConfig
+from ensue.server.stations import OWNER
 from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
 from ensue.transports.tcp_options import parse_address
 
-__all__ = ["OWNER", "Rules"]
+__all__ = ["Rules"]
 
-OWNER = "owner/"
-"""What the records of owners begin with."""
 RECENT_MAX = 100_000
 """Names of processes whose user is remembered."""
 KNOWN_MAX = 10_000

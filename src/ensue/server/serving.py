@@ -17,15 +17,13 @@ from ensue.event import Event
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
-from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
-from ensue.protocols.topic_log import EnsConfig
+from ensue.protocols.station import FRAMES, Station
 from ensue.runtime.driver import Driver
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
 from ensue.server.listener import Listener
-from ensue.server.rules import OWNER, Rules
+from ensue.server.rules import Rules
+from ensue.server.stations import OWNER, build_station, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member, Welcome
@@ -35,7 +33,6 @@ from ensue.wire import Codec
 __all__ = ["Server"]
 
 SECOND_NS = 1_000_000_000
-RETAIN_EVERY_S = 5.0
 NEIGHBOUR_RETRY_S = 0.5
 
 _log = logging.getLogger("ensue")
@@ -46,12 +43,7 @@ class Server:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        members = config.members
-        self.placement = Placement(
-            [member.name for member in members],
-            topics={member.name: member.topics for member in members},
-            closed=config.closed,
-        )
+        self.placement = placement_of(config)
         self.station: Station | None = None
         self.listener: Listener | None = None
         self.journal: Journal | None = None
@@ -112,17 +104,15 @@ class Server:
         transport.on_bad_bundle = listener.bad_bundle
         transport.admit = listener.admit
         await transport.enter(config.name)
-        self._driver = Driver(
-            self._build(journal, clock.now_ns()),
-            transport=transport,
-            clock=clock,
-            store=commit,
-        )
+        built = build_station(config, self.placement, journal, clock.now_ns())
+        self.station = built.station
+        driver = self._driver = Driver(built.node, transport=transport, clock=clock, store=commit)
         await listener.start()
         for member in config.members:
             if member.name != config.name:
                 self._tasks.append(asyncio.create_task(self._meet(member)))
-        self._tasks.append(asyncio.create_task(self._retain(journal)))
+        retaining = retain(journal, config.retention, driver, built.station, self._fail)
+        self._tasks.append(asyncio.create_task(retaining))
 
     async def wait(self) -> None:
         """Return when the server is stopped; raise what ended it."""
@@ -146,38 +136,6 @@ class Server:
             self.journal.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
-
-    def _build(self, journal: Journal, now_ns: int) -> Node:
-        config = self.config
-        records = {
-            key: value for key, value in journal.records.items() if not key.startswith(OWNER)
-        }
-
-        def station(own: "dict[str, bytes]") -> Station:
-            self.station = Station(
-                name=config.name,
-                placement=self.placement,
-                config=config.sequencer,
-                station_config=StationConfig(expire_ns=int(config.expire_s * SECOND_NS)),
-                ens_config=EnsConfig(gives_places=True),
-                records=own,
-                kept=journal,
-                now_ns=now_ns,
-            )
-            return self.station
-
-        if len(self.placement.nodes) == 1:
-            return station(records)
-        stage = self.placement.nodes.index(config.name)
-        near = self.placement.nodes[max(0, stage - 1) : stage + 2]
-        return Linked(
-            lambda own: station(dict(own)),
-            peers=[name for name in near if name != config.name],
-            codec=Codec(FRAMES),
-            unnumbered=UNNUMBERED,
-            records=records,
-            now_ns=now_ns,
-        )
 
     def _may_put(self, event: Event, source: str) -> bool:
         return self.station is not None and self.station.may_put(event, source)
@@ -235,24 +193,6 @@ class Server:
         return TcpOptions(
             host=host, port=port, tls=True, ca=tls.ca, cert=tls.cert, key=tls.key, token=secret
         )
-
-    async def _retain(self, journal: Journal) -> None:
-        """Drop what is too old or too much, now and then."""
-        retention = self.config.retention
-        if retention.bytes is None and retention.age_s is None:
-            return
-        while True:
-            await asyncio.sleep(RETAIN_EVERY_S)
-            now_s = SystemClock().now_ns() / SECOND_NS
-            dropped = journal.retain(bytes_max=retention.bytes, age_s=retention.age_s, now_s=now_s)
-            if dropped and self._driver is not None:
-                self._driver.command(partial(self._trim, dropped))
-
-    def _trim(self, firsts: dict[str, int], _node: Node, _now_ns: int) -> None:
-        assert self.station is not None
-        for topic, first in firsts.items():
-            _log.info("events of %r below %d are no longer kept", topic, first)
-            self.station.trim(topic, first)
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():

@@ -1,19 +1,31 @@
-"""The station of a server, built from its journal."""
+"""The station of a server, built from its journal, and kept from growing without end."""
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
 
+from ensue.clock import SystemClock
 from ensue.journal import Journal
 from ensue.protocols.core import Node
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.topic_log import EnsConfig
-from ensue.server.config import ServerConfig
+from ensue.runtime.driver import Driver
+from ensue.server.config import Retention, ServerConfig
 from ensue.wire import Codec
 
-__all__ = ["Built", "build_station", "placement_of"]
+__all__ = ["OWNER", "Built", "build_station", "placement_of", "retain"]
 
 SECOND_NS = 1_000_000_000
+OWNER = "owner/"
+"""What the journal's records start with that are not the station's but say who owns a name."""
+RETAIN_EVERY_S = 5.0
+PIECES_OF_AGE = 4
+"""In how many segments, at least, the events of the age that is kept lie."""
+
+_log = logging.getLogger("ensue")
 
 
 class Built:
@@ -41,6 +53,7 @@ def build_station(
 ) -> Built:
     """Build the station that a journal remembers."""
     built: list[Station] = []
+    records = {key: value for key, value in journal.records.items() if not key.startswith(OWNER)}
 
     def station(own: Mapping[str, bytes]) -> Station:
         built.append(
@@ -58,7 +71,7 @@ def build_station(
         return built[0]
 
     if len(placement.nodes) == 1:
-        alone = station(journal.records)
+        alone = station(records)
         return Built(alone, alone)
     stage = placement.nodes.index(config.name)
     near = placement.nodes[max(0, stage - 1) : stage + 2]
@@ -67,7 +80,37 @@ def build_station(
         peers=[name for name in near if name != config.name],
         codec=Codec(FRAMES),
         unnumbered=UNNUMBERED,
-        records=journal.records,
+        records=records,
         now_ns=now_ns,
     )
     return Built(built[0], linked)
+
+
+async def retain(
+    journal: Journal,
+    retention: Retention,
+    driver: Driver[Node],
+    station: Station,
+    on_failure: Callable[[BaseException], None],
+) -> None:
+    """Drop what is too old or too much, now and then, for ever; a disk that fails is told, once."""
+    if retention.bytes is None and retention.age_s is None:
+        return
+    while True:
+        await asyncio.sleep(RETAIN_EVERY_S)
+        now_s = SystemClock().now_ns() / SECOND_NS
+        try:
+            if retention.age_s is not None:
+                journal.seal(age_s=retention.age_s / PIECES_OF_AGE, now_s=now_s)
+            dropped = journal.retain(bytes_max=retention.bytes, age_s=retention.age_s, now_s=now_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the journal is not to be trusted
+            on_failure(error)
+            return
+        if dropped:
+            driver.command(partial(_trim, station, dropped))
+
+
+def _trim(station: Station, firsts: dict[str, int], _node: Node, _now_ns: int) -> None:
+    for topic, first in firsts.items():
+        _log.info("events of %r below %d are no longer kept", topic, first)
+        station.trim(topic, first)
