@@ -1,18 +1,16 @@
-"""Reading the log of a bus that servers keep: `ensue://HOST:PORT`.
+"""Reading the log of a bus that servers keep: `ensue://HOST:PORT`, over plain blocking sockets.
 
-Plain blocking sockets, so that it runs in any program and in Spark's Python workers. The server that the
-URL names says who else is in its chain; what is asked about a topic goes to the server that keeps it.
-Options, TLS and the token are those of `ensue.transports.tcp`. Every read that goes on has a connection
-of its own; idle ones are kept for the next.
+The server that the URL names says who else is in its chain; what is asked about a topic goes to the one
+that keeps it. Every read that goes on has a connection of its own; idle ones are kept for the next.
 
 Offsets are slots less one, as in a log directory, and a topic ends before its first slot that is not
 filled yet: what was read once reads the same for ever.
 
 Stamps are whole. On the wire they may leave out what has not changed since the topic's previous event,
-so a read that begins in the middle first looks back for the last whole stamp, `LOOK_BACK` events and
-then twice as many each time. Servers put out a whole one every 256 events of a topic, so that this costs
-up to three answers of some hundred events, whatever the range. Where a log was trimmed, what comes
-before its first whole stamp can't be made whole any more: the topic begins behind it.
+so a read that begins in the middle looks back for the last whole stamp, `LOOK_BACK` events and then
+twice as many each time. Servers put one out every 256 events of a topic, so this costs up to three
+answers of some hundred events, whatever the range. Where a log was trimmed, what comes before its first
+whole stamp can't be made whole any more: the topic begins there.
 
 A server that restarts, or a connection that is lost, costs a read nothing but time: it goes on where it
 was, for up to `PATIENCE_S` without an answer. The first connection is tried once, unless `patient`.
@@ -124,6 +122,11 @@ class _Line:
         """Hang up."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        """Hang up where a reader is let go of, as logs need not be closed."""
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
     def _enter(self, context: ssl.SSLContext | None, server_name: str) -> None:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
@@ -137,8 +140,7 @@ class _Line:
     def _told(self, kind: type[T]) -> T:
         """Return what a server says when it lets somebody in."""
         while True:
-            said = messages.decode_control(self._message())
-            if isinstance(said, kind):
+            if isinstance(said := messages.decode_control(self._message()), kind):
                 return said
             self._control(said)
 
@@ -327,8 +329,6 @@ class ServedReader:
         while self._idle:
             self._idle.popitem()[1].close()
 
-    # -- For callers ----------------------------------------------------------------------------
-
     def line(self, station: str) -> _Line:
         """Return a connection to a server of the chain."""
         idle = self._idle.pop(station, None)
@@ -342,10 +342,7 @@ class ServedReader:
 
     def put_back(self, station: str, line: _Line) -> None:
         """Keep a connection for whoever needs one next."""
-        if self._idle.setdefault(station, line) is not line:
-            line.close()
-
-    # -- Within ---------------------------------------------------------------------------------
+        self._idle[station] = line
 
     def _read(
         self, topic: str, start: int, end: int, columns: tuple[str, ...]
@@ -378,13 +375,13 @@ class ServedReader:
         later: list[EventRow] = []
         high, step = slot, LOOK_BACK
         while high > 1:
-            low = max(1, high - step)
-            page = caller.ask(Fetch(topic=topic, start=low, stop=high), _Page)
-            events = page.events
-            while page.events and page.next < high:
-                page = caller.ask(Fetch(topic=topic, start=page.next, stop=high), _Page)
-                events += page.events
-            if page.first >= slot or not events:
+            at = low = max(1, high - step)
+            events: list[EventRow] = []
+            while at < high:
+                page = caller.ask(Fetch(topic=topic, start=at, stop=high), _Page)
+                events = page.events if page.first > at else events + page.events
+                at = page.next if page.events else high
+            if page.first > slot or page.end < slot:
                 return {}  # It is gone or not there, which whoever reads it is told.
             later = events + later
             for place in range(len(events) - 1, -1, -1):
@@ -394,17 +391,19 @@ class ServedReader:
                     for row in later[place:]:
                         merge_stamp(entries, row[STAMP])
                     return entries
-            if page.first >= low > 1:
+            if page.first >= max(2, low):
                 begin = self._begin(caller, topic, page.first, stop)
-                self._trimmed(topic, slot, min(begin, stop))
+                if begin > slot:
+                    self._trimmed(topic, slot, min(begin, stop))
+                return {}
             high, step = low, min(2 * step, LOOK_BACK_MAX)
         return {}
 
     def _begin(self, caller: _Caller, topic: str, first: int, stop: int) -> int:
         """Return the first slot from which on stamps can be made whole."""
-        known = self._begins.get(topic)
-        if first <= 1 or (known is not None and known[0] == first and known[1] < stop):
-            return first if first <= 1 or known is None else known[1]
+        known, begin = self._begins.get(topic, (1, 1))
+        if first == known and begin < stop:
+            return begin
         slot = first
         while slot < stop:
             page = caller.ask(Fetch(topic=topic, start=slot, stop=stop), _Page)
@@ -431,10 +430,9 @@ class ServedReader:
         raise OffsetsGone(text, topic=topic, start=slot - 1, end=stop - 1)
 
     def _unknown(self, topic: str, start: int, end: int) -> NoReturn:
-        names = sorted(self.bounds())
-        told = ", ".join(map(repr, names[:TOPICS_TOLD])) or "none yet"
-        more = f" and {len(names) - TOPICS_TOLD:,} more" if len(names) > TOPICS_TOLD else ""
-        text = f"there is no topic {topic!r} at {self.url}; its topics: {told}{more}"
+        names = [repr(name) for name in sorted(self.bounds())] or ["none yet"]
+        told = ", ".join(names[:TOPICS_TOLD]) + ", …" * (len(names) > TOPICS_TOLD)
+        text = f"there is no topic {topic!r} at {self.url}; its topics: {told}"
         raise OffsetsGone(text, topic=topic, start=start, end=end)
 
 

@@ -1,0 +1,338 @@
+"""A served bus is read as a log directory is: whatever the range, the trims, the restarts."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.server.helpers import People, serving
+from tests.store.publishing import publish, published, topics_at_random
+from tests.store.server_process import Served, mirrored, spare_port
+
+from ensue.client import ReceivedEvent
+from ensue.errors import AccessDenied, BadInput, OffsetsGone, TransportError
+from ensue.event import Event
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import OrderRequest
+from ensue.server.config import Retention
+from ensue.store import Bounds, LogReader, log_schema, open_log
+from ensue.store.served import ServedReader, _Line
+from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp_options import TcpOptions
+
+SEED = 1
+TOPICS = ("x", "y", "z")
+Rows = list[dict[str, Any]]
+
+
+def rows(log: LogReader, topic: str, start: int, end: int) -> Rows:
+    found: Rows = []
+    for batch in log.read(topic, start, end):
+        batch.validate(full=True)
+        assert batch.schema == log_schema()
+        found += batch.to_pylist()
+    return found
+
+
+def everything(log: LogReader) -> dict[str, Rows]:
+    return {topic: rows(log, topic, *bounds) for topic, bounds in log.bounds().items()}
+
+
+def positions(found: dict[str, Rows], topics: Iterable[str] = TOPICS) -> list[tuple[int, str]]:
+    """Where each event stands in the order of all topics, by the sum of its stamp."""
+    return sorted(
+        (sum(count for name, count in row["stamp"] if name in topics), row["event"])
+        for topic in topics
+        for row in found[topic]
+    )
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server, what it holds as a directory, and the events as a subscriber got them."""
+    place = tmp_path_factory.mktemp("served")
+    plan = topics_at_random(SEED, 12_000, TOPICS)
+    with Served(place / "data") as server:
+        seen = publish(server.url, plan, TOPICS)
+        seen += publish(server.url, plan[:300], TOPICS)
+        yield server, mirrored(place, server), seen
+
+
+def test_bounds_and_all_rows_are_those_of_the_directory(served: Any) -> None:
+    server, mirror, seen = served
+    log = open_log(server.url)
+    assert log.bounds() == mirror.bounds()
+    found = everything(log)
+    assert found == everything(mirror)
+    assert sum(map(len, found.values())) == len(seen)
+
+
+def test_the_stamps_give_the_order_that_a_subscriber_got(served: Any) -> None:
+    server, _, seen = served
+    order = positions(everything(open_log(server.url)))
+    assert order == list(enumerate((event.id for event in seen), 1))
+
+
+def test_any_range_is_that_of_the_directory(served: Any) -> None:
+    server, mirror, _ = served
+    log = ServedReader(server.url)
+    draw = Random(SEED)
+    for topic, (first, following) in log.bounds().items():
+        ranges = [(first, first), (first, first + 1), (following - 1, following), (5, 9)]
+        for _ in range(12):
+            low, high = sorted(draw.sample(range(first, following + 1), 2))
+            ranges.append((low, min(high, low + draw.choice((1, 100, 10_000)))))
+        for low, high in ranges:
+            assert rows(log, topic, low, high) == rows(mirror, topic, low, high), (topic, low, high)
+
+
+def test_some_columns_come_in_the_order_that_they_are_asked_for(served: Any) -> None:
+    server, mirror, _ = served
+    for columns in (["offset", "event"], ["stamp", "key"], ["value"]):
+        pairs = [
+            [row for batch in log.read("x", 700, 900, columns) for row in batch.to_pylist()]
+            for log in (open_log(server.url), mirror)
+        ]
+        assert pairs[0] == pairs[1]
+        assert list(pairs[0][0]) == columns
+    with pytest.raises(BadInput, match="no column 'colour'"):
+        open_log(server.url).read("x", 0, 1, ["colour"])
+
+
+def test_reads_that_take_turns_and_reads_that_are_left_do_no_harm(served: Any) -> None:
+    server, mirror, _ = served
+    log = ServedReader(server.url)
+    ends = {topic: bounds.next for topic, bounds in mirror.bounds().items()}
+    left = log.read("x", 0, ends["x"])
+    next(left)
+    left.close()  # type: ignore[attr-defined]
+    several = [log.read(topic, 0, ends[topic], ["event"]) for topic in TOPICS]
+    found: dict[str, list[str | None]] = {topic: [] for topic in TOPICS}
+    going = dict(zip(TOPICS, several, strict=True))
+    while going:
+        for topic, batches in list(going.items()):
+            batch = next(batches, None)
+            if batch is None:
+                del going[topic]
+            else:
+                found[topic] += batch.column("event").to_pylist()
+    for topic in TOPICS:
+        assert found[topic] == [row["event"] for row in rows(mirror, topic, 0, ends[topic])]
+
+
+def test_what_is_not_there_is_told(served: Any) -> None:
+    server, mirror, _ = served
+    log = open_log(server.url)
+    end = mirror.bounds()["x"].next
+    with pytest.raises(OffsetsGone, match=f"of 'x' up to {end}.* not up to {end + 5}") as gone:
+        list(log.read("x", end - 1, end + 5))
+    assert (gone.value.topic, gone.value.start, gone.value.end) == ("x", end, end + 5)
+    with pytest.raises(OffsetsGone, match=r"no topic 'w' at .* 'x', 'y', 'z'") as gone:
+        list(log.read("w", 0, 3))
+    assert (gone.value.topic, gone.value.start, gone.value.end) == ("w", 0, 3)
+    assert list(log.read("w", 3, 3)) == []
+
+
+def test_a_server_that_dies_in_the_middle_is_waited_for(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server:
+        publish(server.url, ["x", "y"] * 10_000, ("x", "y"))
+        log = ServedReader(server.url)
+        batches = log.read("x", 0, 10_000)
+        found = next(batches).to_pylist()
+        server.kill()
+        server.start(wait=False)
+        for batch in batches:
+            found += batch.to_pylist()
+        assert log.bounds() == {"x": Bounds(0, 10_000), "y": Bounds(0, 10_000)}
+        assert found == rows(mirrored(tmp_path, server), "x", 0, 10_000)
+
+
+def test_whoever_is_patient_waits_for_the_first_connection(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server:
+        publish(server.url, ["x"], ("x",))
+        server.kill()
+        with pytest.raises(TransportError, match=r"nobody answers at .*: ensue serve --listen"):
+            open_log(server.url)
+        server.start(wait=False)
+        assert open_log(server.url, patient=True).bounds() == {"x": Bounds(0, 1)}
+
+
+def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensue.store.served.PATIENCE_S", 0.2)
+    with Served(tmp_path / "data") as server:
+        publish(server.url, ["x"], ("x",))
+        log = ServedReader(server.url)
+        server.kill()
+        with pytest.raises(TransportError, match=r"nobody answers .*; given up after 0 s"):
+            log.bounds()
+
+
+def test_what_was_trimmed_is_told_and_the_rest_is_as_it_was(tmp_path: Path) -> None:
+    # Of a quiet topic few stamps are whole; of one that is never alone, none but those made so.
+    plan = topics_at_random(SEED, 4_000, TOPICS)
+    kept = Retention(segment_bytes=50_000)
+    with Served(tmp_path / "data", retention=kept) as server:
+        publish(server.url, plan, TOPICS, size=100)
+        before = everything(open_log(server.url))
+        whole = mirrored(tmp_path, server)
+        assert before == everything(whole)
+    tiny = Retention(segment_bytes=50_000, bytes=250_000)
+    with Served(tmp_path / "data", retention=tiny) as server:
+        log = ServedReader(server.url)
+        early = log.read("x", 0, len(before["x"]))
+        eventually(lambda: all(bounds.first > 0 for bounds in log.bounds().values()))
+        after = log.bounds()
+        for topic, (first, following) in after.items():
+            assert following == len(before[topic])
+            assert first < following
+            for start in (first, first + 1, first + 70, following - 1):
+                assert rows(log, topic, start, following) == before[topic][start:], (topic, start)
+            with pytest.raises(OffsetsGone, match="no longer has offsets 0 to") as gone:
+                rows(log, topic, 0, following)
+            told = gone.value
+            assert (told.topic, told.start) == (topic, 0)
+            assert 0 < told.end <= first
+            # Whoever goes on where it is told to gets there, without a stamp that is not whole.
+            while told.end < first:
+                with pytest.raises(OffsetsGone) as gone:
+                    rows(log, topic, told.end, following)
+                assert gone.value.start == told.end < gone.value.end
+                told = gone.value
+            assert rows(log, topic, told.end, following) == before[topic][told.end :]
+            # Below, there is nothing; also not for somebody who asks for a part of it.
+            with pytest.raises(OffsetsGone) as gone:
+                rows(log, topic, 1, 3)
+            assert (gone.value.start, gone.value.end) == (1, 3)
+        with pytest.raises(OffsetsGone):
+            list(early)
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[list[Served]]:
+    """Servers for x, y and z; each has its own."""
+    members = tuple(
+        Member(f"s{number}", f"127.0.0.1:{spare_port()}", (topic,))
+        for number, topic in enumerate(TOPICS)
+    )
+    lease = SequencerConfig(carries=True, lease_ns=5 * 10**9)
+    servers = [
+        Served(
+            tmp_path / each.name,
+            listen=each.address,
+            name=each.name,
+            chain=members,
+            sequencer=lease,
+        )
+        for each in members
+    ]
+    try:
+        for server in servers:
+            server.start()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def vanish(url: str) -> None:
+    """Have two events of x ordered, and never send them."""
+    options = TcpOptions.parse(url)
+    line = _Line(options, (options.host, options.port))
+    events = tuple(
+        Event(topic="x", payload=b"lost", publisher=line._name, publisher_seq=number)
+        for number in (1, 2)
+    )
+    line.send(OrderRequest(number=1, events=events, settled=1))
+    time.sleep(0.5)
+    line.close()
+
+
+def test_topics_come_from_the_servers_that_keep_them_and_end_before_empty_slots(
+    tmp_path: Path, chain: list[Served]
+) -> None:
+    plan = topics_at_random(SEED, 3_000, TOPICS)
+    logs = [ServedReader(server.url) for server in chain]
+    early: list[Rows] = []
+    looked: list[Bounds] = []
+
+    def halfway() -> None:
+        vanish(chain[0].url)
+        looked.append(logs[0].bounds()["x"])
+        early.append(rows(logs[0], "x", *looked[0]))
+
+    def later() -> None:
+        # There are events behind the two that are missing by now; nobody is shown them.
+        time.sleep(1)
+        looked.append(logs[0].bounds()["x"])
+
+    async def main() -> list[ReceivedEvent]:
+        publishing = published(chain[0].url, plan, TOPICS, halfway=halfway)
+        task = asyncio.create_task(publishing)
+        await asyncio.to_thread(eventually, lambda: bool(early))
+        await asyncio.to_thread(later)
+        return await task
+
+    seen = asyncio.run(main())
+    assert looked[0] == looked[1]
+    assert looked[0].next < plan.count("x")
+    eventually(lambda: sum(each.next for each in logs[0].bounds().values()) == len(plan) + 2)
+    mirror = mirrored(tmp_path, *chain)
+    for log in logs:
+        assert log.bounds() == mirror.bounds()
+        found = everything(log)
+        assert found == everything(mirror)
+        assert rows(log, "y", 400, 700) == rows(mirror, "y", 400, 700)
+    assert early[0] == found["x"][: looked[0].next]
+    assert [row["offset"] for row in found["x"] if row["value"] is None] == [
+        looked[0].next,
+        looked[0].next + 1,
+    ]
+    order = positions(found)
+    assert [position for position, _ in order] == list(range(1, len(plan) + 3))
+    voids = {row["event"] for row in found["x"] if row["value"] is None}
+    assert [event for _, event in order if event not in voids] == [event.id for event in seen]
+
+
+def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = People(alice=(["*"], ["*"]), bob=([], ["x"]))
+
+    async def main() -> None:
+        async with serving(tmp_path / "data", access=people.access) as server:
+            alice = people.url(server, "alice")
+            await published(alice, ["x", "y"], ("x", "y"))
+
+            def look() -> None:
+                log = ServedReader(alice)
+                assert log.bounds() == {"x": Bounds(0, 1), "y": Bounds(0, 1)}
+                assert people.tokens["alice"] not in log.url
+                with pytest.raises(AccessDenied, match="a token is needed"):
+                    open_log(server.url)
+                with pytest.raises(AccessDenied, match="token is not known here"):
+                    open_log(f"{server.url}?token=wrong")
+                monkeypatch.setenv("ENSUE_TOKEN", people.tokens["bob"])
+                log = ServedReader(server.url)
+                assert [row["offset"] for row in rows(log, "x", 0, 1)] == [0]
+                with pytest.raises(AccessDenied, match="'bob' may not subscribe to 'y'"):
+                    rows(log, "y", 0, 1)
+
+            await asyncio.to_thread(look)
+
+    asyncio.run(main())
+
+
+def test_a_bus_without_events_has_no_topics(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server:
+        log = open_log(server.url)
+        assert log.bounds() == {}
+        with pytest.raises(OffsetsGone, match="none yet"):
+            list(log.read("x", 0, 1))
