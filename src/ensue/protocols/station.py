@@ -77,7 +77,7 @@ UNNUMBERED: tuple[type[Frame], ...] = (
 )
 """What stations tell each other and need no numbered link for: whoever sends these repeats them."""
 
-_OF_LOG = ("event/", "first/", "attached/")
+_OF_LOG = ("event/", "first/", "attached/", "place/")
 _OF_KEEPER = ("keeper/", "kept/")
 _EXPIRED = "expired/"
 _FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest, ens.Fetch)

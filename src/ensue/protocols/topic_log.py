@@ -136,12 +136,10 @@ class TopicLog:
             self._restore(key, value)
         for topic, log in self._topics.items():
             self._fill(topic, log)
-            last = self._event(topic, log, log.next - 1)
-            if last is not None:
-                # Within a topic slots may be filled out of turn, but not by many.
-                recent = range(max(log.first, log.next - RECENT), log.next)
-                events = (self._event(topic, log, slot) for slot in recent)
-                self._place = max(self._place, *(each.place for each in events if each is not None))
+            # Within a topic slots may be filled out of turn, but not by many.
+            for slot in range(max(log.first, log.next - RECENT), log.next):
+                if (event := self._event(topic, log, slot)) is not None:
+                    self._place = max(self._place, event.place)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
@@ -177,6 +175,9 @@ class TopicLog:
         log.first, log.next = first, max(first, log.next)
         self._fill(topic, log)
         self._persist_first(topic, log)
+        if self.config.gives_places:
+            # It may have been the last event whose place said how many there were.
+            self._persist("place/", _FIRST.encode(self._place))
 
     def forget(self, peer: str) -> None:
         """Detach a peer from everything."""
@@ -225,17 +226,14 @@ class TopicLog:
     def _event(self, topic: str, log: _Topic, slot: int) -> Event | None:
         event = log.events.get(slot)
         if event is None and self._kept is not None and log.first <= slot < log.next:
-            encoded = self._kept.event(topic, slot)
-            if encoded is not None:
+            if (encoded := self._kept.event(topic, slot)) is not None:
                 event = _EVENT.decode(encoded)
         return event
 
     def _store(self, event: Event, log: _Topic, slot: int) -> int | None:
         """Put an event into its slot; return the slot that retention dropped, if any."""
         log.events[slot] = event
-        if slot >= log.next:
-            log.next = slot + 1
-        log.next = max(log.next, log.first)
+        log.next = max(log.next, slot + 1, log.first)
         if slot == log.filled:
             self._fill(event.topic, log)
         if self._kept is not None:
@@ -300,9 +298,8 @@ class TopicLog:
             return
         self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=slot)))
         place = self._next_place()
-        self._accept(
-            event if place == 0 else msgspec.structs.replace(event, place=place), log, slot
-        )
+        placed = event if place == 0 else msgspec.structs.replace(event, place=place)
+        self._accept(placed, log, slot)
 
     def _next_place(self) -> int:
         if self.config.gives_places:
@@ -438,6 +435,8 @@ class TopicLog:
                     log.first = first
             log.first = max(log.first, first)
             log.next = max(log.next, log.first)
+        elif kind == "place":
+            self._place = msgspec.msgpack.decode(value, type=int)
         elif kind == "event":
             event = _EVENT.decode(value)
             self._store(event, self._topic(event.topic), int(rest.partition("/")[0]))
