@@ -15,6 +15,7 @@ from ensue.protocols.ens import (
     AttachRequest,
     DetachRequest,
     Fetch,
+    Fetched,
     Notify,
     Put,
     Surveyed,
@@ -499,3 +500,243 @@ def test_a_topic_that_is_slow_among_others_is_made_whole_for_them() -> None:
     encoded = service.kept.event("slow", 2)
     assert encoded is not None
     assert msgspec.msgpack.decode(encoded, type=Event).stamp == Stamp({"slow": 2}, whole=True)
+
+
+# -- Trimming and fetching --------------------------------------------------------------------------
+
+
+def fetch(
+    service: Service, start: int = 1, stop: int = 0, *, place: int = 0, topic: str = "t"
+) -> Fetched:
+    asked = Fetch(topic=topic, start=start, stop=stop, place=place)
+    ((peer, answer),) = service.hear(asked, "reader")
+    assert peer == "reader"
+    assert isinstance(answer, Fetched)
+    assert (answer.topic, answer.start) == (topic, start)
+    return answer
+
+
+def names(answer: Fetched) -> list[str]:
+    return [each.payload.decode() for each in answer.events]
+
+
+def filled(service: Service, count: int, *, topic: str = "t") -> list[str]:
+    for slot in range(1, count + 1):
+        service.put(event(slot, f"e{slot}", topic=topic))
+    return [f"e{slot}" for slot in range(1, count + 1)]
+
+
+def trim(service: Service, first: int, topic: str = "t") -> None:
+    service.log.trim(topic, first)
+    service.hear(Notify(event=event(1)), "nobody")  # To have it persisted.
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_fetching_gives_a_range_and_attaches_nobody(kind: type[Service]) -> None:
+    service = kind()
+    every = filled(service, 9)
+    assert names(fetch(service)) == every
+    answer = fetch(service, 3, 6)
+    assert (names(answer), answer.next, answer.end, answer.first) == (every[2:5], 6, 10, 1)
+    assert names(fetch(service, 8, 100)) == every[7:]
+    assert service.put(event(10)) == [accepted(event(10), 10)]
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_fetching_stops_before_a_slot_that_is_not_filled(kind: type[Service]) -> None:
+    service = kind()
+    for slot in (1, 2, 4, 5):
+        service.put(event(slot, f"e{slot}"))
+    answer = fetch(service)
+    assert (names(answer), answer.next, answer.end) == (["e1", "e2"], 3, 6)
+    stuck = fetch(service, 3)
+    assert (names(stuck), stuck.next) == ([], 3)
+    service.put(event(3, "e3"))
+    assert names(fetch(service, 3)) == ["e3", "e4", "e5"]
+
+
+def test_an_answer_is_bounded_by_events_and_by_bytes() -> None:
+    service = Service(EnsConfig(fetch_max=4))
+    filled(service, 10)
+    assert [len(fetch(service, start).events) for start in (1, 5, 9)] == [4, 4, 2]
+    heavy = Service(EnsConfig(batch_bytes_max=10_000))
+    for slot in range(1, 6):
+        heavy.put(event(slot, "x" * 6_000))
+    answer = fetch(heavy)
+    assert (len(answer.events), answer.next) == (2, 3)
+    # One that is larger than all that is allowed goes alone, or nobody would ever get it.
+    heavy.put(event(6, "x" * 20_000))
+    assert len(fetch(heavy, 6).events) == 1
+
+
+def test_fetching_what_nobody_has_published_gives_nothing_and_makes_no_topic() -> None:
+    service = Service()
+    answer = fetch(service, topic="nowhere")
+    assert (answer.events, answer.first, answer.next, answer.end) == ((), 1, 1, 1)
+    assert fetch(service, 50, topic="nowhere").next == 50
+    assert service.log.ends() == {}
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_fetching_from_a_place_passes_over_what_was_put_out_before(kind: type[Service]) -> None:
+    service = kind(EnsConfig(gives_places=True, cached_max=2))
+    for slot in range(1, 11):
+        service.put(event(slot, f"t{slot}"))  # Places 1, 3, 5, …
+        service.put(event(slot, f"u{slot}", topic="u"))
+    for place in range(1, 23):
+        expected = [f"t{slot}" for slot in range(1, 11) if 2 * slot - 1 >= place]
+        assert names(fetch(service, place=place)) == expected, place
+    assert names(fetch(service, 8, place=3)) == ["t8", "t9", "t10"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_what_was_trimmed_can_not_be_had_and_everybody_is_told(
+    kind: type[Service], restarted: bool
+) -> None:
+    service = kind()
+    filled(service, 8)
+    trim(service, 5)
+    trim(service, 3)  # Never back.
+    if restarted:
+        service.restart()
+    answer = fetch(service)
+    assert (names(answer), answer.first, answer.next) == (["e5", "e6", "e7", "e8"], 5, 9)
+    assert service.attach("s", 1)[-1] == attached(5, 9)
+    assert service.log.bounds() == {"t": (5, 9)}
+    late = event(2, "late")
+    assert service.put(late) == [taken(late, 2)]
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_trimmed_beyond_its_end_a_topic_goes_on_there(kind: type[Service]) -> None:
+    service = kind()
+    filled(service, 3)
+    trim(service, 10)
+    assert fetch(service).next == 10
+    assert service.log.bounds() == {"t": (10, 10)}
+    e = event(10, "e10")
+    assert service.put(e) == [accepted(e, 10)]
+    assert names(fetch(service)) == ["e10"]
+
+
+# -- Places, caches and listeners -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_places_count_all_events_one_by_one_and_go_on_after_a_restart(kind: type[Service]) -> None:
+    service = kind(EnsConfig(gives_places=True, cached_max=2))
+    service.attach("s", topic="t")
+    service.attach("s", topic="u")
+    places: list[int] = []
+    counts = {"t": 0, "u": 0}
+    for number in range(1, 31):
+        topic = "ttu"[number % 3]
+        counts[topic] += 1
+        sent = service.put(event(counts[topic], f"e{number}", topic=topic))
+        places += [frame.event.place for _, frame in sent if isinstance(frame, Notify)]
+        if number % 7 == 0:
+            service.restart()
+    assert places == list(range(1, 31))
+    kept = {each.payload.decode(): each.place for _, each in service.log.contents()}
+    assert kept == {f"e{number}": number for number in range(1, 31)}
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_places_go_on_after_a_restart_even_if_nothing_is_kept_any_more(
+    kind: type[Service],
+) -> None:
+    service = kind(EnsConfig(gives_places=True))
+    filled(service, 5)
+    trim(service, 6)
+    service.restart()
+    service.attach("s")
+    (notified,) = [frame for _, frame in service.put(event(6, "e6")) if isinstance(frame, Notify)]
+    assert notified.event.place == 6
+
+
+def test_a_repeated_or_refused_event_takes_no_place() -> None:
+    service = Service(EnsConfig(gives_places=True))
+    for each in (event(1, "a"), event(1, "a"), event(1, "b"), event(2, "c")):
+        service.put(each)
+    assert [each.place for _, each in service.log.contents()] == [1, 2]
+
+
+def test_without_places_events_stay_as_they_came() -> None:
+    service = Service()
+    filled(service, 3)
+    assert [each.place for _, each in service.log.contents()] == [0, 0, 0]
+
+
+def test_events_beyond_the_cache_come_from_who_keeps_them() -> None:
+    service = Kept(EnsConfig(cached_max=2, batch_max=100))
+    every = filled(service, 20)
+    sent = service.attach("s", 1)
+    assert [frame.event.payload.decode() for _, frame in sent if isinstance(frame, Notify)] == every
+    # Whoever has the slot keeps it, however long ago it was given.
+    again, other = event(1, "e1"), event(1, "other")
+    assert service.put(again) == [accepted(again, 1)]
+    assert service.put(other) == [taken(other, 1)]
+
+
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_who_asks_for_more_than_a_batch_hears_of_nothing_new_until_it_has_caught_up(
+    kind: type[Service],
+) -> None:
+    service = kind(EnsConfig(batch_max=2, cached_max=2))
+    service.attach("s")
+    filled(service, 5)
+    assert service.attach("s", 1)[-1] == attached(1, 6, sent=3)
+    assert service.put(event(6, "e6")) == [accepted(event(6, "e6"), 6)]
+    assert service.attach("s", 3)[-1] == attached(1, 7, sent=5)
+    assert service.attach("s", 5)[-1] == attached(1, 7)
+    seventh = event(7, "e7")
+    assert service.put(seventh) == [accepted(seventh, 7), notice(seventh)]
+
+
+def test_an_event_for_many_is_one_multicast_with_its_bytes_as_persisted() -> None:
+    service = Service(EnsConfig(gives_places=True))
+    for peer in ("r", "s"):
+        service.attach(peer)
+    service.log.receive(Put(event=event(1)), source="p", now_ns=0)
+    effects = service.log.take_effects()
+    (multicast,) = [each for each in effects if isinstance(each, Multicast)]
+    (persist,) = [each for each in effects if isinstance(each, Persist)]
+    assert (multicast.topic, multicast.peers) == ("t", ("r", "s"))
+    assert multicast.encoded == persist.value
+    assert isinstance(multicast.frame, Notify)
+    assert msgspec.msgpack.decode(multicast.encoded, type=Event) == multicast.frame.event
+
+
+def test_without_a_log_the_payload_is_sent_and_not_what_is_persisted() -> None:
+    service = Service(EnsConfig(keeps_log=False))
+    service.attach("s")
+    service.log.receive(Put(event=event(1, "payload")), source="p", now_ns=0)
+    (multicast,) = [e for e in service.log.take_effects() if isinstance(e, Multicast)]
+    assert isinstance(multicast.frame, Notify)
+    assert multicast.frame.event.payload == b"payload"
+    assert not multicast.encoded
+
+
+def test_beyond_listeners_max_nobody_is_sent_what_is_new_and_all_can_ask() -> None:
+    service = Service(EnsConfig(listeners_max=1))
+    service.attach("s")
+    service.attach("late")
+    e = event(1)
+    assert service.put(e) == [accepted(e, 1), notice(e)]
+    assert service.attach("late", 1) == [notice(e, to="late"), attached(1, 2, to="late")]
+    service.hear(DetachRequest(topic="t"), "s")
+    service.attach("late", 2)
+    second = event(2)
+    assert service.put(second) == [accepted(second, 2), notice(second, to="late")]
+
+
+def test_whoever_is_forgotten_is_detached_from_everything() -> None:
+    service = Service()
+    for topic in ("t", "u"):
+        service.attach("s", topic=topic)
+        service.attach("r", topic=topic)
+    service.log.forget("s")
+    service.hear(Notify(event=event(1)), "nobody")
+    service.restart()
+    assert service.log.listeners() == {"t": ("r",), "u": ("r",)}

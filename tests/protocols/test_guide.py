@@ -1,0 +1,64 @@
+"""The guide: everybody knows its name, and it tells who the stations are."""
+
+from ensue.protocols.core import Send
+from ensue.protocols.guide import GUIDE, Described, Discover, Guide
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.station import FRAMES
+from ensue.wire import Codec
+
+CHAIN = Described(
+    number=0,
+    nodes=(("north", ("a", "b")), ("south", ()), ("west", ("c",))),
+    closed=False,
+    config=SequencerConfig(carries=True, window=7),
+)
+
+
+def test_whoever_asks_is_told_with_the_number_of_the_question() -> None:
+    guide = Guide(CHAIN)
+    guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
+    guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
+    guide.receive(Discover(number=9), source="visitor~2", now_ns=0)
+    told = guide.take_effects()
+    numbers = [
+        (each.peer, each.frame.number)
+        for each in told
+        if isinstance(each, Send) and isinstance(each.frame, Described)
+    ]
+    assert numbers == [("visitor~1", 5), ("visitor~1", 5), ("visitor~2", 9)]
+    assert guide.take_effects() == []
+
+
+def test_what_is_told_makes_the_same_placement_for_everybody_also_as_bytes() -> None:
+    guide = Guide(CHAIN)
+    guide.receive(Discover(number=1), source="v", now_ns=0)
+    (told,) = guide.take_effects()
+    assert isinstance(told, Send)
+    codec = Codec(FRAMES)
+    described = codec.decode(codec.encode(told.frame))
+    assert isinstance(described, Described)
+    assert described.config == CHAIN.config
+    placement = described.placement()
+    assert placement.nodes == ("north", "south", "west")
+    assert [placement.node(topic) for topic in "abc"] == ["north", "north", "west"]
+    # Topics that are not placed by name are hashed alike by everybody.
+    anywhere = [f"topic-{number}" for number in range(50)]
+    assert [placement.node(each) for each in anywhere] == [
+        CHAIN.placement().node(each) for each in anywhere
+    ]
+    assert {placement.node(each) for each in anywhere} == set(placement.nodes)
+
+
+def test_a_closed_chain_is_told_as_such() -> None:
+    closed = Described(number=0, nodes=CHAIN.nodes, closed=True, config=CHAIN.config)
+    assert not closed.placement().knows("anything")
+    assert closed.placement().knows("a")
+
+
+def test_a_guide_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
+    guide = Guide(CHAIN)
+    guide.handle_timer(now_ns=10**12)
+    guide.receive(CHAIN, source="v", now_ns=0)
+    assert guide.take_effects() == []
+    assert guide.next_timer_ns() is None
+    assert guide.name == GUIDE
