@@ -2,13 +2,17 @@
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
+from tests.brokers.waiting import until
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, tcp_station
 from tests.transports.suite import take
 
 import ensue
+from ensue.server import Server, ServerConfig
+from ensue.server.config import Retention
 
 
 def spare_port() -> int:
@@ -44,3 +48,34 @@ class TestTcp(RemoteSuite):
                     assert [event.payload for event in await take(beside, 3)] == got
 
         asyncio.run(main())
+
+
+def test_a_subscription_that_fell_behind_is_told_exactly_what_it_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensue.server.stations.RETAIN_EVERY_S", 0.01)
+    retention = Retention(bytes=40_000, segment_bytes=10_000)
+    config = ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0", retention=retention)
+
+    async def main() -> None:
+        server = Server(config)
+        await server.start()
+        station = server.station
+        assert station is not None
+        async with ensue.connect(server.url) as bus:
+            async with bus.subscribe("t", name="slow", durable=True) as events:
+                await bus.publish("t", b"1")
+                await take(events, 1)
+            for number in range(2, 201):
+                await bus.publish("t", b"%d" % number + bytes(1_000), receipt=False)
+            await bus.flush()
+            await until(lambda: station.log.bounds()["t"][0] > 100, "old events are dropped")
+            async with bus.subscribe("t", name="slow", durable=True) as events:
+                await until(lambda: bool(events.missed), "it is told")
+                await bus.publish("t", b"new")
+                (event,) = await take(events, 1)
+                assert (event.position, event.payload) == (2, b"new")
+                assert [tuple(each) for each in events.missed] == [("t", 2, 200)]
+        await server.stop()
+
+    asyncio.run(main())

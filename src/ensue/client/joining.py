@@ -1,22 +1,41 @@
 """Topics that were asked for, and who waits until they are joined."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from ensue.client.futures import fail
 
-__all__ = ["Joining"]
+__all__ = ["Joining", "Missed"]
+
+MISSED_MAX = 1_000
+"""Gaps that are remembered."""
+
+
+class Missed(NamedTuple):
+    """Events of a topic that a subscription did not get, because they were no longer kept."""
+
+    topic: str
+    first: int
+    """The number of the first in its topic."""
+    last: int
 
 
 class Joining:
     """Topics on their way into a subscription."""
 
-    __slots__ = ("_futures", "asked")
+    __slots__ = ("_futures", "asked", "missed")
 
     def __init__(self) -> None:
         self.asked: dict[str, None] = {}
         """Topics asked for and not left: in effect, joining, or joining anew."""
+        self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
         self._futures: dict[str, asyncio.Future[None]] = {}
+
+    def miss(self, topic: str, first: int, last: int) -> None:
+        """Note that a topic was joined anew behind events that can't be had any more."""
+        self.missed.append(Missed(topic, first, last))
 
     def ask(
         self, topics: Iterable[str], *, joined: tuple[str, ...]

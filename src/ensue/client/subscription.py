@@ -7,15 +7,13 @@ order; what counts is the unbroken run from the start.
 
 Back-pressure: events handed out and not acknowledged, and events not yet handed out, count as
 pending. At `pending_max` publishers to these topics have to wait, and they go on when half of that is
-left: with one mark for both, publishers and reader would wake each other for every single event.
+left. Where publishers don't wait (`ensue://`), the subscription pauses and catches up from the log.
 
 A durable subscription (`ensue://`) keeps how far it has come at the server, under its name. Entered again it
 goes on behind the last event that was acknowledged. `await event.ack()` returns when that is safe;
-with automatic acknowledgement it becomes so in the background, and closing waits for it. Of two
-processes that use one name the later wins, and the earlier one's reading ends with
-`SubscriptionLost`. Closing a durable subscription does not end it: `forget` does.
-
-Where publishers don't wait (`ensue://`), a subscription with no room pauses, and catches up from the log.
+with automatic acknowledgement it becomes so in the background, and closing waits for it. Closing a
+durable subscription does not end it: `forget` does. `SubscriptionLost` ends reading if another
+process takes the name up.
 
 Closing ends reading and back-pressure at once. The chain hears of it in its own time: the driver of a
 closed subscription lives on until the leave has come through, or the hub is gone.
@@ -39,7 +37,7 @@ from ensue.client.checks import (
     check_topics,
 )
 from ensue.client.futures import fail
-from ensue.client.joining import Joining
+from ensue.client.joining import Joining, Missed
 from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
 from ensue.client.reader import Reader
 from ensue.client.received import ReceivedEvent
@@ -135,6 +133,11 @@ class Subscription:
         return () if node is None else node.topics
 
     @property
+    def missed(self) -> tuple[Missed, ...]:
+        """What it fell behind of and can't be had any more, the latest last."""
+        return tuple(self._joining.missed)
+
+    @property
     def closed(self) -> bool:
         """Whether it has ended."""
         return self._closed
@@ -194,8 +197,7 @@ class Subscription:
         traceback: TracebackType | None,
     ) -> None:
         if kind is None and self._automatic and self._unacknowledged and not self._closed:
-            # Whoever leaves in peace has handled what it was handed: only asking for the next
-            # one is missing.
+            # Whoever leaves in peace has handled what it was handed.
             self._handled(next(iter(self._unacknowledged)))
         await self.settle()
         self.close()
@@ -331,10 +333,8 @@ class Subscription:
                 self._retire(self._reader)
         finally:
             for topic in self._joining.waiting():
-                error = LocalProtocolError(
-                    f"the subscription was closed before it joined {topic!r}"
-                )
-                self._joining.give_up(topic, error)
+                why = f"the subscription was closed before it joined {topic!r}"
+                self._joining.give_up(topic, LocalProtocolError(why))
             self._wake()
 
     def _retire(self, reader: Reader) -> None:
@@ -359,8 +359,7 @@ class Subscription:
         )
 
     def _outcome(self, outcome: Outcome) -> None:
-        # Once closed, the driver sees the leave through, and nobody is interested in how. What was
-        # discarded is of interest to the trace alone.
+        # Once closed, the driver sees the leave through, and nobody is interested in how.
         handle = self._handlers.get(type(outcome))
         if handle is not None and not self._closed:
             handle(outcome)
@@ -375,6 +374,7 @@ class Subscription:
     def _joined(self, outcome: Join) -> None:
         topic = outcome.topic
         if outcome.missed is not None:
+            self._joining.miss(topic, *outcome.missed)
             _log.warning(
                 "subscription %r fell behind what is kept of %r and missed its events %d to %d",
                 self.name,
