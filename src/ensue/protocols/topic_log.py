@@ -226,7 +226,8 @@ class TopicLog:
     def _event(self, topic: str, log: _Topic, slot: int) -> Event | None:
         event = log.events.get(slot)
         if event is None and self._kept is not None and log.first <= slot < log.next:
-            if (encoded := self._kept.event(topic, slot)) is not None:
+            encoded = self._kept.event(topic, slot)
+            if encoded is not None:
                 event = _EVENT.decode(encoded)
         return event
 
