@@ -29,10 +29,12 @@ def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 @contextmanager
-def running(*words: object) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
+def running(
+    *words: object, before: str = ""
+) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
     """`ensue serve` in a process of its own, and what it said when it was ready."""
     process = subprocess.Popen(
-        [*ENSUE, "serve", "--json", *map(str, words)],
+        [*ENSUE[:-1], before + ENSUE[-1], "serve", "--json", *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -134,6 +136,48 @@ def run(*words: object) -> tuple[int, str]:
         timeout=DEADLINE_S,
     )
     return ended.returncode, ended.stderr
+
+
+def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_there(
+    tmp_path: Path,
+) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+    words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d")
+    receipts = 0
+    with running(*words, before=limit) as (process, ready):
+
+        async def publish() -> None:
+            nonlocal receipts
+            bus = ensue.connect(ready["url"])
+            await bus.__aenter__()
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    while process.poll() is None:
+                        sent = asyncio.ensure_future(bus.publish("x", bytes(10_000)))
+                        while process.poll() is None and not sent.done():
+                            await asyncio.wait((sent,), timeout=0.05)
+                        receipts += sent.done()
+            finally:
+                sent.cancel()
+                closing = asyncio.ensure_future(bus.close())
+                await asyncio.sleep(0)
+                closing.cancel()
+                await asyncio.gather(closing, sent, return_exceptions=True)
+
+        asyncio.run(publish())
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 2
+        assert "can't be written any more, so the server has stopped" in err.splitlines()[-1]
+    assert receipts > 5
+    with running(*words) as (_, ready):
+
+        async def look() -> int:
+            async with ensue.connect(ready["url"]) as bus:
+                slot = (await bus.publish("x", b"")).slot
+                assert slot is not None
+                return slot
+
+        assert asyncio.run(look()) > receipts
 
 
 @pytest.mark.parametrize(
