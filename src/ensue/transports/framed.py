@@ -241,8 +241,8 @@ class FramedPort:
         self._transport = transport
         self._bundles: list[_Bundle] = []
         """In the order they were begun."""
-        self._open: dict[str | int, _Bundle] = {}
-        """For each target the one that is not full."""
+        self._open: dict[str | int | tuple[str], _Bundle] = {}
+        """For each target the one that is not full; a topic, in a tuple, may be called as a peer is."""
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a peer."""
@@ -268,7 +268,11 @@ class FramedPort:
     def add(self, target: Target, body: bytes, *, multicast: bool = False) -> None:
         """Put an encoded frame into the bundle for a peer, for several, or for a topic."""
         # Several peers are told apart by which tuple they are: hashing a long one takes time.
-        key = target if isinstance(target, str) else id(target)
+        key: str | int | tuple[str]
+        if isinstance(target, str):
+            key = (target,) if multicast else target
+        else:
+            key = id(target)
         found = self._open.get(key)
         if found is None or found.size + len(body) > self._transport.bundle_bytes:
             if not self._bundles:
