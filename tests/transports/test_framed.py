@@ -1,0 +1,457 @@
+"""Frames on a carrier of bytes: bundled by peer and turn, encoded once, and nothing breaks on bad ones."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ensue.errors import BadInput, RemoteProtocolError
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
+from ensue.protocols.ens import AttachRequest, DetachRequest, Notify, Put
+from ensue.protocols.sequencer.frames import Forget
+from ensue.protocols.station import FRAMES
+from ensue.transports.base import Capabilities
+from ensue.transports.carrier import Inbox
+from ensue.transports.framed import FramedPort, FramedTransport
+from ensue.wire import Codec
+
+CODEC = Codec(FRAMES)
+
+
+class Wire:
+    """A carrier in memory that writes down what it is given, and delivers it when told to."""
+
+    name = "wire://"
+    on_reconnect: Callable[[], None] | None = None
+    dropped = 0
+
+    def __init__(self, *, multicast: bool = False, message_bytes_max: int = 2**20) -> None:
+        self.capabilities = Capabilities(
+            orders=("total",),
+            fifo=True,
+            durable=True,
+            replay=True,
+            conditional=True,
+            multicast=multicast,
+            message_bytes_max=message_bytes_max,
+        )
+        self.inboxes: dict[str, Inbox] = {}
+        self.topics: dict[str, Inbox] = {}
+        self.sent: list[tuple[str, bytes]] = []
+        """To whom; a topic has an asterisk before it."""
+        self.joining: asyncio.Event | None = None
+        """If there is one, joining a topic waits for it."""
+        self.refuses = False
+
+    async def start(self) -> None: ...
+
+    async def open(self, peer: str, receive: Inbox) -> None:
+        if self.refuses:
+            raise ConnectionError("no")
+        self.inboxes[peer] = receive
+
+    async def shut(self, peer: str) -> None:
+        del self.inboxes[peer]
+
+    async def join(self, topic: str, receive: Inbox) -> None:
+        if self.joining is not None:
+            await self.joining.wait()
+        if self.refuses:
+            raise ConnectionError("no")
+        self.topics[topic] = receive
+
+    async def leave(self, topic: str) -> None:
+        self.topics.pop(topic, None)
+
+    def send(self, peer: str, data: bytes) -> None:
+        self.sent.append((peer, data))
+
+    def multicast(self, topic: str, data: bytes) -> None:
+        self.sent.append((f"*{topic}", data))
+
+    async def close(self) -> None: ...
+
+    def take(self) -> list[tuple[str, str, list[Frame]]]:
+        """What was sent since the last time: to whom, from whom, and what."""
+        sent, self.sent = self.sent, []
+        read = []
+        for target, data in sent:
+            named, source, frames = CODEC.unbundle(data)
+            assert named == ("*" if target.startswith("*") else target)
+            read.append((target, source, frames))
+        return read
+
+    def deliver(self, target: str, data: bytes) -> None:
+        inbox = self.topics[target[1:]] if target.startswith("*") else self.inboxes[target]
+        inbox(data)
+
+
+class Heard:
+    """A receiver that writes down."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[Frame], str]] = []
+
+    def __call__(self, frames: Sequence[Frame], source: str) -> None:
+        self.calls.append((list(frames), source))
+
+
+def home(topic: str) -> str:
+    return f"home-of-{topic}"
+
+
+async def opened(wire: Wire, *names: str) -> tuple[FramedTransport, list[FramedPort], list[Heard]]:
+    transport = FramedTransport(wire, CODEC, home=home)
+    ports, heard = [], []
+    for name in names:
+        await transport.enter(name)
+        heard.append(Heard())
+        ports.append(transport.open(name, heard[-1]))
+    return transport, ports, heard
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await main
+
+    asyncio.run(bounded())
+
+
+def note(number: int) -> Frame:
+    return Forget(number=number, publisher=True)
+
+
+def event(slot: int, payload: bytes = b"x", topic: str = "t") -> Event:
+    return Event(
+        topic=topic, payload=payload, publisher="p", publisher_seq=slot, stamp=Stamp({topic: slot})
+    )
+
+
+# -- Bundles ------------------------------------------------------------------------------------------
+
+
+def test_what_is_sent_to_a_peer_in_one_turn_is_one_bundle_in_order() -> None:
+    async def main() -> None:
+        wire = Wire()
+        _, (a, b), _ = await opened(wire, "a", "b")
+        for number in range(5):
+            a.send("x", note(number))
+            a.send("y", note(10 + number))
+            b.send("x", note(20 + number))
+        assert wire.sent == []
+        await turn()
+        assert wire.take() == [
+            ("x", "a", [note(number) for number in range(5)]),
+            ("y", "a", [note(10 + number) for number in range(5)]),
+            ("x", "b", [note(20 + number) for number in range(5)]),
+        ]
+        a.send("x", note(99))
+        a.flush()
+        await turn()
+        assert wire.take() == [("x", "a", [note(99)])]
+        await turn()
+        assert wire.take() == []
+
+    run(main())
+
+
+def test_a_flush_lets_everything_go_at_once() -> None:
+    async def main() -> None:
+        wire = Wire()
+        transport, (a,), _ = await opened(wire, "a")
+        a.send("x", note(1))
+        transport.flush()
+        assert wire.take() == [("x", "a", [note(1)])]
+
+    run(main())
+
+
+@pytest.mark.parametrize("multicast", [False, True])
+def test_a_bundle_that_would_be_too_large_is_parted(multicast: bool) -> None:
+    async def main() -> None:
+        wire = Wire(message_bytes_max=20_000, multicast=multicast)
+        transport, (a,), _ = await opened(wire, "a")
+        assert transport.bundle_bytes == 10_000
+        puts = [Put(event=event(slot, bytes(3_000))) for slot in range(1, 9)]
+        huge = Put(event=event(9, bytes(15_000)))
+        for put in (*puts, huge, puts[0]):
+            a.send("x", put)
+            a.multicast(Multicast("t", ("l",), Notify(event=put.event)))
+        await turn()
+        assert all(len(data) < 20_000 for _, data in wire.sent)
+        taken = wire.take()
+        to_x = [frames for target, _, frames in taken if target == "x"]
+        assert [frame for frames in to_x for frame in frames] == [*puts, huge, puts[0]]
+        assert len(to_x) == 5
+        listener = "*t" if multicast else "l"
+        others = [f for target, _, frames in taken if target == listener for f in frames]
+        assert others == [Notify(event=put.event) for put in (*puts, huge, puts[0])]
+
+    run(main())
+
+
+# -- Multicast ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("multicast", [False, True])
+def test_an_event_goes_to_all_who_listen_byte_for_byte_as_it_was_persisted(
+    multicast: bool,
+) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=multicast)
+        _, (a,), _ = await opened(wire, "a")
+        events = [event(slot) for slot in (1, 2)]
+        peers = ("r", "s")
+        for each in events:
+            encoded = msgspec.msgpack.encode(each)
+            # A mark that only the bytes have, so that it is seen which of the two travels.
+            marked = encoded.replace(b"\xa1p\x01", b"\xa1q\x01")
+            a.multicast(Multicast("t", peers, Notify(event=each), marked))
+        await turn()
+        taken = wire.take()
+        targets = ["*t"] if multicast else ["r", "s"]
+        assert [(target, source) for target, source, _ in taken] == [(t, "a") for t in targets]
+        for _, _, frames in taken:
+            slots = [frame.event.slot for frame in frames if isinstance(frame, Notify)]
+            assert slots == [1, 2]
+            assert isinstance(frames[0], Notify)
+            assert frames[0].event.publisher == "q"
+
+    run(main())
+
+
+@pytest.mark.parametrize("peer_first", [False, True])
+def test_a_peer_that_is_called_as_a_topic_is_not_the_topic(peer_first: bool) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        _, (a,), _ = await opened(wire, "a")
+        notify = Notify(event=event(1, topic="orders"))
+        for peer in (peer_first, not peer_first):
+            if peer:
+                a.send("orders", note(1))
+            else:
+                a.multicast(Multicast("orders", ("orders",), notify))
+        await turn()
+        assert sorted(wire.take()) == [("*orders", "a", [notify]), ("orders", "a", [note(1)])]
+
+    run(main())
+
+
+def test_listeners_of_several_topics_get_each_its_own() -> None:
+    async def main() -> None:
+        wire = Wire()
+        _, (a,), _ = await opened(wire, "a")
+        both, one = ("r", "s"), ("r",)
+        for slot, (topic, peers) in enumerate((("t", both), ("u", one), ("t", both)), 1):
+            a.multicast(Multicast(topic, peers, Notify(event=event(slot, topic=topic))))
+        a.send("s", note(1))
+        await turn()
+        got: dict[str, list[Frame]] = {"r": [], "s": []}
+        for target, _, frames in wire.take():
+            got[target] += frames
+        assert sorted(map(repr, got["r"])) == sorted(
+            repr(Notify(event=event(slot, topic=topic))) for slot, topic in enumerate("tut", 1)
+        )
+        assert len(got["s"]) == 3
+        assert note(1) in got["s"]
+
+    run(main())
+
+
+# -- Asking the log -----------------------------------------------------------------------------------
+
+
+def test_requests_go_to_whoever_keeps_the_topic() -> None:
+    async def main() -> None:
+        wire = Wire()
+        _, (a,), _ = await opened(wire, "a")
+        a.ask(Attach("t", 3))
+        a.ask(Broadcast(event(1, topic="u")))
+        a.ask(Detach("t"))
+        await turn()
+        assert wire.take() == [
+            (
+                "home-of-t",
+                "a",
+                [AttachRequest(topic="t", from_slot=3), DetachRequest(topic="t")],
+            ),
+            ("home-of-u", "a", [Put(event=event(1, topic="u"))]),
+        ]
+        assert wire.topics == {}
+
+    run(main())
+
+
+def test_where_the_carrier_multicasts_a_topic_is_joined_before_it_is_asked_for() -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        wire.joining = asyncio.Event()
+        _, (a, b), (heard_a, heard_b) = await opened(wire, "a", "b")
+        a.ask(Attach("t", 1))
+        b.ask(Attach("t", 2))
+        await turn()
+        assert wire.take() == []
+        wire.joining.set()
+        await turn()
+        assert sorted(wire.take()) == [
+            ("home-of-t", "a", [AttachRequest(topic="t", from_slot=1)]),
+            ("home-of-t", "b", [AttachRequest(topic="t", from_slot=2)]),
+        ]
+        b.multicast(Multicast("t", ("a", "b"), Notify(event=event(1))))
+        await turn()
+        ((_, data),) = wire.sent
+        wire.deliver("*t", data)
+        assert heard_a.calls == heard_b.calls == [([Notify(event=event(1))], "b")]
+        # The last to leave leaves it there, too.
+        a.ask(Detach("t"))
+        await turn()
+        assert "t" in wire.topics
+        b.close()
+        await turn()
+        assert "t" not in wire.topics
+
+    run(main())
+
+
+def test_joining_that_fails_is_logged_and_can_be_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        _, (a,), _ = await opened(wire, "a")
+        wire.refuses = True
+        with caplog.at_level(logging.WARNING, logger="ensue"):
+            a.ask(Attach("t", 1))
+            await turn()
+        assert "joining 't' failed: no" in caplog.text
+        assert wire.take() == []
+        wire.refuses = False
+        a.ask(Attach("t", 1))
+        await turn()
+        assert wire.take() == [("home-of-t", "a", [AttachRequest(topic="t", from_slot=1)])]
+
+    run(main())
+
+
+def test_who_left_while_a_topic_was_joined_asks_for_nothing() -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        wire.joining = asyncio.Event()
+        _, (a,), _ = await opened(wire, "a")
+        a.ask(Attach("t", 1))
+        a.close()
+        wire.joining.set()
+        await turn()
+        assert wire.take() == []
+
+    run(main())
+
+
+# -- What arrives -------------------------------------------------------------------------------------
+
+
+def test_a_bundle_reaches_whom_it_names_and_nobody_else() -> None:
+    async def main() -> None:
+        wire = Wire()
+        _, (a, b), (heard_a, heard_b) = await opened(wire, "a", "b")
+        a.send("b", note(1))
+        a.send("b", note(2))
+        a.send("nobody", note(3))
+        await turn()
+        for _, data in wire.sent:
+            wire.deliver("a", data)  # A carrier may have one inbox for all names.
+        assert heard_a.calls == []
+        assert heard_b.calls == [([note(1), note(2)], "a")]
+        b.close()
+        wire.deliver("b", wire.sent[0][1])
+        assert len(heard_b.calls) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"\x02", b"\x02\x93\xa1a", b"\xff" * 50, b"\x02\xc0"]
+)
+def test_a_bad_bundle_is_counted_told_and_harmless(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        transport, (a,), (heard,) = await opened(wire, "a")
+        a.ask(Attach("t", 1))
+        await turn()
+        with caplog.at_level(logging.WARNING, logger="ensue"):
+            wire.deliver("a", data)
+            wire.deliver("*t", data)
+        assert transport.bad_bundles == 2
+        assert caplog.text.count("wire://") == 2
+        told: list[RemoteProtocolError] = []
+        transport.on_bad_bundle = told.append
+        wire.deliver("a", data)
+        assert (transport.bad_bundles, len(told)) == (3, 1)
+        assert heard.calls == []
+        wire.take()
+        a.send("a", note(1))
+        await turn()
+        wire.deliver(*wire.sent[0])
+        assert heard.calls == [([note(1)], "a")]
+
+    run(main())
+
+
+def test_what_is_not_admitted_is_not_handed_over() -> None:
+    async def main() -> None:
+        wire = Wire()
+        transport, (a, _), (_, heard) = await opened(wire, "a", "b")
+        asked: list[tuple[str, str]] = []
+
+        def admit(target: str, source: str, frames: list[Frame]) -> list[Frame]:
+            asked.append((target, source))
+            if len(frames) > 2:
+                raise RemoteProtocolError("too many")
+            return frames[:1]
+
+        transport.admit = admit
+        for count in (2, 3):
+            for number in range(count):
+                a.send("b", note(number))
+            await turn()
+        for _, data in wire.sent:
+            wire.deliver("b", data)
+        assert asked == [("b", "a"), ("b", "a")]
+        assert heard.calls == [([note(0)], "a")]
+        assert transport.bad_bundles == 1
+
+    run(main())
+
+
+# -- Names --------------------------------------------------------------------------------------------
+
+
+def test_a_name_is_taken_once_and_free_again_after_it_was_given_up_or_refused() -> None:
+    async def main() -> None:
+        wire = Wire()
+        transport, _, _ = await opened(wire, "a")
+        with pytest.raises(BadInput, match="'a' is taken here"):
+            await transport.enter("a")
+        await transport.exit("a")
+        await transport.exit("a")
+        assert wire.inboxes == {}
+        wire.refuses = True
+        with pytest.raises(ConnectionError):
+            await transport.enter("a")
+        wire.refuses = False
+        await transport.enter("a")
+        assert list(wire.inboxes) == ["a"]
+
+    run(main())
