@@ -1,6 +1,7 @@
 """A pipeline killed at random moments, and started again: every row once, in every table."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -114,6 +115,22 @@ def test_ctrl_c_ends_it_after_the_batches_at_hand(tmp_path: Path) -> None:
     told = json.loads(out)
     assert told["failed"] == {}, said
     assert begun <= batches(tmp_path, "commits")
+
+
+@pytest.mark.timeout(600)
+def test_a_signal_to_spark_as_well_ends_it_quietly(tmp_path: Path) -> None:
+    add_trace(tmp_path / "run" / "trace", "one", agreeing("r"))
+    over = threading.Event()
+    with pipeline(tmp_path, "--every", "1s") as process:
+        while not batches(tmp_path):
+            assert process.poll() is None, (tmp_path / "told").read_text()[-5000:]
+            over.wait(0.05)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate()
+    said = (tmp_path / "told").read_text()
+    assert process.returncode == 2, said
+    assert said.endswith("ensue: interrupted\n"), said
+    assert "py4j" not in said.lower(), said
 
 
 def counted(rows: list[dict[str, object]]) -> Counter[str]:

@@ -16,12 +16,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ensue.spark import lake_starting
 from ensue.spark.lake import Choices, Lake
 from ensue.spark.lake_inputs import Inputs
-from ensue.spark.lake_pipeline import _Pipeline
+from ensue.spark.lake_pipeline import _Pipeline, _reason
 from ensue.spark.lake_starting import ATTEMPTS_MAX, PAUSE_MAX_S, MachineTooBusy, worker_missing
 
 TIMED_OUT = (
     "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.\n"
     "\tat org.apache.spark.api.python.PythonWorkerFactory.createSimpleWorker\n"
+)
+
+
+PYTHON_FAILED = (
+    "[STREAM_FAILED] x [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback "
+    '(most recent call last):\n  File "bus.py", line 1\nNameError: no name\n SQLSTATE: 38000\n'
+    "\tat org.apache.spark.SparkException: other\n"
 )
 
 
@@ -166,3 +173,21 @@ def test_a_stage_that_worked_meanwhile_counts_from_the_beginning(machine: Machin
 )
 def test_only_a_process_that_did_not_come_up_is_tried_again(error: str, missing: bool) -> None:
     assert worker_missing(error) is missing
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            PYTHON_FAILED,
+            "NameError: no name",
+        ),
+        ("a\nensue.spark.conditions.SparkFault: [CONFLICT] two at 4\nb", "[CONFLICT] two at 4"),
+        (
+            "[STREAM_FAILED] it ended\n=== Streaming Query ===\n[OTHER_ONE]",
+            "[STREAM_FAILED] it ended",
+        ),
+    ],
+)
+def test_of_what_spark_tells_the_line_that_matters_is_told(error: str, told: str) -> None:
+    assert _reason(error) == told

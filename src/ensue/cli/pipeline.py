@@ -144,6 +144,8 @@ def _stopping() -> Iterator[threading.Event]:
 
     Spark's own handler, in whose place this one is, would cancel the batches at hand.
     """
+    from ensue.spark.gone import SparkGone, hush_py4j  # noqa: PLC0415 - an extra
+
     stop = threading.Event()
 
     def ask(number: int, frame: Any) -> None:
@@ -151,11 +153,16 @@ def _stopping() -> Iterator[threading.Event]:
         if stop.is_set():
             raise KeyboardInterrupt
         _say("ending after the batches at hand; Ctrl-C again ends at once")
+        hush_py4j()  # Spark may have got the same signal.
         stop.set()
 
     before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
+    except SparkGone:
+        if stop.is_set():  # Whoever ended this ended Spark with it, as by a signal to the group.
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

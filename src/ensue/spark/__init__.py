@@ -18,7 +18,7 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from ensue.spark.auditing import Audit, audit
     from ensue.spark.campaigns import campaign
-    from ensue.spark.lake import read_table
+    from ensue.spark.lake import read_table, table_files
     from ensue.spark.lake_pipeline import pipeline
     from ensue.spark.measuring import metrics, write_metrics
     from ensue.spark.missing import gaps
@@ -39,6 +39,7 @@ __all__ = [
     "read_table",
     "read_trace",
     "session",
+    "table_files",
     "write_metrics",
 ]
 
@@ -54,6 +55,7 @@ _HOMES = {
     "read_table": "ensue.spark.lake",
     "read_trace": "ensue.spark.traces",
     "session": "ensue.spark.sessions",
+    "table_files": "ensue.spark.lake",
     "write_metrics": "ensue.spark.measuring",
 }
 """Where each name lives."""

@@ -2,6 +2,7 @@
 
     _pipeline.json      what the lake was made of, and by which order
     _lock               held by the pipeline that runs
+    _lock_java          held by its Spark
     _checkpoints/       how far each streaming query is
     _versions/          the tables that are made anew; see `lake_shelf`
     events/ …           the tables; see `lake_tables`
@@ -10,8 +11,9 @@ Tables that only grow are written by Spark's Parquet sink, whose `_spark_metadat
 count; the others are links to their current version. Both are read as any Parquet directory:
 `spark.read.parquet("lake/violations")`, or `read_table`, which also knows a table without rows.
 
-HAZARD: `events`, `ordered` and `trace` may hold files of a batch that was cut short, which Spark
-leaves out when it reads the directory. A tool that takes every file it finds may see rows twice.
+HAZARD: while a pipeline runs, and after one was killed until the next has started, `events`,
+`ordered` and `trace` may hold files of batches that are not done (see `lake_files`). Spark leaves them
+out when it reads the directory; for other tools `table_files` names those that count.
 
 HAZARD: their list of files holds absolute paths: a lake can't be moved.
 """
@@ -27,11 +29,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from ensue.errors import BadInput
+from ensue.spark.lake_files import committed, sweep
 from ensue.spark.lake_shelf import Shelf
 from ensue.spark.lake_tables import APPENDED, OF_LOG, OF_TRACE, TABLES, arrow_schema
 from ensue.store.reader import local_path
 
-__all__ = ["Choices", "Lake", "read_table"]
+__all__ = ["Choices", "Lake", "read_table", "table_files"]
 
 FORMAT = 1
 
@@ -141,10 +144,20 @@ class Lake:
         """Return the shelf that a table which is made anew stands on."""
         return self.of_log if table in OF_LOG else self.of_trace
 
+    def sweep(self) -> int:
+        """Remove files of batches that were cut short; only while nobody writes."""
+        return sum(sweep(self.root / table) for table in APPENDED)
+
+    def files(self, table: str) -> list[Path]:
+        """Return the files that a table consists of now."""
+        _check_name(table)
+        if table in APPENDED:
+            return sorted(self.root / table / name for name in committed(self.root / table))
+        return sorted(self.shelf(table).directory(table).glob("*.parquet"))
+
     def read(self, spark: SparkSession, table: str) -> DataFrame:
         """Read a table as it is now."""
-        if table not in TABLES:
-            raise BadInput(f"a lake has no table {table!r}; it has {', '.join(TABLES)}")
+        _check_name(table)
         schema = from_arrow_schema(arrow_schema(table))
         if table in APPENDED:
             if not self.has_begun(table):
@@ -159,12 +172,30 @@ class Lake:
         return self.shelf(table).count(table)
 
 
+def _check_name(table: str) -> None:
+    if table not in TABLES:
+        raise BadInput(f"a lake has no table {table!r}; it has {', '.join(TABLES)}")
+
+
+def _existing(lake: str | Path) -> Lake:
+    found = Lake(lake)
+    if not (found.root / "_pipeline.json").is_file():
+        raise BadInput(f"{lake} is no lake: there is no _pipeline.json in it")
+    return found
+
+
 def read_table(spark: SparkSession, lake: str | Path, table: str) -> DataFrame:
     """Read a table of a lake, as it is now: `read_table(spark, "lake", "metrics/latency")`.
 
     What a pipeline that runs meanwhile adds or replaces is not seen, and does no harm.
     """
-    found = Lake(lake)
-    if not (found.root / "_pipeline.json").is_file():
-        raise BadInput(f"{lake} is no lake: there is no _pipeline.json in it")
-    return found.read(spark, table)
+    return _existing(lake).read(spark, table)
+
+
+def table_files(lake: str | Path, table: str) -> list[str]:
+    """Return the Parquet files that a table consists of now, for tools other than Spark.
+
+    `pyarrow.dataset.dataset(table_files("lake", "events"))`. Starts no Spark. Empty for a table that
+    has had no batch yet.
+    """
+    return [str(path) for path in _existing(lake).files(table)]

@@ -39,7 +39,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ensue.checkers import Verdict, rules_of
 from ensue.errors import BadInput, EnsueError, UnsupportedOrder
+from ensue.spark.gone import telling_when_gone
 from ensue.spark.lake import Choices, Lake
+from ensue.spark.lake_files import held_by_java
 from ensue.spark.lake_inputs import Inputs, find_inputs
 from ensue.spark.lake_runs import RunVerdict, look_at_runs
 from ensue.spark.lake_shelf import ALL, key_of
@@ -65,6 +67,7 @@ _LOGGERS = (
 )
 """What writes of a query that fails."""
 _RAISED = re.compile(r"ensue\.[\w.]+: ([^\n]+)")
+_PYTHON = re.compile(r"^\w[\w.]*(?:Error|Exception): [^\n]+", re.MULTILINE)
 _CONDITION = re.compile(r"\[[A-Z]+(?:_[A-Z]+)+\] [^\n]+")
 
 Progress = Callable[[str], None]
@@ -137,7 +140,9 @@ def pipeline(
                 f"{', '.join(sorted(known)) or 'none yet'}"
             )
     wanted = Choices(source=inputs.source, order=order, topics=chosen)
-    with place.opened(wanted) as choices:
+    lock = place.root / "_lock_java"
+    with telling_when_gone(spark), place.opened(wanted) as choices, held_by_java(spark, lock):
+        place.sweep()
         trigger: dict[str, Any] = {"availableNow": True}
         if not once:
             trigger = {"processingTime": f"{every_s} seconds"}
@@ -147,6 +152,7 @@ def pipeline(
                 running.run(stop or threading.Event())
             finally:
                 running.end()
+        place.sweep()
         return running.outcome()
 
 
@@ -426,5 +432,8 @@ def _reason(error: str) -> str:
     """Return the line that matters of what Spark tells of a failed query."""
     # Behind it is the plan of the query, which quotes whatever the query might say.
     told = error.partition("=== Streaming Query ===")[0].strip()
-    found = _RAISED.findall(told) or _CONDITION.findall(told)
+    found = _RAISED.findall(told)
+    if not found and "[PYTHON_EXCEPTION]" in told:
+        found = _PYTHON.findall(told)
+    found = found or _CONDITION.findall(told)
     return str(found[-1]) if found else told.partition("\n")[0]

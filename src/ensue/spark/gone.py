@@ -1,0 +1,64 @@
+"""Tells when Spark's own process has ended before the driver: killed along with it, or out of memory.
+
+Everything the driver then asks of Spark fails, in whatever words; what matters is that it is gone.
+"""
+
+import logging
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from ensue.errors import EnsueError
+
+__all__ = ["SparkGone", "hush_py4j", "telling_when_gone"]
+
+ENDING_S = 10.0
+"""How long Spark's process may take to end after the first call to it has failed."""
+
+
+class SparkGone(EnsueError, RuntimeError):
+    """Spark's own process has ended while it was needed."""
+
+    retriable = True
+
+    def __init__(self, code: int) -> None:
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        super().__init__(
+            f"Spark's Java process has ended, {how}: it was killed, or had too little memory. Start "
+            "again to go on"
+        )
+        self.code = code
+
+
+@contextmanager
+def telling_when_gone(spark: SparkSession) -> Iterator[None]:
+    """Raise `SparkGone` in place of whatever goes wrong because Spark's process has ended."""
+    try:
+        yield
+    except EnsueError:
+        raise
+    except Exception as error:
+        code = _ended(spark)
+        if code is None:
+            raise
+        raise SparkGone(code) from error
+
+
+def hush_py4j() -> None:
+    """Let the bridge to Java fail in silence, where it is known that Java is about to end."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+
+
+def _ended(spark: SparkSession) -> int | None:
+    """Return the exit code of Spark's process if it has ended, or does within a moment."""
+    gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        return process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        return None
