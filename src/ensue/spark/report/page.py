@@ -139,7 +139,7 @@ def _drawings(drawings: Sequence[Drawing]) -> str:
         parts.append(svg.element("div", *content, class_="run"))
     return card(
         "Who saw what when",
-        "A line for each node, time to the right; an arrow runs from the publication of an event to "
+        "A line for each node, or for each of its subscriptions, time to the right; an arrow runs from the publication of an event to "
         "its delivery.",
         *parts,
     )
