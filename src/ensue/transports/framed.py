@@ -268,11 +268,9 @@ class FramedPort:
     def add(self, target: Target, body: bytes, *, multicast: bool = False) -> None:
         """Put an encoded frame into the bundle for a peer, for several, or for a topic."""
         # Several peers are told apart by which tuple they are: hashing a long one takes time.
-        key: str | int | tuple[str]
-        if isinstance(target, str):
-            key = (target,) if multicast else target
-        else:
-            key = id(target)
+        key: str | int | tuple[str] = target if isinstance(target, str) else id(target)
+        if multicast and isinstance(target, str):
+            key = (target,)
         found = self._open.get(key)
         if found is None or found.size + len(body) > self._transport.bundle_bytes:
             if not self._bundles:

@@ -85,7 +85,9 @@ def parse_url(url: str) -> Options:
         return BrokerOptions(
             url=options.address.url, scheme=scheme, carried=options.capabilities, make=make
         )
+    # What follows may hold a password.
+    shown = f"{scheme}://" if separator else url
     raise BadInput(
-        f"no transport for {url!r}; expected memory://, memory://NAME, ensue://HOST:PORT, or a "
+        f"no transport for {shown!r}; expected memory://, memory://NAME, ensue://HOST:PORT, or a "
         f"broker: {', '.join(f'{each}://' for each in BROKERS)}"
     )

@@ -26,6 +26,12 @@ def parse_address(text: str, *, what: str) -> tuple[str, int]:
     return host, DEFAULT_PORT if port is None else port
 
 
+def _shown(url: str) -> str:
+    """Return a URL for people: without its options, or a password, which nobody else should see."""
+    scheme, separator, place = url.partition("?")[0].partition("#")[0].partition("://")
+    return f"{scheme}{separator}{place.rpartition('@')[2]}"
+
+
 class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What an `ensue://` URL says."""
 
@@ -42,27 +48,28 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, url: str) -> "TcpOptions":
         """Read a URL, or say what is wrong with it."""
+        shown = _shown(url)
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise BadInput(f"{url}: {error}") from None
+            raise BadInput(f"{shown}: {error}") from None
         if not host or parts.path not in ("", "/") or parts.fragment or "@" in parts.netloc:
-            raise BadInput(f"{url}: expected ensue://HOST:PORT, with options after a '?'")
+            raise BadInput(f"{shown}: expected ensue://HOST:PORT, with options after a '?'")
         given: dict[str, str] = {}
         known = ("tls", "ca", "cert", "key", "token", "server_name")
         for name, value in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
                 raise BadInput(
-                    f"{url}: there is no option {name!r}; expected one of {', '.join(known)}"
+                    f"{shown}: there is no option {name!r}; expected one of {', '.join(known)}"
                 )
             if name in given:
-                raise BadInput(f"{url}: {name} is given more than once")
+                raise BadInput(f"{shown}: {name} is given more than once")
             given[name] = value
         if given.get("tls", "0") not in ("0", "1"):
-            raise BadInput(f"{url}: tls is 0 or 1, not {given['tls']!r}")
+            raise BadInput(f"{shown}: tls is 0 or 1, not {given['tls']!r}")
         if bool(given.get("cert")) != bool(given.get("key")):
-            raise BadInput(f"{url}: cert and key go together")
+            raise BadInput(f"{shown}: cert and key go together")
         implied = any(given.get(name) for name in ("ca", "cert"))
         return cls(
             host=unquote(host),
