@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
-from ensue.protocols import ens, guide, keeping, link
+from ensue.protocols import ens, guide, keeping, link, looking
 from ensue.protocols.core import Frame
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
@@ -122,6 +122,16 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "nodes": st.lists(st.tuples(names, many_names), max_size=2).map(tuple),
         "closed": st.booleans(),
         "config": st.just(SequencerConfig(carries=True)),
+    },
+    looking.Look: {
+        "number": counts,
+        "readable": st.none() | many_names,
+        "ends": many_names,
+    },
+    looking.Seen: {
+        "number": counts,
+        "state": st.binary(max_size=20),
+        "ends": st.dictionaries(names, counts, max_size=2),
     },
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(

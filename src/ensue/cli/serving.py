@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from ensue.cli import output
 from ensue.errors import BadInput
@@ -54,6 +55,20 @@ BrokerOption = Annotated[
 ListenOption = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help=f"Where to listen; 127.0.0.1:{DEFAULT_PORT}."),
+]
+AdminOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where to answer /metrics, /healthz and /status over HTTP; nowhere unless given.",
+    ),
+]
+InsecureAdminOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-admin-anyone",
+        help="Have --admin listen beyond this machine: everybody may look at everything.",
+    ),
 ]
 DataOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where events are kept; made on first use.")
@@ -99,6 +114,8 @@ def serve(
             help="Listen beyond this machine without TLS or login: everybody may do everything.",
         ),
     ] = False,
+    admin: AdminOption = None,
+    insecure_admin_anyone: InsecureAdminOption = False,
     url: BrokerOption = None,
     log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="From where on to log.")] = LogLevel.INFO,
@@ -117,6 +134,7 @@ def serve(
         chosen = _from_options(
             listen, data, sync, retain_bytes, retain_age, name, insecure=insecure_listen_anyone
         )
+        chosen = replace(chosen, admin=admin or "", insecure_admin=insecure_admin_anyone)
     else:
         given = {
             "--listen": listen,
@@ -125,6 +143,8 @@ def serve(
             "--retain-bytes": retain_bytes,
             "--retain-age": retain_age,
             "--insecure-listen-anyone": insecure_listen_anyone or None,
+            "--admin": admin,
+            "--insecure-admin-anyone": insecure_admin_anyone or None,
         }
         for option, value in given.items():
             if value is not None:
@@ -213,9 +233,10 @@ async def _serve(config: ServerConfig, url: str | None, *, json: bool) -> None:
     server = Server(config) if url is None else BrokeredServer(config, url)
     await server.start()
     if json:
-        output.print_json(
-            {"url": server.url, "server": config.name, "data": config.data, "pid": os.getpid()}
-        )
+        ready = {"url": server.url, "server": config.name, "data": config.data, "pid": os.getpid()}
+        if server.admin is not None:
+            ready["admin"] = server.admin.url
+        output.print_json(ready)
     else:
         where = f" in {config.site}" if config.site else ""
         sys.stderr.write(f"ensue: {config.name}{where} is ready: {server.url}\n")

@@ -278,6 +278,21 @@ class Journal:
         """Return how much the segments take on the disk, sidecars not included."""
         return self._segments.active.end - self._segments.all[0].base
 
+    @property
+    def end_bytes(self) -> int:
+        """Return how many bytes the whole log has had, those not written yet and those dropped included."""
+        return self._end
+
+    @property
+    def batch_count(self) -> int:
+        """Return how many batches the whole log has had."""
+        return self._appended
+
+    @property
+    def segment_count(self) -> int:
+        """Return in how many segments the log is."""
+        return len(self._segments.all)
+
     def close(self) -> None:
         """Write and sync what was appended, unless the journal failed, and let the next one open it."""
         if self._closed:

@@ -22,6 +22,7 @@ __all__ = [
     "Put",
     "Surveyed",
     "Taken",
+    "matches",
     "request_for",
 ]
 
@@ -138,8 +139,8 @@ class Fetch(Frame, frozen=True, tag=10):
 
     def asks_for(self, topic: str) -> bool:
         """Tell whether a topic is to be told of."""
-        return _matches(topic, self.topic) and any(
-            _matches(topic, pattern) for pattern in self.survey or ()
+        return matches(topic, self.topic) and any(
+            matches(topic, pattern) for pattern in self.survey or ()
         )
 
 
@@ -194,7 +195,7 @@ def request_for(effect: Broadcast | Attach | Detach) -> Frame:
             return DetachRequest(topic=topic)
 
 
-def _matches(topic: str, pattern: str) -> bool:
+def matches(topic: str, pattern: str) -> bool:
     """Tell whether a pattern is a topic, a prefix of it up to a dot (`audit.*`), or all (`*`)."""
     if pattern.endswith(".*"):
         return topic.startswith(pattern[:-1])

@@ -205,6 +205,14 @@ class Keeper:
         self._recalled = {}
         return effects
 
+    def keeps(self, name: str) -> bool:
+        """Tell whether anything is known of a name."""
+        return name in self._names
+
+    def records(self, name: str) -> Mapping[str, bytes]:
+        """Return what is kept for a name, to be read."""
+        return self._names[name].records
+
     def names(self) -> Mapping[str, int]:
         """Return whose records are kept, and how many."""
         return {name: len(known.records) for name, known in self._names.items()}

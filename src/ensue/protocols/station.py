@@ -16,15 +16,16 @@ The log of a topic is at the station that hosts the topic. A void for a topic of
 goes there as a `Put`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from ensue.event import Event
-from ensue.protocols import ens, guide, keeping
+from ensue.protocols import ens, guide, keeping, looking
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import AttachRequest, Put
 from ensue.protocols.keeping import Keeper, KeeperConfig
+from ensue.protocols.looking import Look
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import ChangeRequest, Expired, Forget
@@ -48,7 +49,12 @@ class StationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a subscriber may be silent; None: for ever."""
 
 
-FRAMES: tuple[type[Frame], ...] = (*frames.FRAMES, *keeping.FRAMES, *guide.FRAMES)
+FRAMES: tuple[type[Frame], ...] = (
+    *frames.FRAMES,
+    *keeping.FRAMES,
+    *guide.FRAMES,
+    *looking.FRAMES,
+)
 """Everything that stations and their clients tell each other."""
 
 FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
@@ -65,6 +71,7 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
         keeping.Recall,
         keeping.Remember,
         keeping.Dismiss,
+        looking.Look,
     )
 )
 """What publishers and subscribers send to stations; the rest stations send, to them or each other."""
@@ -130,6 +137,14 @@ class Station:
         self._seen: dict[str, int] = {}
         """Ephemeral subscribers, and when they were last heard of."""
         self._expired: dict[str, None] = {}
+        self._heard: dict[str, int] = {}
+        """Those whose records are kept, and when they were last heard of."""
+        self.on_look: Callable[[Look, int], Frame] | None = None
+        """Given a question and the time: what to answer. None: such questions are not answered."""
+        self._looked: dict[str, None] = {}
+        """Those whose question the effects hold an answer to."""
+        self.expiries = 0
+        """Subscribers that were taken for vanished since the start."""
         for key in _select(own, (_EXPIRED,)):
             self._expired[key.removeprefix(_EXPIRED)] = None
         listeners = (peer for peers in self.log.listeners().values() for peer in peers)
@@ -153,8 +168,21 @@ class Station:
                 self.log.receive(frame, source=source, now_ns=now_ns)
         elif isinstance(frame, _FOR_KEEPER):
             self.keeper.receive(frame, source=source, now_ns=now_ns)
+            if self.keeper.keeps(source):
+                self._heard[source] = now_ns
+            else:
+                self._heard.pop(source, None)
+        elif type(frame) is Look:
+            # Asked many times at once, it is answered once: there may be much to tell.
+            if self.on_look is not None and source not in self._looked:
+                self._looked[source] = None
+                self._effects.append(Send(source, self.on_look(frame, now_ns)))
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
+
+    def heard_ns(self, name: str) -> int | None:
+        """Return when a subscriber was last heard of; None: not since the start."""
+        return self._seen.get(name, self._heard.get(name))
 
     def may_put(self, event: Event, source: str) -> bool:
         """Tell whether an event may have its slot: only one that was given away, by who may have it.
@@ -191,6 +219,8 @@ class Station:
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done, after the three have told each other what they must."""
         effects, self._effects = self._effects, []
+        if self._looked:
+            self._looked = {}
         for effect in self.node.take_effects():
             if type(effect) is not Broadcast:
                 effects.append(effect)
@@ -220,6 +250,7 @@ class Station:
             if not topics:
                 continue  # It has nothing here, so it has no reason to be heard of.
             self._expired[name] = None
+            self.expiries += 1
             self._effects.append(Persist(f"{_EXPIRED}{name}", b""))
             if self.placement.span(topics)[0] == self.node.stage:
                 # From where it starts the leave travels the chain, as the subscriber's own would.

@@ -126,7 +126,7 @@ class TopicLog:
         self._effects: list[Effect] = []
         self._burst = 0
         self._peers: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._place = 0
+        self.placed = 0
         """How many events have been put out, whatever their topics."""
         if kept is not None:
             for topic, (first, following) in kept.bounds().items():
@@ -139,7 +139,7 @@ class TopicLog:
             # Within a topic slots may be filled out of turn, but not by many.
             for slot in range(max(log.first, log.next - RECENT), log.next):
                 if (event := self._event(topic, log, slot)) is not None:
-                    self._place = max(self._place, event.place)
+                    self.placed = max(self.placed, event.place)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
@@ -177,7 +177,7 @@ class TopicLog:
         self._persist_first(topic, log)
         if self.config.gives_places:
             # It may have been the last event whose place said how many there were.
-            self._persist("place/", _FIRST.encode(self._place))
+            self._persist("place/", _FIRST.encode(self.placed))
 
     def forget(self, peer: str) -> None:
         """Detach a peer from everything."""
@@ -304,8 +304,8 @@ class TopicLog:
 
     def _next_place(self) -> int:
         if self.config.gives_places:
-            self._place += 1
-        return self._place
+            self.placed += 1
+        return self.placed
 
     def _accept(self, event: Event, log: _Topic, slot: int) -> None:
         topic = event.topic
@@ -407,7 +407,7 @@ class TopicLog:
 
     def _place_of(self, topic: str, log: _Topic, slot: int) -> int:
         event = self._event(topic, log, slot)
-        return self._place if event is None else event.place
+        return self.placed if event is None else event.place
 
     def _listen(self, topic: str, log: _Topic, source: str) -> None:
         if source not in log.attached and len(log.attached) < self.config.listeners_max:
@@ -437,7 +437,7 @@ class TopicLog:
             log.first = max(log.first, first)
             log.next = max(log.next, log.first)
         elif kind == "place":
-            self._place = msgspec.msgpack.decode(value, type=int)
+            self.placed = msgspec.msgpack.decode(value, type=int)
         elif kind == "event":
             event = _EVENT.decode(value)
             self._store(event, self._topic(event.topic), int(rest.partition("/")[0]))

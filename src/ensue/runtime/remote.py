@@ -31,7 +31,7 @@ from ensue.transports.tcp_messages import Welcome
 from ensue.transports.tcp_options import TcpOptions
 from ensue.wire import Codec
 
-__all__ = ["RemoteHub"]
+__all__ = ["RemoteHub", "discover"]
 
 DISCOVER_S = 10.0
 """How long a station on a broker may take to answer."""
@@ -97,7 +97,7 @@ class RemoteHub(Hub):
                 assert tcp.welcome is not None
                 described = _welcomed(tcp.welcome)
             else:
-                described = await _discover(transport, options.url)
+                described = await discover(transport, options.url)
             return cls(transport, described, order=order, trace=trace, run=name or "ensue")
         except BaseException:
             await carrier.close()
@@ -170,7 +170,7 @@ def _welcomed(welcome: Welcome) -> Described:
     )
 
 
-async def _discover(transport: FramedTransport, url: str) -> Described:
+async def discover(transport: FramedTransport, url: str) -> Described:
     """Ask on a broker who is in the chain."""
     loop = asyncio.get_running_loop()
     name = f"visitor{EPHEMERAL}{token_hex(6)}"

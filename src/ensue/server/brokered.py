@@ -15,8 +15,10 @@ from ensue.protocols.core import Node
 from ensue.protocols.guide import GUIDE, Described, Guide
 from ensue.protocols.station import FRAMES
 from ensue.runtime.driver import Driver
+from ensue.server.admin import Admin
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
+from ensue.server.state import View
 from ensue.server.stations import build_station, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions, parse_url
@@ -39,6 +41,8 @@ class BrokeredServer:
         self.placement = placement_of(config)
         self.journal: Journal | None = None
         self.transport: FramedTransport | None = None
+        self.view: View | None = None
+        self.admin: Admin | None = None
         self._commit: GroupCommit | None = None
         self._drivers: list[Driver[Node]] = []
         self._retaining: asyncio.Task[None] | None = None
@@ -65,14 +69,24 @@ class BrokeredServer:
         transport = self.transport = FramedTransport(
             carrier, Codec(FRAMES), home=self.placement.node
         )
-        self._commit = GroupCommit(journal, sync_s=config.sync_s, on_failure=self._fail)
+        commit = self._commit = GroupCommit(journal, sync_s=config.sync_s, on_failure=self._fail)
         clock = SystemClock()
         await transport.enter(config.name)
         station = build_station(config, self.placement, journal, clock.now_ns())
-        driver = Driver(station.node, transport=transport, clock=clock, store=self._commit)
+        driver = Driver(station.node, transport=transport, clock=clock, store=commit)
         self._drivers.append(driver)
         retaining = retain(journal, config.retention, driver, station.station, self._fail)
         self._retaining = asyncio.create_task(retaining)
+        self.view = View(
+            config, station=station.station, journal=journal, commit=commit, transport=transport
+        )
+        if config.admin:
+            self.admin = Admin(config.admin, self.view)
+            try:
+                await self.admin.start()
+            except BaseException:
+                await self.stop()
+                raise
         if config.name == self.placement.nodes[0]:
             await transport.enter(GUIDE)
             described = Described(
@@ -91,6 +105,8 @@ class BrokeredServer:
 
     async def stop(self) -> None:
         """Write what there is, disconnect, and end."""
+        if self.view is not None:
+            self.view.stopping = True
         if self._retaining is not None:
             self._retaining.cancel()
             await asyncio.gather(self._retaining, return_exceptions=True)
@@ -103,6 +119,8 @@ class BrokeredServer:
             await self.transport.carrier.close()
         if self.journal is not None:
             self.journal.close()
+        if self.admin is not None:
+            await self.admin.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 

@@ -10,6 +10,7 @@ A journal that fails is final: `on_failure` is called once, and nothing that wai
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,26 @@ from concurrent.futures import ThreadPoolExecutor
 from ensue.errors import LimitReached
 from ensue.journal import Journal
 from ensue.protocols.core import Persist
+from ensue.server.metrics import Histogram
 
 __all__ = ["GroupCommit"]
+
+SYNC_BUCKETS_S = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
 
 _log = logging.getLogger("ensue")
 
@@ -43,12 +62,22 @@ class GroupCommit:
         self._dirty = False
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
+        self.failure: BaseException | None = None
+        """What failed."""
         self.syncs = 0
+        self.sync_seconds = Histogram(SYNC_BUCKETS_S)
+        self._began_s: float | None = None
+        """When the sync under way began."""
 
     @property
     def waiting(self) -> int:
         """How many batches are not safe yet."""
         return len(self._unwritten) + len(self._unsynced)
+
+    @property
+    def syncing_s(self) -> float:
+        """How long the sync under way has taken; 0: there is none."""
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
         """Make a batch safe, and then call `done`."""
@@ -122,16 +151,19 @@ class GroupCommit:
 
     def _start_sync(self) -> None:
         self._syncing = True
+        self._began_s = time.monotonic()
         future = self._loop.run_in_executor(self._thread, self._journal.sync)
         future.add_done_callback(self._synced)
 
     def _synced(self, future: "asyncio.Future[int]") -> None:
         self._syncing = False
+        took_s, self._began_s = self.syncing_s, None
         error = future.exception()
         if error is not None:
             self._fail(error)
             return
         self.syncs += 1
+        self.sync_seconds.observe(took_s)
         number = future.result()
         unsynced = self._unsynced
         while unsynced and unsynced[0][0] <= number:
@@ -141,5 +173,6 @@ class GroupCommit:
     def _fail(self, error: BaseException) -> None:
         if not self.failed:
             self.failed = True
+            self.failure = error
             _log.critical("the journal can't be written; the server stops: %s", error)
             self._on_failure(error)

@@ -122,6 +122,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a subscription that nobody named may be without its client."""
     trace: str = ""
     """A directory to write the station's trace to."""
+    admin: str = ""
+    """Where to listen for those who watch the server (`ensue.server.admin`); empty: nowhere."""
+    insecure_admin: bool = False
+    """Listen beyond this machine for them all the same: it has neither TLS nor login."""
 
     def __post_init__(self) -> None:
         host, _ = parse_address(self.listen, what="the address to listen on")
@@ -139,6 +143,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.sync_s < 0 or self.expire_s <= 0:
             raise ConfigurationError("sync_s must be at least 0, and expire_s above 0")
         self._check_trust()
+        self._check_admin()
         if not self.insecure and not _is_loopback(host):
             self._check_exposed(host)
 
@@ -171,6 +176,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 "clients have to prove who they are, so the servers of the chain have to, too: "
                 "add stations.secret_file or stations.certificates"
+            )
+
+    def _check_admin(self) -> None:
+        if not self.admin or self.insecure_admin:
+            return
+        host, _ = parse_address(self.admin, what="the address of the admin port")
+        if not _is_loopback(host):
+            raise ConfigurationError(
+                f"the admin port would listen on {host}, beyond this machine, and it has neither TLS "
+                "nor login: everybody who can connect sees all topics and subscriptions. Listen on "
+                "127.0.0.1, or say insecure_admin = true or --insecure-admin-anyone if a network that "
+                "you trust is all there is"
             )
 
     def _check_exposed(self, host: str) -> None:

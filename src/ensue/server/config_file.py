@@ -80,6 +80,7 @@ class _Server(_Table, frozen=True, kw_only=True):
     address: str = ""
     data: str
     site: str = ""
+    admin: str = ""
     topics: tuple[Name, ...] = ()
     tls: _Tls | None = None
 
@@ -90,6 +91,7 @@ class _File(_Table, frozen=True, kw_only=True):
     sync: Sync | None = None
     expire: Duration | None = None
     insecure: bool = False
+    insecure_admin: bool = False
     retention: _Retention = _Retention()
     limits: _Limits = _Limits()
     tls: _Tls | None = None
@@ -207,6 +209,8 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         sync_s=0.0 if file.sync is None else float(file.sync),
         expire_s=60.0 if file.expire is None else float(file.expire),
         insecure=file.insecure,
+        admin=server.admin,
+        insecure_admin=file.insecure_admin,
         retention=_retention(file.retention),
         limits=_limits(file.limits),
         tls=None if tls is None else _tls(tls, folder),

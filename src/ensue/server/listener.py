@@ -75,6 +75,11 @@ class Listener:
         self.errors: Counter[str] = Counter()
         """How often somebody broke which rule."""
         self.dropped = 0
+        """Messages that reached nobody: too much was pending, or there was nobody of that name."""
+        self.dropped_slow = 0
+        """Those of them for which too much was pending."""
+        self.arrivals = 0
+        """Connections since the start."""
         self.unfinished = 0
         """Bytes of messages that are not whole, of all connections together."""
         self.on_reconnect: Callable[[], None] | None = None
@@ -162,6 +167,7 @@ class Listener:
     def arrived(self, visitor: Visitor) -> str | None:
         """Take a connection up; return why not."""
         self.visitors[visitor] = None
+        self.arrivals += 1
         if len(self.visitors) > self.limits.connections:
             return f"there are {self.limits.connections} connections already"
         return None
@@ -237,6 +243,7 @@ class Listener:
     def dropped_one(self) -> None:
         """Count a message that was dropped because too much was pending."""
         self.dropped += 1
+        self.dropped_slow += 1
 
     # -- For the transport on top ---------------------------------------------------------------
 

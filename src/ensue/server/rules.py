@@ -37,6 +37,7 @@ from ensue.errors import RemoteProtocolError
 from ensue.event import Event
 from ensue.protocols.core import Frame, Persist
 from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Fetch, Put, Taken
+from ensue.protocols.looking import Look
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, StampRequest
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
@@ -184,6 +185,12 @@ class Rules:
                 readable = visitor.grants.readable
                 admitted.append(
                     frame if readable is None else msgspec.structs.replace(frame, survey=readable)
+                )
+            elif isinstance(frame, Look):
+                # As above; whoever may not read everything is told no more than that.
+                readable = visitor.grants.readable
+                admitted.append(
+                    frame if readable is None else msgspec.structs.replace(frame, readable=readable)
                 )
             elif (answer := self._refusal(visitor, source, frame)) is None:
                 admitted.append(frame)

@@ -19,10 +19,12 @@ from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
 from ensue.protocols.station import FRAMES, Station
 from ensue.runtime.driver import Driver
+from ensue.server.admin import Admin
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
 from ensue.server.listener import Listener
 from ensue.server.rules import Rules
+from ensue.server.state import View
 from ensue.server.stations import OWNER, build_station, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
@@ -47,6 +49,8 @@ class Server:
         self.station: Station | None = None
         self.listener: Listener | None = None
         self.journal: Journal | None = None
+        self.view: View | None = None
+        self.admin: Admin | None = None
         self._carriers: list[TcpCarrier] = []
         """To the other servers of the chain."""
         self._commit: GroupCommit | None = None
@@ -107,7 +111,18 @@ class Server:
         built = build_station(config, self.placement, journal, clock.now_ns())
         self.station = built.station
         driver = self._driver = Driver(built.node, transport=transport, clock=clock, store=commit)
+        self.view = View(
+            config,
+            station=built.station,
+            journal=journal,
+            commit=commit,
+            transport=transport,
+            listener=listener,
+        )
         await listener.start()
+        if config.admin:
+            self.admin = Admin(config.admin, self.view)
+            await self.admin.start()
         for member in config.members:
             if member.name != config.name:
                 self._tasks.append(asyncio.create_task(self._meet(member)))
@@ -121,6 +136,8 @@ class Server:
 
     async def stop(self) -> None:
         """Write what there is, tell the clients, and end."""
+        if self.view is not None:
+            self.view.stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -134,6 +151,8 @@ class Server:
             await self._commit.close()
         if self.journal is not None:
             self.journal.close()
+        if self.admin is not None:
+            await self.admin.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 

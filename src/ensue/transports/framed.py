@@ -19,6 +19,7 @@ from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
 from ensue.protocols.ens import Notify, request_for
 from ensue.transports.base import Receiver
 from ensue.transports.carrier import Carrier
+from ensue.transports.traffic import Traffic
 from ensue.wire import Codec, bundle
 
 __all__ = ["FramedPort", "FramedTransport"]
@@ -49,6 +50,8 @@ class FramedTransport:
         self.admit: Callable[[str, str, list[Frame]], list[Frame]] | None = None
         """Given target, source and frames of a bundle: returns the frames that are let through, or
         raises `RemoteProtocolError` if there should be no such bundle."""
+        self.traffic: Traffic | None = None
+        """Counts what comes and goes, where somebody wants to know."""
         self._loop = asyncio.get_running_loop()
         self._ports: dict[str, FramedPort] = {}
         self._entered: dict[str, None] = {}
@@ -137,14 +140,21 @@ class FramedTransport:
         carrier = self.carrier
         for port in dirty:
             for target, topic, bodies in port.take():
+                count = len(bodies)
                 if topic:
-                    carrier.multicast(topic, bundle(EVERYBODY, port.name, bodies))
+                    data = bundle(EVERYBODY, port.name, bodies)
+                    self._count(count, data)
+                    carrier.multicast(topic, data)
                 elif isinstance(target, str):
-                    carrier.send(target, bundle(target, port.name, bodies))
+                    data = bundle(target, port.name, bodies)
+                    self._count(count, data)
+                    carrier.send(target, data)
                 else:
                     joined = (b"".join(bodies),)
                     for peer in target:
-                        carrier.send(peer, bundle(peer, port.name, joined, len(bodies)))
+                        data = bundle(peer, port.name, joined, count)
+                        self._count(count, data)
+                        carrier.send(peer, data)
 
     @property
     def bundle_bytes(self) -> int:
@@ -174,6 +184,10 @@ class FramedTransport:
             del self._joined[topic]
             task = self._loop.create_task(self.carrier.leave(topic))
             task.add_done_callback(_ignore)
+
+    def _count(self, frames: int, data: bytes) -> None:
+        if self.traffic is not None:
+            self.traffic.gave(frames, len(data))
 
     def _arrived(self, data: bytes) -> None:
         read = self._read(data)
@@ -206,6 +220,8 @@ class FramedTransport:
             else:
                 self.on_bad_bundle(error)
             return None
+        if self.traffic is not None:
+            self.traffic.took(read[2], len(data))
         return read
 
 

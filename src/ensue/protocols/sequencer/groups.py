@@ -117,6 +117,13 @@ class Groups:
             return []
         return [other for other, count in shared.items() if count >= self._needed]
 
+    def sizes(self) -> tuple[int, int]:
+        """Return how many topics are ordered together with others, and the size of the largest group."""
+        if self._needed == 1:
+            return len(self._shared), 1 + max(map(len, self._shared.values()), default=0)
+        found = [len(self.partners(topic)) for topic in self._shared]
+        return sum(map(bool, found)), 1 + max(found, default=0)
+
     def _count(self, topics: tuple[str, ...], change: int) -> None:
         for topic in topics:
             shared = self._shared.setdefault(topic, {})

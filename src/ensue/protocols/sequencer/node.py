@@ -123,6 +123,8 @@ class SequencerNode(ChangeStage):
         super().__init__(name=name, placement=placement, config=config or SequencerConfig())
         self._publishers: dict[str, _Publisher] = {}
         self._leases = Leases()
+        self.voids = 0
+        """Stamps that were voided since the start."""
         self._granted: dict[tuple[str, str], list[Grant]] = {}
         """Stamps completed while handling the current frame, by publisher and origin."""
         self._out: dict[str, list[tuple[int, int]]] = {}
@@ -152,6 +154,11 @@ class SequencerNode(ChangeStage):
     def open_count(self) -> int:
         """How many stamps are out whose events are not known to be out or void."""
         return self._leases.open_count()
+
+    @property
+    def early_count(self) -> int:
+        """How many requests wait for an earlier one of their publisher."""
+        return sum(len(known.early) for known in self._publishers.values())
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame from a client, a neighbour or the ENS."""
@@ -369,6 +376,7 @@ class SequencerNode(ChangeStage):
         if resolved is None:
             return
         lease, needed = resolved
+        self.voids += state == VOID
         if not needed:
             self._persist(lease.key, None)
             return

@@ -33,6 +33,29 @@ class Stage:
             if self._hosted(topics):
                 self._groups.replace(subscriber, topics)
 
+    @property
+    def groups(self) -> Groups:
+        """Which topics are ordered together here, to be looked at."""
+        return self._groups
+
+    def counts(self) -> dict[str, int]:
+        """Return how many events each topic of this node has had."""
+        return {
+            topic: self._counters.by_topic[topic][0]
+            for topic in self._hosted(self._counters.by_topic)
+        }
+
+    def counted_since(self, tick: int) -> tuple[int, dict[str, int]]:
+        """Return the present tick, and the topics of this node that were counted since an earlier one."""
+        counters, found = self._counters, {}
+        for topic in reversed(counters.recent):
+            count, changed = counters.by_topic[topic]
+            if changed <= tick:
+                break
+            if self.placement.stage(topic) == self.stage:
+                found[topic] = count
+        return counters.tick, found
+
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
         effects, self._effects = self._effects, []

@@ -1,0 +1,38 @@
+"""How somebody asks a station what it is doing. Questions and answers may be lost: ask again.
+
+What there is to say beyond the protocol (connections, the journal, the time) a station does not know: whoever
+runs it gives it the answer (`Station.on_look`).
+"""
+
+from ensue.event import Count, Name
+from ensue.protocols.core import Frame
+
+__all__ = ["ENDS_MAX", "FRAMES", "Look", "Seen"]
+
+ENDS_MAX = 10_000
+"""Topics whose ends can be asked for at once."""
+
+
+class Look(Frame, frozen=True, tag=52):
+    """Tell me what you are doing."""
+
+    number: Count
+    """Chosen by the sender, and told again in the answer."""
+    readable: tuple[Name, ...] | None = None
+    """Tell only of topics that match any of these: a topic, a prefix with everything below it
+    (`audit.*`), or all (`*`); None: of everything. A server puts in what the user may subscribe to."""
+    ends: tuple[Name, ...] = ()
+    """Also tell how far these topics of yours are; `ENDS_MAX` at the most."""
+
+
+class Seen(Frame, frozen=True, tag=53):
+    """What the station is doing."""
+
+    number: Count
+    state: bytes
+    """One JSON object: `ensue.server.state` says what is in it."""
+    ends: dict[Name, Count]
+    """The last slot taken of each topic that was asked for and is here."""
+
+
+FRAMES: tuple[type[Frame], ...] = (Look, Seen)

@@ -1,0 +1,219 @@
+"""The admin port: plain HTTP for those who watch a server. It can change nothing.
+
+`GET /metrics` is for Prometheus, `/healthz` for whoever decides whether the server is well (200, or 503 and why), and
+`/status` one JSON object with what `ensue status` shows.
+
+It asks nobody who they are and encrypts nothing, so it listens on this machine only, unless it is told otherwise by name.
+
+A request is read strictly: lines end with CRLF, no body, `GET` or `HEAD` alone. Each connection is for one request.
+
+Limits: `REQUEST_BYTES_MAX` of a request, `REQUEST_S` until it is there, `RESPONSE_S` until its answer is taken,
+`CONNECTIONS_MAX` at once; beyond, newcomers are told and hung up on.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+
+from ensue.errors import TransportError
+from ensue.server.metrics import CONTENT_TYPE, Metrics
+from ensue.server.state import View
+from ensue.transports.tcp_options import parse_address
+
+__all__ = ["CONNECTIONS_MAX", "REQUEST_BYTES_MAX", "REQUEST_S", "RESPONSE_S", "Admin"]
+
+REQUEST_BYTES_MAX = 8 * 1024
+REQUEST_S = 5.0
+RESPONSE_S = 10.0
+CONNECTIONS_MAX = 64
+PLAIN = "text/plain; charset=utf-8"
+
+_LINE = re.compile(rb"([A-Za-z]+) (/[!-~]*) HTTP/(\d)\.(\d)")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_END = b"\r\n\r\n"
+
+_log = logging.getLogger("ensue")
+
+
+class Admin:
+    """Listens for requests and answers them from a view of the server."""
+
+    def __init__(self, address: str, view: View) -> None:
+        self.host, self.port = parse_address(address, what="the address of the admin port")
+        self.loop = asyncio.get_running_loop()
+        self.requests: dict[_Request, None] = {}
+        """One for each connection."""
+        self._view = view
+        self._metrics = Metrics(view, self.loop)
+        self._server: asyncio.Server | None = None
+        self._pages: dict[str, Callable[[], tuple[HTTPStatus, str, bytes]]] = {
+            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, self._metrics.text().encode()),
+            "/status": lambda: (HTTPStatus.OK, "application/json", view.state() + b"\n"),
+            "/healthz": self._health,
+        }
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{shown}:{self.port}"
+
+    async def start(self) -> None:
+        """Begin to listen."""
+        try:
+            self._server = await self.loop.create_server(
+                lambda: _Request(self), self.host, self.port
+            )
+        except OSError as error:
+            self._metrics.stop()
+            raise TransportError(
+                f"the admin port can't listen on {self.host}:{self.port}: {error.strerror or error}"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        _log.info("the admin port is %s", self.url)
+
+    async def close(self) -> None:
+        """Listen no more, and hang up."""
+        self._metrics.stop()
+        if self._server is not None:
+            self._server.close()
+        for request in list(self.requests):
+            request.abort()
+
+    def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+        """Return what is to be said on a page: a status, its type and the text."""
+        page = self._pages.get(path)
+        if page is None:
+            known = ", ".join(self._pages)
+            return HTTPStatus.NOT_FOUND, PLAIN, f"there are {known}\n".encode()
+        try:
+            return page()
+        except Exception:  # noqa: BLE001 - a bug, and not one that may cost the server anything
+            _log.exception("%s could not be made", path)
+            text = "this could not be made; the server's log says more\n"
+            return HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN, text.encode()
+
+    def _health(self) -> tuple[HTTPStatus, str, bytes]:
+        illness = self._view.illness()
+        if illness:
+            return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{illness}\n".encode()
+        return HTTPStatus.OK, PLAIN, b"ok\n"
+
+
+class _Request(asyncio.Protocol):
+    """One connection: one request, one answer."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+        self._answered = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a request, if there is room."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        requests = self._admin.requests
+        requests[self] = None
+        if len(requests) > CONNECTIONS_MAX:
+            text = f"there are {CONNECTIONS_MAX} connections already"
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            return
+        self._timer = self._admin.loop.call_later(
+            REQUEST_S,
+            self._answer,
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"no request within {REQUEST_S:g} s",
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        del exc
+        self._admin.requests.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer as soon as the request is whole, or can't become one."""
+        if self._answered:
+            return
+        self._data += data
+        head, end, _ = self._data.partition(_END)
+        if len(head) + len(end) > REQUEST_BYTES_MAX:
+            text = f"a request has at most {REQUEST_BYTES_MAX} bytes"
+            self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+        elif re.search(rb"(?<!\r)\n|\r(?!\n|\Z)", head):
+            self._answer(HTTPStatus.BAD_REQUEST, "lines end with CRLF")
+        elif end:
+            self._handle(head.split(b"\r\n"))
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _handle(self, lines: list[bytes]) -> None:
+        found = _LINE.fullmatch(lines[0])
+        if found is None:
+            self._answer(HTTPStatus.BAD_REQUEST, "expected a line such as GET /metrics HTTP/1.1")
+            return
+        method, target, major, minor = found.groups()
+        if major != b"1":
+            self._answer(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this is HTTP/1.1")
+            return
+        why = _fault(lines[1:], needs_host=minor != b"0")
+        if why:
+            self._answer(HTTPStatus.BAD_REQUEST, why)
+        elif method not in (b"GET", b"HEAD"):
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are all there is")
+        else:
+            path = target.partition(b"?")[0].decode("ascii")
+            self._send(*self._admin.page(path), bare=method == b"HEAD")
+
+    def _answer(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, PLAIN, f"{text}\n".encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, *, bare: bool = False) -> None:
+        transport = self._transport
+        if self._answered or transport is None:
+            return
+        self._answered = True
+        self._data = b""
+        if self._timer is not None:
+            self._timer.cancel()
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Date: {formatdate(usegmt=True)}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Cache-Control: no-store",
+            "X-Content-Type-Options: nosniff",
+            "Connection: close",
+        ]
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            lines.append("Allow: GET, HEAD")
+        head = "\r\n".join((*lines, "", "")).encode("ascii")
+        transport.write(head if bare else head + body)
+        transport.close()
+        # Whoever does not read would keep the connection open for as long as it likes.
+        self._timer = self._admin.loop.call_later(RESPONSE_S, self.abort)
+
+
+def _fault(lines: list[bytes], *, needs_host: bool) -> str:
+    """Say what is wrong with the headers of a request; empty: nothing."""
+    hosts = 0
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            return "a header is a name, a colon and a value"
+        name, value = found[1].lower(), found[2].strip()
+        hosts += name == b"host"
+        if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
+            return "a request has no body here"
+    if hosts > 1 or (needs_host and not hosts):
+        return "expected one Host"
+    return ""

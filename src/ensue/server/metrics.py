@@ -1,0 +1,341 @@
+"""What a server counts, in Prometheus's text format (version 0.0.4).
+
+Counters begin at 0 with the server. Every list is bounded: topics and subscriptions by name are those that matter
+most, as each family's help says.
+"""
+
+import asyncio
+import os
+import resource
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nlargest
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ensue.protocols.sequencer.stage import Stage
+    from ensue.server.state import View
+
+__all__ = ["CONTENT_TYPE", "Exposition", "Histogram", "LoopLag", "Metrics", "TopicCounts"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TOPICS_MAX = 100
+"""Topics that have a series of their own."""
+SUBSCRIPTIONS_MAX = 200
+"""Durable subscriptions that have series of their own."""
+LAG_EVERY_S = 0.25
+LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+Labels = Mapping[str, str]
+
+
+class Histogram:
+    """How often something took how long."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        assert list(bounds) == sorted(set(bounds))
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        """For each bound what was up to it and beyond the one before; the last is beyond all."""
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Exposition:
+    """Writes families of series as text."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def counter(self, name: str, text: str, value: float) -> None:
+        """Add a counter without labels."""
+        assert name.endswith("_total"), name
+        self._family(name, text, "counter")
+        self._sample(name, {}, value)
+
+    def counters(self, name: str, text: str, values: Iterable[tuple[Labels, float]]) -> None:
+        """Add a counter with labels."""
+        assert name.endswith("_total"), name
+        self._family(name, text, "counter")
+        for labels, value in values:
+            self._sample(name, labels, value)
+
+    def gauge(self, name: str, text: str, value: float) -> None:
+        """Add a gauge without labels."""
+        self.gauges(name, text, [({}, value)])
+
+    def gauges(self, name: str, text: str, values: Iterable[tuple[Labels, float]]) -> None:
+        """Add a gauge with labels."""
+        assert not name.endswith("_total"), name
+        self._family(name, text, "gauge")
+        for labels, value in values:
+            self._sample(name, labels, value)
+
+    def histogram(self, name: str, text: str, histogram: Histogram) -> None:
+        """Add a histogram."""
+        self._family(name, text, "histogram")
+        count = 0
+        for bound, more in zip((*histogram.bounds, None), histogram.counts, strict=True):
+            count += more
+            self._sample(f"{name}_bucket", {"le": "+Inf" if bound is None else f"{bound:g}"}, count)
+        self._sample(f"{name}_sum", {}, histogram.sum)
+        self._sample(f"{name}_count", {}, count)
+
+    def text(self) -> str:
+        """Return everything that was added."""
+        return "\n".join((*self._lines, ""))
+
+    def _family(self, name: str, text: str, kind: Literal["counter", "gauge", "histogram"]) -> None:
+        told = text.replace("\\", r"\\").replace("\n", r"\n")
+        self._lines += (f"# HELP {name} {told}", f"# TYPE {name} {kind}")
+
+    def _sample(self, name: str, labels: Labels, value: float) -> None:
+        given = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        self._lines.append(f"{name}{{{given}}} {value!r}" if given else f"{name} {value!r}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class TopicCounts:
+    """Places given, by topic, with a bounded number of topics.
+
+    The `topics_max` topics with the most places ever have a series of their own; what happens on all others is
+    counted together, under no name. A topic that comes among the first starts a series at 0, and one that falls
+    behind loses its own, so that no series ever goes down and every place is counted once, where it was when it was
+    looked at.
+    """
+
+    def __init__(self, stage: "Stage", *, topics_max: int = TOPICS_MAX) -> None:
+        self._stage = stage
+        self._topics_max = topics_max
+        self._tick, _ = stage.counted_since(0)
+        self._counts = stage.counts()
+        """As they were when they were last looked at."""
+        self._named: dict[str, int] = {}
+        self._others = 0
+
+    def look(self) -> dict[str, int]:
+        """Return the counts of those with a series of their own; the empty name is for all others."""
+        self._tick, changed = self._stage.counted_since(self._tick)
+        fresh = {topic: count - self._counts.get(topic, 0) for topic, count in changed.items()}
+        self._counts |= changed
+        rivals = [topic for topic in changed if topic not in self._named]
+        if rivals:
+            first = nlargest(
+                self._topics_max,
+                (*self._named, *rivals),
+                key=lambda topic: (self._counts[topic], topic),
+            )
+            self._named = {topic: self._named.get(topic, 0) for topic in first}
+        for topic, more in fresh.items():
+            if topic in self._named:
+                self._named[topic] += more
+            else:
+                self._others += more
+        return {**self._named, "": self._others}
+
+
+class LoopLag:
+    """How late the event loop comes to what is due: what everything has to wait on top."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.seconds = Histogram(LAG_BUCKETS_S)
+        self._loop = loop
+        self._handle: asyncio.TimerHandle | None = None
+        self._arm()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _arm(self) -> None:
+        due_s = self._loop.time() + LAG_EVERY_S
+        self._handle = self._loop.call_at(due_s, self._look, due_s)
+
+    def _look(self, due_s: float) -> None:
+        self.seconds.observe(max(0.0, self._loop.time() - due_s))
+        self._arm()
+
+
+class Metrics:
+    """Everything that is told of one server."""
+
+    def __init__(self, view: "View", loop: asyncio.AbstractEventLoop) -> None:
+        self._view = view
+        self._topics = TopicCounts(view.station.node)
+        self.lag = LoopLag(loop)
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self.lag.stop()
+
+    def text(self) -> str:
+        """Return all families."""
+        out = Exposition()
+        parts: tuple[Callable[[Exposition], None], ...] = (
+            self._server,
+            self._events,
+            self._subscribers,
+            self._traffic,
+            self._journal,
+            self._process,
+        )
+        for part in parts:
+            part(out)
+        return out.text()
+
+    def _server(self, out: Exposition) -> None:
+        view = self._view
+        state = {"server": view.config.name, "version": view.version}
+        out.gauges("ensue_server_info", "Which server this is; always 1.", [(state, 1)])
+        out.gauge("ensue_uptime_seconds", "How long the server has run.", round(view.uptime_s, 3))
+        out.gauge(
+            "ensue_healthy", "1 if events can be taken, as /healthz says.", int(not view.illness())
+        )
+
+    def _events(self, out: Exposition) -> None:
+        view = self._view
+        node, traffic = view.station.node, view.traffic
+        out.counter("ensue_events_total", "Events put out, voids included.", view.events)
+        out.counters(
+            "ensue_topic_events_total",
+            f"Places given to events, by topic: the {TOPICS_MAX} with the most events ever by name, "
+            'all others together as topic="".',
+            [({"topic": topic}, count) for topic, count in self._topics.look().items()],
+        )
+        out.gauge("ensue_topics", "Topics that are kept here.", len(view.station.log.bounds()))
+        out.counter(
+            "ensue_requested_events_total",
+            "Events that publishers asked for, those asked for again included.",
+            traffic.requested_events,
+        )
+        out.counter(
+            "ensue_requested_payload_bytes_total",
+            "The payloads of those.",
+            traffic.requested_bytes,
+        )
+        out.gauge(
+            "ensue_open_stamps", "Stamps whose events are not known to be out.", node.open_count
+        )
+        out.counter("ensue_voids_total", "Stamps that were voided.", node.voids)
+        out.gauge(
+            "ensue_early_requests",
+            "Requests that wait for an earlier one of their publisher.",
+            node.early_count,
+        )
+        together, largest = node.groups.sizes()
+        mean = 1 + node.groups.pairs / together if together else 1.0
+        out.gauge("ensue_grouped_topics", "Topics that are ordered together with others.", together)
+        out.gauge("ensue_group_topics_max", "Topics of the largest group.", largest)
+        out.gauge("ensue_group_topics_mean", "Topics of a group, on average.", mean)
+
+    def _subscribers(self, out: Exposition) -> None:
+        view = self._view
+        progress = view.progress()
+        out.gauge(
+            "ensue_subscribers",
+            "Subscriptions that are registered here.",
+            len(view.station.node.groups.subscriptions),
+        )
+        out.gauge(
+            "ensue_listeners", "Who listens to topics, once for each topic.", view.listeners()
+        )
+        out.counter(
+            "ensue_expired_subscribers_total",
+            "Subscriptions without a name whose clients vanished.",
+            view.station.expiries,
+        )
+        out.gauge(
+            "ensue_durable_subscriptions",
+            "Durable subscriptions whose place is kept here.",
+            len(progress) + view.unmeasured,
+        )
+        told = progress[:SUBSCRIPTIONS_MAX]
+        most = f"the {SUBSCRIPTIONS_MAX} furthest behind"
+        out.gauges(
+            "ensue_subscription_position_events",
+            f"Events that a durable subscription has handled: {most}.",
+            [({"subscription": each.name}, each.position) for each in told],
+        )
+        out.gauges(
+            "ensue_subscription_lag_events",
+            "Events beyond what a durable subscription has handled, of topics that this server keeps: "
+            f"{most}.",
+            [({"subscription": each.name}, each.lag) for each in told],
+        )
+        out.gauge("ensue_lag_events", "The lag of all of them.", sum(each.lag for each in progress))
+
+    def _traffic(self, out: Exposition) -> None:
+        view = self._view
+        traffic, listener = view.traffic, view.listener
+        if listener is not None:
+            out.gauge("ensue_connections", "Connections that are open.", len(listener.visitors))
+            out.counter("ensue_connections_total", "Connections made.", listener.arrivals)
+            out.gauge("ensue_names", "Names that were entered under.", len(listener.routes))
+        out.counters(
+            "ensue_frames_in_total",
+            "Frames that came and were let through, by kind.",
+            [({"kind": kind}, count) for kind, count in sorted(traffic.kinds_in.items())],
+        )
+        out.counter("ensue_bytes_in_total", "Bytes of their bundles.", traffic.bytes_in)
+        out.counter("ensue_frames_out_total", "Frames sent.", traffic.frames_out)
+        out.counter("ensue_bytes_out_total", "Bytes of their bundles.", traffic.bytes_out)
+        out.counters(
+            "ensue_refusals_total",
+            "What others sent that was refused, by what was wrong.",
+            [({"kind": kind}, count) for kind, count in sorted(view.errors.items())],
+        )
+        out.counters(
+            "ensue_messages_dropped_total",
+            "Messages that reached nobody: their reader was too slow, or gone.",
+            [({"reason": reason}, count) for reason, count in view.dropped.items()],
+        )
+
+    def _journal(self, out: Exposition) -> None:
+        view = self._view
+        journal, commit = view.journal, view.commit
+        out.counter("ensue_journal_batches_total", "Batches written.", view.journal_batches)
+        out.counter("ensue_journal_written_bytes_total", "Bytes written.", view.journal_bytes)
+        out.counter("ensue_journal_syncs_total", "Syncs that are through.", commit.syncs)
+        out.gauge("ensue_journal_bytes", "Bytes on the disk.", journal.size_bytes)
+        out.gauge("ensue_journal_segments", "Segments on the disk.", journal.segment_count)
+        out.gauge("ensue_journal_waiting_batches", "Batches that are not safe.", commit.waiting)
+        out.gauge(
+            "ensue_journal_failed",
+            "1 if the journal can't be written any more.",
+            int(commit.failed),
+        )
+        out.histogram("ensue_journal_sync_seconds", "How long syncs took.", commit.sync_seconds)
+
+    def _process(self, out: Exposition) -> None:
+        out.histogram(
+            "ensue_event_loop_lag_seconds",
+            f"How late the event loop was, looked at every {LAG_EVERY_S:g} s.",
+            self.lag.seconds,
+        )
+        times = os.times()
+        cpu_s = round(times.user + times.system, 3)
+        out.counter("ensue_process_cpu_seconds_total", "User and system time.", cpu_s)
+        out.gauge(
+            "ensue_process_resident_memory_bytes", "Memory that is not swapped.", resident_bytes()
+        )
+
+
+def resident_bytes() -> int:
+    """Return how much memory the process has that is not swapped; where nobody says, the most it had."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - read often
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
