@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A Java that is killed after a few seconds spends most of them on compiling well: let it not."""
 
 
 @contextmanager
@@ -21,7 +23,12 @@ def driver(arguments: Sequence[str], told: Path) -> Iterator["subprocess.Popen[s
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_MASTER": "local[2]"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "src"),
+                "SPARK_MASTER": "local[2]",
+                "JAVA_TOOL_OPTIONS": SHORT_LIVED,
+            },
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
