@@ -1,0 +1,1 @@
+"""Ensue beside its peers, side by side in one run: `python -m benchmarks.peers`."""

@@ -1,0 +1,232 @@
+"""The most that a server in Python can do: an asyncio hub that numbers events and fans them out.
+
+Memory only: no log, no receipts, nothing repeated. Publishers send lists of events; whatever one read
+brings is numbered, encoded once and written once to each subscriber. When a subscriber does not keep
+up, nobody is read from until it does.
+
+On a connection travel messages with four bytes of length in front, in msgpack. The first one from a
+client is the list of its topics; then lists of `[topic, payload]` go in, and lists of
+`[number, topic, payload]` come out.
+
+    python -m benchmarks.peers.hub PORT
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import msgspec
+from benchmarks.peers.tally import Tally
+
+__all__ = ["HubReceiver", "HubSender"]
+
+PENDING_BYTES_MAX = 4 * 1024 * 1024
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_topics = msgspec.msgpack.Decoder(list[str]).decode
+_decode_in = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
+_decode_out = msgspec.msgpack.Decoder(list[tuple[int, str, bytes]]).decode
+
+
+def framed(data: bytes) -> bytes:
+    """Put the length in front."""
+    return len(data).to_bytes(4, "big") + data
+
+
+class Framed(asyncio.Protocol):
+    """A connection that cuts what arrives into messages."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.room = asyncio.Event()
+        self.room.set()
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection up."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=PENDING_BYTES_MAX)
+
+    def pause_writing(self) -> None:
+        """Note that too much is pending."""
+        self.room.clear()
+
+    def resume_writing(self) -> None:
+        """Note that there is room again."""
+        self.room.set()
+
+    def cut(self, data: bytes) -> list[bytes]:
+        """Return the messages that are whole by now."""
+        buffer = self._rest + data if self._rest else data
+        at, end, messages = 0, len(buffer), []
+        while end - at >= 4:
+            after = at + 4 + int.from_bytes(buffer[at : at + 4], "big")
+            if after > end:
+                break
+            messages.append(buffer[at + 4 : after])
+            at = after
+        self._rest = buffer[at:]
+        return messages
+
+
+class Hub:
+    """All connections, and the number of the last event."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.publishers: dict[Guest, None] = {}
+        self.subscribers: dict[Guest, frozenset[str]] = {}
+        self.full: set[Guest] = set()
+
+    def fan_out(self, events: Sequence[tuple[str, bytes]]) -> None:
+        """Give numbers to what one read brought, and write it to every subscriber at once."""
+        first = self.number + 1
+        self.number += len(events)
+        numbered = [(first + at, *event) for at, event in enumerate(events)]
+        encoded: dict[frozenset[str], bytes] = {}
+        for guest, topics in self.subscribers.items():
+            data = encoded.get(topics)
+            if data is None:
+                chosen = [event for event in numbered if event[1] in topics]
+                data = encoded[topics] = framed(_encode(chosen))
+            if guest.transport is not None:
+                guest.transport.write(data)
+
+    def hold(self) -> None:
+        """Read from publishers exactly while every subscriber has room."""
+        for guest in self.publishers:
+            if guest.transport is None or guest.transport.is_closing():
+                continue
+            if self.full:
+                guest.transport.pause_reading()
+            else:
+                guest.transport.resume_reading()
+
+
+class Guest(Framed):
+    """One client, seen from the hub."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__()
+        self.hub = hub
+        self.greeted = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        del exc
+        self.hub.publishers.pop(self, None)
+        self.hub.subscribers.pop(self, None)
+        self.hub.full.discard(self)
+        self.hub.hold()
+
+    def pause_writing(self) -> None:
+        """Hold the publishers."""
+        self.hub.full.add(self)
+        self.hub.hold()
+
+    def resume_writing(self) -> None:
+        """Go on, if nobody else is behind."""
+        self.hub.full.discard(self)
+        self.hub.hold()
+
+    def data_received(self, data: bytes) -> None:
+        """See to everything that one read brought, together."""
+        messages = self.cut(data)
+        if messages and not self.greeted:
+            self.greeted = True
+            topics = frozenset(_decode_topics(messages.pop(0)))
+            if topics:
+                self.hub.subscribers[self] = topics
+                assert self.transport is not None
+                self.transport.write(framed(_encode([])))
+            else:
+                self.hub.publishers[self] = None
+        if messages:
+            events = [event for message in messages for event in _decode_in(message)]
+            self.hub.fan_out(events)
+
+
+class Client(Framed):
+    """One connection to the hub, seen from a client."""
+
+    def __init__(self, take_all: Callable[[Sequence[bytes]], None] | None = None) -> None:
+        super().__init__()
+        self._take_all = take_all
+        self.heard = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand over everything that one read brought, together."""
+        self.heard.set()
+        for message in self.cut(data):
+            if self._take_all is not None:
+                self._take_all([payload for _, _, payload in _decode_out(message)])
+
+
+async def _connect(url: str, topics: Sequence[str], client: Client) -> asyncio.Transport:
+    host, _, port = url.removeprefix("hub://").rpartition(":")
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: client, host, int(port))
+    transport.write(framed(_encode(list(topics))))
+    return transport
+
+
+class HubSender:
+    """Publishes lists of events."""
+
+    def __init__(self, url: str, topics: Sequence[str]) -> None:
+        del topics
+        self._url = url
+
+    async def open(self) -> None:
+        """Connect."""
+        self._client = Client()
+        self._transport = await _connect(self._url, (), self._client)
+
+    async def send(self, batch: Sequence[tuple[str, bytes]]) -> None:
+        """Write a list with one write, when there is room."""
+        await self._client.room.wait()
+        self._transport.write(framed(_encode(batch)))
+
+    async def settle(self) -> None:
+        """Do nothing: the hub acknowledges nothing."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._transport.close()
+
+
+class HubReceiver:
+    """Gets lists of events."""
+
+    def __init__(self, url: str, topics: Sequence[str]) -> None:
+        self._url = url
+        self._topics = topics
+
+    async def open(self, tally: Tally) -> None:
+        """Connect; return when the hub knows about it."""
+        client = Client(tally.take_all)
+        self._transport = await _connect(self._url, self._topics, client)
+        await client.heard.wait()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._transport.close()
+
+
+async def main(port: int) -> None:
+    """Serve until told to stop."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    hub = Hub()
+    server = await loop.create_server(lambda: Guest(hub), "127.0.0.1", port)
+    with contextlib.closing(server):
+        await told.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

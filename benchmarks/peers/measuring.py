@@ -1,0 +1,259 @@
+"""One measurement: a case started, warmed up, loaded fully, and loaded lightly for its latency."""
+
+import asyncio
+import statistics
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.cases import Case, Site
+from benchmarks.peers.processes import Failed, Process, python, started
+
+__all__ = ["SUBSCRIBERS", "Figures", "Settings", "Shape", "measure"]
+
+SUBSCRIBERS = 3
+BATCH = 100
+"""Events that a publisher hands over together under full load."""
+LOW_RATE = 1_000.0
+PATIENCE_S = 60.0
+"""How long a phase may take on top of ten times what it should."""
+SECOND_NS = 1_000_000_000
+MS_NS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many publish on how many topics."""
+
+    publishers: int
+    topics: int
+
+    def __str__(self) -> str:
+        plural = "" if self.publishers == 1 else "s"
+        return f"{self.publishers} publisher{plural}, {self.topics} topics"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured."""
+
+    warm_up: int
+    """Events of each of the two rounds of warm-up."""
+    events: int | None
+    """Events under full load; None: as many as take `seconds`."""
+    seconds: float
+    """How long each phase lasts, about."""
+    events_max: int = 1_000_000
+    profile: Path | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one measurement found. Latencies are pairs: the median and the 99th percentile."""
+
+    rate: float
+    """Events a second that reached all subscribers."""
+    cpu_us: float
+    """Of all processes together, per event."""
+    cpu_by_process: dict[str, float]
+    """The same by kind of process."""
+    low_ms: tuple[float, float]
+    half_ms: tuple[float, float]
+    fell_behind: bool
+    """Whether a publisher could not keep up with a pace."""
+    same_order: bool
+    """Whether all subscribers saw the same order, in all phases."""
+    overtaken: int
+    """Events that a subscriber got after a later one of the same publisher, in all phases."""
+
+
+@dataclass
+class Phase:
+    """What one phase found."""
+
+    rate: float
+    cpu_s: dict[str, float]
+    latencies_ms: tuple[float, float]
+    fell_behind: bool
+    same_order: bool
+    overtaken: int
+
+
+class Crew:
+    """The publishers, subscribers and servers of one case."""
+
+    def __init__(
+        self,
+        case: Case,
+        servers: Sequence[Process],
+        publishers: Sequence[Process],
+        subscribers: Sequence[Process],
+    ) -> None:
+        self._case = case
+        self._servers = servers
+        self._publishers = publishers
+        self._subscribers = subscribers
+        self._number = 0
+
+    async def run(self, events: int, *, rate: float | None = None, seconds: float) -> Phase:
+        """Publish so many events, and wait until every subscriber has got them all."""
+        each = max(1, events // len(self._publishers))
+        total = each * len(self._publishers)
+        start, self._number = self._number, self._number + each
+        patience_s = PATIENCE_S + 10 * seconds
+        await self._ask(self._subscribers, do="expect", count=total, timed=rate is not None)
+        before = self._cpu_s()
+        for process in self._subscribers:
+            process.tell(do="wait", seconds=patience_s)
+        pace = None if rate is None else rate / len(self._publishers)
+        sent, arrived = await asyncio.gather(
+            self._ask(
+                self._publishers,
+                do="publish",
+                start=start,
+                stop=start + each,
+                rate=pace,
+                batch=BATCH,
+                patience_s=patience_s,
+            ),
+            self._hear(self._subscribers, patience_s + PATIENCE_S),
+        )
+        after = self._cpu_s()
+        short = [each["arrived"] for each in arrived if each["arrived"] < total]
+        if short:
+            raise Failed(f"of {total:,} events {min(short):,} arrived within {patience_s:.0f} s")
+        results = await self._ask(
+            self._subscribers,
+            do="result",
+            publishers=len(self._publishers),
+            start=start,
+            stop=start + each,
+        )
+        same_order = len({each["order"] for each in results}) == 1
+        self._judge(results, same_order=same_order)
+        first_ns = min(each["first_ns"] for each in sent)
+        taken_ns = max(each["last_ns"] for each in arrived) - first_ns
+        slowest_ns = max(each["sent_ns"] for each in sent) - first_ns
+        return Phase(
+            rate=total * SECOND_NS / taken_ns,
+            cpu_s={name: after[name] - before[name] for name in after},
+            latencies_ms=_percentiles([ns for each in results for ns in each["latencies_ns"]]),
+            fell_behind=rate is not None and slowest_ns > 1.1 * total / rate * SECOND_NS,
+            same_order=same_order,
+            overtaken=sum(each["overtaken"] for each in results),
+        )
+
+    def _judge(self, results: Sequence[dict[str, Any]], *, same_order: bool) -> None:
+        """Raise if Ensue broke a promise; the others are only counted."""
+        if not self._case.is_ours:
+            return
+        faults = [
+            f"subscriber {number}: {result['missing']} missing, {result['repeated']} repeated, "
+            f"{result['overtaken']} overtaken"
+            for number, result in enumerate(results)
+            if result["missing"] or result["repeated"] or result["overtaken"]
+        ]
+        if not same_order:
+            faults.append("the subscribers saw different orders")
+        if faults:
+            raise Failed(f"WRONG: {'; '.join(faults)}")
+
+    def _cpu_s(self) -> dict[str, float]:
+        return {
+            "servers": sum(process.cpu_s for process in self._servers),
+            "publishers": sum(process.cpu_s for process in self._publishers),
+            "subscribers": sum(process.cpu_s for process in self._subscribers),
+        }
+
+    async def _ask(
+        self, processes: Sequence[Process], *, patience_s: float = PATIENCE_S, **order: Any
+    ) -> list[dict[str, Any]]:
+        for process in processes:
+            process.tell(**order)
+        return await self._hear(processes, patience_s + PATIENCE_S)
+
+    async def _hear(self, processes: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
+        return list(await asyncio.gather(*(process.hear(seconds) for process in processes)))
+
+
+def _percentiles(latencies_ns: list[int]) -> tuple[float, float]:
+    if len(latencies_ns) < 2:
+        return (0.0, 0.0)
+    cuts = statistics.quantiles(latencies_ns, n=100, method="inclusive")
+    return (cuts[49] / MS_NS, cuts[98] / MS_NS)
+
+
+async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
+    """Start everything, measure, and end everything."""
+    async with AsyncExitStack() as stack:
+        name = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="ensue-peers-", ignore_cleanup_errors=True)
+        )
+        profile = settings.profile
+        if profile is not None:
+            profile = profile / f"{case.name}-{shape.publishers}x{shape.topics}"
+            profile.mkdir(parents=True, exist_ok=True)
+        site = Site(Path(name), profile, stack, [])
+        try:
+            url = await case.start(site)
+        except TimeoutError:
+            raise Failed("the server does not answer") from None
+        topics = [f"topic-{number}" for number in range(shape.topics)]
+        subscribers = await _start_workers(site, case, "subscribe", url, SUBSCRIBERS, topics)
+        publishers = await _start_workers(site, case, "publish", url, shape.publishers, topics)
+        crew = Crew(case, site.servers, publishers, subscribers)
+        figures = await _measure(crew, settings)
+        workers = (*publishers, *subscribers)
+        await asyncio.gather(*(worker.end(gently=True) for worker in workers))
+        return figures
+
+
+async def _start_workers(
+    site: Site, case: Case, role: str, url: str, count: int, topics: list[str]
+) -> list[Process]:
+    workers = []
+    for number in range(count):
+        name = f"{role}-{number}"
+        command = python(
+            *("benchmarks.peers.worker", role, case.client, url, str(number), *topics),
+            profile=site.profile_of(name),
+        )
+        # Entered on its own, not through the site: it is no server.
+        process = await site.stack.enter_async_context(started(name, command, site.directory))
+        workers.append(process)
+    await asyncio.gather(*(worker.hear() for worker in workers))
+    return workers
+
+
+async def _measure(crew: Crew, settings: Settings) -> Figures:
+    seconds = settings.seconds
+    await crew.run(settings.warm_up, seconds=seconds)
+    warm = await crew.run(settings.warm_up, seconds=seconds)
+    events = settings.events
+    if events is None:
+        # A first guess: short runs are slower, or faster, than long ones.
+        guess = await crew.run(_enough(warm.rate * seconds / 4, settings), seconds=seconds)
+        events = _enough(guess.rate * seconds, settings)
+    full = await crew.run(events, seconds=seconds)
+    low = await crew.run(int(LOW_RATE * seconds), rate=LOW_RATE, seconds=seconds)
+    half_rate = full.rate / 2
+    half = await crew.run(_enough(half_rate * seconds, settings), rate=half_rate, seconds=seconds)
+    phases = (full, low, half)
+    per_event = {name: taken / events * 1e6 for name, taken in full.cpu_s.items()}
+    return Figures(
+        rate=full.rate,
+        cpu_us=sum(per_event.values()),
+        cpu_by_process=per_event,
+        low_ms=low.latencies_ms,
+        half_ms=half.latencies_ms,
+        fell_behind=low.fell_behind or half.fell_behind,
+        same_order=all(phase.same_order for phase in phases),
+        overtaken=sum(phase.overtaken for phase in phases),
+    )
+
+
+def _enough(events: float, settings: Settings) -> int:
+    return int(min(max(events, settings.warm_up), settings.events_max))

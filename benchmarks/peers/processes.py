@@ -1,0 +1,160 @@
+"""Child processes of a benchmark: started on spare ports, ended by id whatever happens."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ROOT", "Failed", "Process", "find_server", "python", "spare_port", "started"]
+
+ROOT = Path(__file__).parents[2]
+START_S = 120.0
+STOP_S = 20.0
+POLL_S = 0.02
+LINE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Failed(Exception):
+    """A process did not do what it was to do."""
+
+
+def spare_port() -> int:
+    """Return a port of loopback that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def find_server(name: str) -> str | None:
+    """Return where a server is installed."""
+    # Debian puts servers where only root's PATH looks.
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def python(what: str, *arguments: str, profile: Path | None = None) -> list[str]:
+    """Return the command that runs a module or a script, sampled if a profile is wanted."""
+    if profile is not None:
+        return [sys.executable, "-m", "benchmarks.peers.sampled", str(profile), what, *arguments]
+    return [sys.executable, *(() if "/" in what else ("-m",)), what, *arguments]
+
+
+class Process:
+    """One child, in a process group of its own. Use `started`."""
+
+    def __init__(self, name: str, child: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self._child = child
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._child.pid
+
+    @property
+    def cpu_s(self) -> float:
+        """The time of the cores that it has had, all its threads together."""
+        # The clock of another process, as clock_getcpuclockid(3) makes its id on Linux: exact to the
+        # nanosecond, where /proc counts in hundredths of a second.
+        return time.clock_gettime_ns(~self.pid << 3 | 2) / 1e9
+
+    async def answers(self, port: int) -> None:
+        """Return when it takes connections."""
+        async with asyncio.timeout(START_S):
+            while True:
+                self.check()
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    await asyncio.sleep(POLL_S)
+                    continue
+                writer.close()
+                # If it was somebody else who answered, it ends for want of the port.
+                await asyncio.sleep(POLL_S)
+                self.check()
+                return
+
+    def tell(self, **order: Any) -> None:
+        """Give it an order."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def hear(self, seconds: float = START_S) -> dict[str, Any]:
+        """Return what it says next."""
+        assert self._child.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._child.stdout.readline(), seconds)
+        except TimeoutError:
+            raise Failed(f"{self.name} said nothing for {seconds:g} s{self._tail()}") from None
+        if not line:
+            raise Failed(f"{self.name} ended{self._tail()}")
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+    def check(self) -> None:
+        """Raise if it has ended."""
+        if self._child.returncode is not None:
+            raise Failed(f"{self.name} ended with {self._child.returncode}{self._tail()}")
+
+    async def end(self, *, gently: bool = False) -> None:
+        """End it and whatever it started; `gently` lets a worker end by itself at first."""
+        child = self._child
+        if child.returncode is not None:
+            return  # Its id may be somebody else's by now.
+        if child.stdin is not None:
+            child.stdin.close()
+        if gently and await self._ended(STOP_S):
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            if await self._ended(STOP_S):
+                return
+
+    async def _ended(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._child.wait(), seconds)
+        return self._child.returncode is not None
+
+    def _tail(self) -> str:
+        tail = self._log.read_text(encoding="utf-8", errors="replace")[-1500:].strip()
+        return f":\n{tail}" if tail else ""
+
+
+def _environment() -> dict[str, str]:
+    given = os.environ.get("PYTHONPATH", "")
+    paths = (str(ROOT / "src"), str(ROOT), *given.split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+@contextlib.asynccontextmanager
+async def started(name: str, command: Sequence[str], directory: Path) -> AsyncIterator[Process]:
+    """Run a command; end it on leaving."""
+    log = directory / f"{name}.log"
+    # Should this process be killed, the kernel ends the child.
+    guard = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+    with log.open("ab") as stderr:
+        child = await asyncio.create_subprocess_exec(
+            *(*guard, *command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            cwd=directory,
+            env=_environment(),
+            start_new_session=True,
+            limit=LINE_BYTES_MAX,
+        )
+    process = Process(name, child, log)
+    try:
+        yield process
+    finally:
+        await asyncio.shield(process.end())

@@ -1,0 +1,113 @@
+"""What a benchmark publishes, and what a subscriber notes of what it gets.
+
+A payload begins with when it was published, by whom, and its number there; the clock is the one that
+all processes of a machine share. A subscriber keeps the payloads and looks at them after the time
+was taken, so that every system pays the same little for being measured.
+"""
+
+import asyncio
+import hashlib
+import struct
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["PAYLOAD_BYTES", "Tally", "make_batch"]
+
+PAYLOAD_BYTES = 100
+HEAD = struct.Struct(">QHI")
+PADDING = bytes(PAYLOAD_BYTES - HEAD.size)
+QUANTILES_MAX = 4_000
+"""Latencies that one subscriber reports, evenly taken from all of them in their order of size."""
+
+
+def make_batch(
+    topics: Sequence[str], publisher: int, start: int, stop: int
+) -> list[tuple[str, bytes]]:
+    """Return the events of one publisher with these numbers, published now."""
+    pack, now_ns, width = HEAD.pack, time.monotonic_ns, len(topics)
+    return [
+        (topics[(number + publisher) % width], pack(now_ns(), publisher, number) + PADDING)
+        for number in range(start, stop)
+    ]
+
+
+class Tally:
+    """What one subscriber got in one phase."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._payloads: list[bytes] = []
+        self._arrived_ns: list[int] = []
+        self._timed = False
+        self._expected = 0
+        self._over = asyncio.Event()
+        self._last_ns = 0
+
+    def expect(self, count: int, *, timed: bool) -> None:
+        """Begin anew; `timed` notes when each event arrived."""
+        self._payloads, self._arrived_ns, self._last_ns = [], [], 0
+        self._timed, self._expected = timed, count
+        self._over.clear()
+
+    def take(self, payload: bytes) -> None:
+        """Note an event."""
+        payloads = self._payloads
+        payloads.append(payload)
+        if self._timed:
+            self._arrived_ns.append(time.monotonic_ns())
+        if len(payloads) == self._expected:
+            self._finish()
+
+    def take_all(self, payloads: Sequence[bytes]) -> None:
+        """Note events that arrived together."""
+        before = len(self._payloads)
+        self._payloads.extend(payloads)
+        if self._timed:
+            self._arrived_ns.extend([time.monotonic_ns()] * len(payloads))
+        if before < self._expected <= len(self._payloads):
+            self._finish()
+
+    async def wait(self, seconds: float) -> dict[str, Any]:
+        """Return how many came, and when the last one did, once all have or time is up."""
+        try:
+            await asyncio.wait_for(self._over.wait(), seconds)
+        except TimeoutError:
+            self._last_ns = time.monotonic_ns()
+        return {"last_ns": self._last_ns, "arrived": len(self._payloads)}
+
+    def result(self, *, publishers: int, start: int, stop: int) -> dict[str, Any]:
+        """Look at what came: its order, what is missing, how long it took."""
+        heads = [payload[8 : HEAD.size] for payload in self._payloads]
+        counted = Counter(heads)
+        wanted = [
+            HEAD.pack(0, publisher, number)[8:]
+            for publisher in range(publishers)
+            for number in range(start, stop)
+        ]
+        reached: dict[bytes, bytes] = {}
+        overtaken = 0
+        for head in heads:
+            publisher = head[:2]
+            if head < reached.get(publisher, b""):
+                overtaken += 1
+            else:
+                reached[publisher] = head
+        taken = sorted(
+            arrived - int.from_bytes(payload[:8], "big")
+            for arrived, payload in zip(self._arrived_ns, self._payloads, strict=False)
+        )
+        step = max(1, len(taken) // QUANTILES_MAX)
+        return {
+            "order": hashlib.sha256(b"".join(heads)).hexdigest(),
+            "missing": sum(head not in counted for head in wanted),
+            "repeated": len(heads) - len(counted),
+            "overtaken": overtaken,
+            "latencies_ns": taken[step // 2 :: step],
+        }
+
+    def _finish(self) -> None:
+        self._last_ns = time.monotonic_ns()
+        # Some clients are read in a thread of their own.
+        self._loop.call_soon_threadsafe(self._over.set)

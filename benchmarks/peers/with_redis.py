@@ -1,0 +1,141 @@
+"""Redis streams and pub/sub through the blocking client, two thirds the cost of the asyncio one.
+
+Publishers send a list of events as one pipeline; subscribers read in a thread of their own.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from benchmarks.peers.tally import Tally
+
+__all__ = [
+    "OneRedisReceiver",
+    "OneRedisSender",
+    "PubSubReceiver",
+    "PubSubSender",
+    "RedisReceiver",
+    "RedisSender",
+]
+
+READ_COUNT = 1_000
+"""Entries that one XREAD brings for each stream at the most."""
+BLOCK_MS = 500
+ONE = "everything"
+"""The stream that everything is in."""
+PAYLOAD, TOPIC = b"p", b"t"
+
+
+def _connect(url: str) -> "redis.Redis":
+    return redis.Redis.from_url(url, protocol=2, socket_timeout=60)
+
+
+class RedisSender:
+    """One stream per topic; a list of events is one pipeline."""
+
+    def __init__(self, url: str, topics: Sequence[str]) -> None:
+        del topics
+        self._client = _connect(url)
+
+    async def open(self) -> None:
+        """Connect."""
+        self._client.ping()
+
+    async def send(self, batch: Sequence[tuple[str, bytes]]) -> None:
+        """Add all with one write, and read all answers."""
+        pipeline = self._client.pipeline(transaction=False)
+        for topic, payload in batch:
+            self._add(pipeline, topic, payload)
+        pipeline.execute()
+
+    def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
+        pipeline.xadd(topic, {PAYLOAD: payload})
+
+    async def settle(self) -> None:
+        """Do nothing: everything is answered."""
+
+    async def close(self) -> None:
+        """Disconnect."""
+        self._client.close()
+
+
+class OneRedisSender(RedisSender):
+    """Everything in one stream, the topic in a field."""
+
+    def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
+        pipeline.xadd(ONE, {TOPIC: topic, PAYLOAD: payload})
+
+
+class PubSubSender(RedisSender):
+    """One channel per topic."""
+
+    def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
+        pipeline.publish(topic, payload)
+
+
+class RedisReceiver:
+    """One XREAD for all streams, in a thread of its own."""
+
+    one = False
+
+    def __init__(self, url: str, topics: Sequence[str]) -> None:
+        self._client = _connect(url)
+        self._topics = (ONE,) if self.one else topics
+        self._closed = False
+
+    async def open(self, tally: Tally) -> None:
+        """Connect, and read from the beginning."""
+        self._client.ping()
+        self._reading = asyncio.create_task(asyncio.to_thread(self._read, tally))
+
+    def _read(self, tally: Tally) -> None:
+        places: dict[Any, Any] = {topic.encode(): b"0-0" for topic in self._topics}
+        while not self._closed:
+            found: Any = self._client.xread(places, count=READ_COUNT, block=BLOCK_MS)
+            for stream, entries in found:
+                tally.take_all([fields[PAYLOAD] for _, fields in entries])
+                places[stream] = entries[-1][0]
+
+    async def close(self) -> None:
+        """Disconnect, once the last read has ended."""
+        self._closed = True
+        await self._reading
+        self._client.close()
+
+
+class OneRedisReceiver(RedisReceiver):
+    """Everything from one stream."""
+
+    one = True
+
+
+class PubSubReceiver:
+    """Redis channels, read in a thread of its own."""
+
+    def __init__(self, url: str, topics: Sequence[str]) -> None:
+        self._client = _connect(url)
+        self._topics = topics
+        self._closed = False
+
+    async def open(self, tally: Tally) -> None:
+        """Subscribe; return when Redis has agreed."""
+        reader = self._reader = self._client.pubsub()  # type: ignore[no-untyped-call]
+        reader.subscribe(*self._topics)
+        for _ in self._topics:
+            reader.get_message(timeout=60)
+        self._reading = asyncio.create_task(asyncio.to_thread(self._read, tally))
+
+    def _read(self, tally: Tally) -> None:
+        get_message, take = self._reader.get_message, tally.take
+        while not self._closed:
+            message = get_message(timeout=BLOCK_MS / 1000)
+            if message is not None:
+                take(message["data"])
+
+    async def close(self) -> None:
+        """Disconnect, once the last read has ended."""
+        self._closed = True
+        await self._reading
+        self._reader.close()
+        self._client.close()

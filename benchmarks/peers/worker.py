@@ -1,0 +1,97 @@
+"""One publisher or subscriber, in a process of its own, told what to do on stdin.
+
+It says `{"ready": true}` once it is connected. Every order is one line of JSON and gets one line back.
+
+| order | to | does |
+|---|---|---|
+| publish: start, stop, rate, batch | publisher | publish the events with these numbers, so many a second |
+| expect: count, timed | subscriber | begin anew |
+| wait: seconds | subscriber | wait until all have come |
+| result: publishers, start, stop | subscriber | look at what came |
+
+At the end of stdin it disconnects and ends.
+
+    python -m benchmarks.peers.worker publish|subscribe CLIENT URL NUMBER TOPIC…
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.peers.clients import Sender, find_client
+from benchmarks.peers.tally import Tally, make_batch
+
+__all__: list[str] = []
+
+SECOND_NS = 1_000_000_000
+
+
+async def publish(
+    sender: Sender, topics: Sequence[str], number: int, order: dict[str, Any]
+) -> dict[str, Any]:
+    """Publish as told; return when the first event went, and when all were settled."""
+    start, stop, batch_max = order["start"], order["stop"], order["batch"]
+    rate: float | None = order["rate"]
+    clock = time.monotonic_ns
+    first_ns = clock()
+    sent = start
+    while sent < stop:
+        due = stop
+        if rate is not None:
+            passed_ns = clock() - first_ns
+            due = min(stop, start + 1 + int(passed_ns * rate / SECOND_NS))
+            if due <= sent:
+                next_ns = (sent - start) * SECOND_NS / rate
+                await asyncio.sleep((next_ns - passed_ns) / SECOND_NS)
+                continue
+        upto = min(due, sent + batch_max)
+        await sender.send(make_batch(topics, number, sent, upto))
+        sent = upto
+        await asyncio.sleep(0)
+    sent_ns = clock()
+    await sender.settle()
+    return {"first_ns": first_ns, "sent_ns": sent_ns, "settled_ns": clock()}
+
+
+async def main(role: str, client: str, url: str, number: int, topics: Sequence[str]) -> None:
+    """Connect and follow orders."""
+    make_sender, make_receiver = find_client(client)
+    tally = Tally(asyncio.get_running_loop())
+    sender = receiver = None
+    if role == "publish":
+        sender = make_sender(url, topics)
+        await sender.open()
+    else:
+        receiver = make_receiver(url, topics)
+        await receiver.open(tally)
+    _say({"ready": True})
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order: dict[str, Any] = json.loads(line)
+        what = order.pop("do")
+        if what == "publish":
+            assert sender is not None
+            _say(await publish(sender, topics, number, order))
+        elif what == "expect":
+            tally.expect(**order)
+            _say({})
+        elif what == "wait":
+            _say(await tally.wait(**order))
+        else:
+            _say(tally.result(**order))
+    if sender is not None:
+        await sender.close()
+    if receiver is not None:
+        await receiver.close()
+
+
+def _say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _, _role, _client, _url, _number, *_topics = sys.argv
+    asyncio.run(main(_role, _client, _url, int(_number), _topics))
