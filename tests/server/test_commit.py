@@ -1,0 +1,340 @@
+"""Group commit: nothing goes on before it is safe, and a journal that fails is final."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ensue.errors import LimitReached
+from ensue.journal import Journal
+from ensue.protocols.core import Persist
+from ensue.server.commit import GroupCommit
+
+DEADLINE_S = 60.0
+
+
+class FakeJournal:
+    """A journal whose disk moves only when it is told to."""
+
+    def __init__(self, *, room: int = 1000) -> None:
+        self.buffered: list[str] = []
+        self.written: list[list[str]] = []
+        self.synced = 0
+        """How many writes are safe."""
+        self.room = room
+        self.write_error: Exception | None = None
+        self.append_error: Exception | None = None
+        self.sync_error: Exception | None = None
+        self.disk = threading.Semaphore(0)
+        """Released once for each sync that may return."""
+        self.syncing = threading.Semaphore(0)
+        """Released by each sync that has begun."""
+        self.free = False
+        """Whether syncs return at once."""
+
+    def append(self, writes: Sequence[Persist]) -> None:
+        if self.append_error is not None:
+            raise self.append_error
+        if len(self.buffered) + len(writes) > self.room:
+            raise LimitReached("full", limit="batch", value=self.room)
+        self.buffered += (write.key for write in writes)
+
+    def write(self) -> int:
+        if self.write_error is not None:
+            raise self.write_error
+        if self.buffered:
+            self.written.append(self.buffered)
+            self.buffered = []
+        return len(self.written)
+
+    def sync(self) -> int:
+        number = len(self.written)
+        self.syncing.release()
+        if not self.free:
+            assert self.disk.acquire(timeout=DEADLINE_S)
+        if self.sync_error is not None:
+            raise self.sync_error
+        self.synced = max(self.synced, number)
+        return number
+
+
+class Bench:
+    """A commit on a fake journal, and what went on, in order."""
+
+    def __init__(self, journal: FakeJournal, *, sync_s: float = 0.0) -> None:
+        self.journal = journal
+        self.failures: list[BaseException] = []
+        self.done: list[str] = []
+        self.commit = GroupCommit(
+            cast("Journal", journal), sync_s=sync_s, on_failure=self.failures.append
+        )
+
+    def write(self, *keys: str, name: str = "") -> None:
+        name = name or "+".join(keys)
+        self.commit.write([Persist(key, b"") for key in keys], lambda: self.done.append(name))
+
+    async def begun(self) -> None:
+        """Wait until a sync has begun."""
+        await until(lambda: self.journal.syncing.acquire(blocking=False))
+
+    async def close(self) -> None:
+        self.journal.free = True
+        for _ in range(10):
+            self.journal.disk.release()
+        await self.commit.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "never came true"
+        await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(main)
+
+
+# -- Synced before anything goes on -------------------------------------------------------------------
+
+
+def test_nothing_goes_on_before_the_sync_has_returned() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        bench.write("a")
+        await bench.begun()
+        await turns()
+        assert bench.done == []
+        assert bench.commit.waiting == 1
+        bench.journal.disk.release()
+        await until(lambda: bench.done)
+        assert (bench.done, bench.journal.synced) == (["a"], 1)
+        assert bench.commit.waiting == 0
+        await bench.close()
+
+    run(main())
+
+
+def test_batches_of_one_turn_are_one_write_and_one_sync() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        for number in range(20):
+            bench.write(f"k{number}")
+        bench.journal.free = True
+        await until(lambda: len(bench.done) == 20)
+        assert bench.done == [f"k{number}" for number in range(20)]
+        assert bench.journal.written == [bench.done]
+        assert bench.commit.syncs == 1
+        await bench.close()
+
+    run(main())
+
+
+def test_what_comes_during_a_sync_gathers_for_the_next_one() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        bench.write("a")
+        await bench.begun()
+        for name in ("b", "c"):
+            bench.write(name)
+            await turns()
+        bench.journal.disk.release()
+        await bench.begun()
+        await turns()
+        # The first sync had begun before these were written: it says nothing of them.
+        assert bench.done == ["a"]
+        bench.journal.disk.release()
+        await until(lambda: len(bench.done) == 3)
+        assert bench.done == ["a", "b", "c"]
+        assert bench.commit.syncs == 2
+        await bench.close()
+
+    run(main())
+
+
+def test_a_batch_without_writes_waits_for_those_before_it_and_for_nothing_else() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        bench.write(name="at once")
+        assert bench.done == ["at once"]
+        bench.write("a")
+        bench.write(name="behind a")
+        await bench.begun()
+        bench.write(name="behind all")
+        await turns()
+        assert bench.done == ["at once"]
+        bench.journal.free = True
+        bench.journal.disk.release()
+        await until(lambda: len(bench.done) == 4)
+        assert bench.done == ["at once", "a", "behind a", "behind all"]
+        await bench.close()
+
+    run(main())
+
+
+def test_more_than_the_journal_buffers_is_written_in_between() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(room=3))
+        bench.journal.free = True
+        for number in range(8):
+            bench.write(f"k{number}")
+        await until(lambda: len(bench.done) == 8)
+        assert bench.done == [f"k{number}" for number in range(8)]
+        assert [key for batch in bench.journal.written for key in batch] == bench.done
+        assert bench.failures == []
+        await bench.close()
+
+    run(main())
+
+
+# -- An interval --------------------------------------------------------------------------------------
+
+
+def test_with_an_interval_what_is_written_goes_on_and_a_sync_follows() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(), sync_s=0.005)
+        bench.write("a")
+        assert bench.done == []
+        await turns()
+        assert (bench.done, bench.journal.written) == (["a"], [["a"]])
+        await bench.begun()
+        # One sync at a time: what comes meanwhile goes on, and is synced by the next.
+        bench.write("b")
+        await turns()
+        assert bench.done == ["a", "b"]
+        bench.journal.disk.release()
+        await bench.begun()
+        bench.journal.disk.release()
+        await until(lambda: bench.journal.synced == 2)
+        await bench.close()
+
+    run(main())
+
+
+def test_with_an_interval_nothing_new_is_nothing_to_sync() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(), sync_s=0.001)
+        bench.journal.free = True
+        bench.write("a")
+        await until(lambda: bench.commit.syncs)
+        bench.write(name="nothing")
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert (bench.commit.syncs, bench.done) == (1, ["a", "nothing"])
+        await bench.close()
+
+    run(main())
+
+
+# -- Failing ------------------------------------------------------------------------------------------
+
+
+async def fails_at_append(bench: Bench) -> None:
+    bench.journal.append_error = OSError("no space")
+    bench.write("a")
+
+
+async def fails_at_write(bench: Bench) -> None:
+    bench.journal.write_error = OSError("no space")
+    bench.write("a")
+    await turns()
+
+
+async def fails_at_sync(bench: Bench) -> None:
+    bench.journal.sync_error = OSError("no space")
+    bench.write("a")
+    await bench.begun()
+    bench.write("b")
+    await turns()
+    bench.journal.disk.release()
+    await until(lambda: bench.failures)
+
+
+@pytest.mark.parametrize("fail", [fails_at_append, fails_at_write, fails_at_sync])
+def test_a_failure_is_told_once_and_final(
+    fail: Callable[[Bench], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        with caplog.at_level(logging.CRITICAL, logger="ensue"):
+            await fail(bench)
+        assert [str(each) for each in bench.failures] == ["no space"]
+        assert bench.commit.failed
+        # The disk may have recovered; what the journal holds can't be trusted any more.
+        journal = bench.journal
+        journal.append_error = journal.write_error = journal.sync_error = None
+        journal.free = True
+        bench.write("later")
+        bench.write(name="nothing to write")
+        await turns(20)
+        await bench.close()
+        assert bench.done == []
+        assert len(bench.failures) == 1
+
+    run(main())
+    assert caplog.text.count("the journal can't be written") == 1
+
+
+def test_with_an_interval_a_failed_sync_ends_it_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(), sync_s=0.001)
+        bench.journal.sync_error = OSError("no space")
+        bench.write("a")
+        await bench.begun()
+        bench.journal.disk.release()
+        await until(lambda: bench.failures)
+        bench.write("b")
+        await turns()
+        assert bench.done == ["a"]
+        await bench.close()
+
+    with caplog.at_level(logging.CRITICAL, logger="ensue"):
+        run(main())
+
+
+# -- Closing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync_s", [0.0, 3600.0])
+def test_closing_writes_and_syncs_what_there_is(sync_s: float) -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(), sync_s=sync_s)
+        bench.journal.free = True
+        bench.write("a")
+        bench.write("b")
+        await bench.close()
+        assert bench.journal.written == [["a", "b"]]
+        assert bench.journal.synced == 1
+
+    run(main())
+
+
+def test_a_real_journal_has_what_went_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        journal = Journal(tmp_path / "j")
+        commit = GroupCommit(journal, sync_s=0, on_failure=lambda _error: None)
+        done: list[int] = []
+        for number in range(50):
+            writes = [Persist(f"k/{number}", b"%d" % number), Persist("last", b"%d" % number)]
+            commit.write(writes, lambda number=number: done.append(number))  # type: ignore[misc]
+            if number % 10 == 9:
+                await until(lambda number=number: number in done)  # type: ignore[misc]
+        assert done == list(range(50))
+        await commit.close()
+        journal.close()
+        again = Journal(tmp_path / "j")
+        assert again.records["last"] == b"49"
+        assert len([key for key in again.records if key.startswith("k/")]) == 50
+        again.close()
+
+    run(main())
