@@ -1,0 +1,151 @@
+"""`format("ensue")` reads a served bus: many partitions at once, streams across a server's death."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from tests.store.publishing import publish, topics_at_random
+from tests.store.server_process import Served, mirrored, spare_port
+
+from ensue.client import ReceivedEvent
+from ensue.spark import gaps, order
+from ensue.spark.options import SourceOptions
+from ensue.spark.source import LogBatchReader
+from ensue.store import COLUMNS
+
+SEED = 2
+TOPICS = ("orders", "payments", "shipments")
+EVENTS = 6_000
+
+Bus = tuple[Served, list[ReceivedEvent]]
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    """A server, and the events that it keeps as a subscriber got them."""
+    with Served(tmp_path_factory.mktemp("served") / "data") as server:
+        plan = topics_at_random(SEED, EVENTS, TOPICS)
+        yield server, publish(server.url, plan, TOPICS)
+
+
+def read(spark: SparkSession, server: Served, **options: str) -> DataFrame:
+    return spark.read.format("ensue").option("url", server.url).options(**options).load()
+
+
+def wait(look: Callable[[], Any], enough: Callable[[Any], bool]) -> None:
+    """Wait until what there is to see is enough."""
+    deadline = time.monotonic() + 300
+    while (found := look()) is None or not enough(found):
+        assert time.monotonic() < deadline, f"never came true: {found}"
+        time.sleep(0.1)
+
+
+def test_a_batch_of_many_partitions_has_the_rows_of_the_directory(
+    spark: SparkSession, bus: Bus, tmp_path: Path
+) -> None:
+    server, _ = bus
+    mirrored(tmp_path, server)
+    frame = read(spark, server, partitionRows="300")
+    planned = LogBatchReader(SourceOptions(url=server.url, partition_rows=300), COLUMNS)
+    parts = len(planned.partitions())
+    assert parts > 15
+    assert frame.rdd.getNumPartitions() == parts
+    expected = spark.read.format("ensue").load(str(tmp_path / "mirror"))
+    assert expected.count() == EVENTS
+    assert sorted(frame.collect(), key=lambda row: row.event) == sorted(
+        expected.collect(), key=lambda row: row.event
+    )
+
+
+@pytest.mark.parametrize("rows", ["250", "500000"])
+def test_the_order_is_the_one_that_a_subscriber_saw(
+    spark: SparkSession, bus: Bus, rows: str
+) -> None:
+    server, seen = bus
+    frame = spark.read.format("ensue").option("partitionRows", rows).load(server.url)
+    ordered = order(frame, topics=TOPICS).collect()
+    assert [row.event for row in ordered] == [event.id for event in seen]
+    assert [row.position for row in ordered] == list(range(1, EVENTS + 1))
+    assert gaps(order(frame, topics=TOPICS)).isEmpty()
+
+
+def test_ranges_and_columns_are_those_that_are_asked_for(spark: SparkSession, bus: Bus) -> None:
+    server, _ = bus
+    frame = (
+        spark.read.format("ensue")
+        .schema("offset bigint, topic string")
+        .options(
+            url=server.url,
+            subscribe="payments",
+            startingOffsets='{"payments": 17}',
+            endingOffsets='{"payments": 900}',
+            partitionRows="100",
+        )
+        .load()
+    )
+    assert sorted(row.offset for row in frame.collect()) == list(range(17, 900))
+    assert frame.columns == ["offset", "topic"]
+
+
+def test_what_is_not_there_is_told_without_the_token(spark: SparkSession, bus: Bus) -> None:
+    server, _ = bus
+    with pytest.raises(PySparkException) as error:
+        read(spark, server, subscribe="ordres").collect()
+    assert "[UNKNOWN_TOPIC] there is no topic 'ordres'" in str(error.value)
+    assert "'orders', 'payments', 'shipments'" in str(error.value)
+    nowhere = f"ensue://127.0.0.1:{spare_port()}"
+    with pytest.raises(PySparkException, match=r"nobody answers at 127\.0\.0\.1:") as error:
+        spark.read.format("ensue").load(f"{nowhere}?token=secret").collect()
+    options = SourceOptions(url=f"{nowhere}?token=secret")
+    assert options.shown == nowhere
+
+
+def _reached(batches: int, progress: Any) -> bool:
+    return bool(progress["batchId"] >= batches)
+
+
+def test_a_stream_goes_on_across_a_server_that_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    plan = topics_at_random(SEED, EVENTS, TOPICS)
+    with Served(tmp_path / "data") as server:
+        seen = publish(server.url, plan[:4_000], TOPICS)
+        query = (
+            spark.readStream.format("ensue")
+            .options(maxOffsetsPerTrigger="500", partitionRows="100")
+            .load(server.url)
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .start(str(tmp_path / "out"))
+        )
+        try:
+            for batches in (2, 4):
+                enough = partial(_reached, batches)
+                wait(lambda: query.lastProgress, enough)
+                server.kill()
+                time.sleep(1)
+                server.start()
+            seen += publish(server.url, plan[4_000:], TOPICS)
+            wait(
+                lambda: spark.read.parquet(str(tmp_path / "out")).count(),
+                lambda count: count >= EVENTS,
+            )
+            assert query.isActive
+            sizes = [each["numInputRows"] for each in query.recentProgress]
+            assert max(sizes) <= 500
+        finally:
+            query.stop()
+        found = spark.read.parquet(str(tmp_path / "out"))
+        assert found.count() == EVENTS
+        ordered = order(found, topics=TOPICS).collect()
+        assert [row.event for row in ordered] == [event.id for event in seen]
+        expected = spark.read.format("ensue").load(server.url)
+        assert sorted(found.collect(), key=lambda row: row.event) == sorted(
+            expected.collect(), key=lambda row: row.event
+        )
