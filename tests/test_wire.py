@@ -126,12 +126,12 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     looking.Look: {
         "number": counts,
         "readable": st.none() | many_names,
-        "ends": many_names,
+        "topics": many_names,
     },
     looking.Seen: {
         "number": counts,
         "state": st.binary(max_size=20),
-        "ends": st.dictionaries(names, counts, max_size=2),
+        "bounds": st.dictionaries(names, st.tuples(counts, counts), max_size=2),
     },
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(

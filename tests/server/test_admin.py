@@ -1,19 +1,29 @@
 """The admin port: what it tells is true, and whoever asks badly gets nothing but a word why."""
 
 import asyncio
+import json
+import socket
+import threading
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from tests.cli.helpers import Shell
 from tests.server.exposition import BadExpositionError, Exposed
-from tests.server.helpers import read, serving, until, within
+from tests.server.helpers import DEADLINE_S, People, read, serving, until, within
 
 import ensue
+from ensue.errors import BadInput, ConfigurationError, TransportError
 from ensue.event import Event
+from ensue.journal.files import JournalFailed
+from ensue.protocols.core import Persist
+from ensue.protocols.keeping import Recall, Remember
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import OrderRequest
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
-from ensue.server import Server, state
+from ensue.server import Server, ServerConfig, admin, config_file, state
+from ensue.server.config import Limits
 from ensue.server.metrics import Exposition, Histogram, TopicCounts
 
 ADMIN = "127.0.0.1:0"
@@ -259,3 +269,422 @@ def test_the_lag_of_a_durable_subscription_that_stopped(tmp_path: Path) -> None:
             assert told["ensue_subscription_lag_events", "subscription", "desk"] <= 1
 
     asyncio.run(main())
+
+
+def test_of_durable_subscriptions_too_many_to_read_the_rest_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server, ensue.connect(server.url) as bus:
+            for name in ("one", "two"):
+                async with bus.subscribe("x", name=name, durable=True):
+                    pass
+            assert server.station is not None
+            records = server.station.keeper.names()["one"]
+            monkeypatch.setattr(state, "RECORDS_MAX", records)
+            told = await exposed(server)
+            assert told["ensue_durable_subscriptions"] == 2
+            assert list(told.labelled("ensue_subscription_lag_events")) == ["one"]
+
+    asyncio.run(main())
+
+
+def test_records_that_are_no_subscriptions_are_passed_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server._driver is not None
+            writes = (
+                ("clock/x", b"\xc1"),
+                ("clock/y", b"\x92\x01"),
+                ("history/z", b"no"),
+                ("delivered", b"\xff\xff"),
+                ("nonsense", b""),
+            )
+            for frame in (Recall(number=1), Remember(epoch=1, number=1, writes=writes)):
+                node, now_ns = server._driver.begin()
+                node.receive(frame, source="mallory", now_ns=now_ns)
+                server._driver.end()
+            told = await exposed(server)
+            assert told["ensue_subscription_lag_events", "subscription", "mallory"] == 0
+
+    asyncio.run(main())
+
+
+def test_what_is_refused_and_what_is_dropped_are_counted_by_kind(tmp_path: Path) -> None:
+    async def main() -> None:
+        people = People(al=(["x"], ["x"]))
+        async with serving(tmp_path / "d", admin=ADMIN, access=people.access) as server:
+            async with ensue.connect(people.url(server, "al")) as bus:
+                with pytest.raises(ensue.EventRefused):
+                    await bus.publish("y", b"1")
+            with pytest.raises(ensue.AccessDenied):
+                async with ensue.connect(f"{server.url}?token=wrong"):
+                    pass
+            assert server.listener is not None
+            server.listener.send("nobody", b"lost")
+            told = await exposed(server)
+            assert told.labelled("ensue_refusals_total") == {"permission": 1, "login": 1}
+            assert told.labelled("ensue_messages_dropped_total") == {"slow": 0, "gone": 1}
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_is_too_slow_is_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(pending_bytes=1)
+        async with serving(tmp_path / "d", admin=ADMIN, limits=limits) as server:
+            async with ensue.connect(server.url):
+                assert server.listener is not None
+                (visitor,) = server.listener.visitors
+                # In one turn: nothing of it has left when the second comes.
+                visitor.write(b"\0\0\0\1\1")
+                visitor.write(b"\0\0\0\1\1")
+                told = await exposed(server)
+            assert told.labelled("ensue_messages_dropped_total") == {"slow": 1, "gone": 0}
+
+    asyncio.run(main())
+
+
+# -- Health -------------------------------------------------------------------------------------
+
+
+def test_it_is_well_until_the_journal_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen=ADMIN, admin=ADMIN))
+        await server.start()
+        assert server.journal is not None
+        page = await get(server, "/healthz")
+        assert (page.status, page.text) == (200, "ok\n")
+
+        def broken() -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(server.journal, "sync", broken)
+        assert server._commit is not None
+        server._commit.write([Persist("a", b"b")], lambda: None)
+        with pytest.raises(JournalFailed):
+            await within(server.wait())
+        page = await get(server, "/healthz")
+        assert page.status == 503
+        assert "the journal failed" in page.text
+        assert "No space left" in page.text
+        told = await exposed(server)
+        assert (told["ensue_healthy"], told["ensue_journal_failed"]) == (0, 1)
+        monkeypatch.undo()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_sync_that_does_not_end_is_an_illness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server.journal is not None
+            assert server._commit is not None
+            goes_on = threading.Event()
+            sync = server.journal.sync
+
+            def slow() -> int:
+                assert goes_on.wait(DEADLINE_S)
+                return sync()
+
+            monkeypatch.setattr(server.journal, "sync", slow)
+            server._commit.write([Persist("a", b"b")], lambda: None)
+            commit = server._commit
+            await until(lambda: commit.syncing_s > 0)
+            assert (await get(server, "/healthz")).status == 200
+            monkeypatch.setattr(state, "SYNC_STUCK_S", 0.0)
+            page = await get(server, "/healthz")
+            assert page.status == 503
+            assert "syncing" in page.text
+            goes_on.set()
+            await until(lambda: commit.syncing_s == 0)
+            assert (await get(server, "/healthz")).status == 200
+
+    asyncio.run(main())
+
+
+def test_while_it_stops_it_says_so_and_then_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen=ADMIN, admin=ADMIN))
+        await server.start()
+        assert server.listener is not None
+        pages: list[Page] = []
+
+        async def close() -> None:
+            pages.append(await get(server, "/healthz"))
+
+        monkeypatch.setattr(server.listener, "close", close)
+        listener, monkey_closed = server.listener, type(server.listener).close
+        await server.stop()
+        await monkey_closed(listener)
+        assert [(page.status, page.text) for page in pages] == [(503, "the server is stopping\n")]
+        with pytest.raises(ConnectionRefusedError):
+            await get(server, "/healthz")
+
+    asyncio.run(main())
+
+
+def test_status_is_one_object_with_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server, ensue.connect(server.url) as bus:
+            await bus.publish("x", b"1")
+            page = await get(server, "/status")
+            assert page.headers["content-type"] == "application/json"
+            told = json.loads(page.text)
+            assert told["server"] == "node-1"
+            assert told["everything"] is True
+            assert told["events"] == 1
+            assert [each["topic"] for each in told["topics"]] == ["x"]
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_would_be_too_long_names_less_and_counts_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server, ensue.connect(server.url) as bus:
+            for number in range(40):
+                await bus.publish(f"{number}" + "x" * 200, b"1", receipt=False)
+            await bus.flush()
+            monkeypatch.setattr(state, "ANSWER_BYTES_MAX", 6_000)
+            page = await get(server, "/status")
+            told = json.loads(page.text)
+            assert len(page.body) <= 6_001
+            assert 0 < len(told["topics"]) < 40
+            assert told["topics_count"] == 40
+
+    asyncio.run(main())
+
+
+def test_what_is_told_is_made_once_in_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "FRESH_S", DEADLINE_S)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server, ensue.connect(server.url) as bus:
+            before = await get(server, "/status")
+            await bus.publish("x", b"1")
+            assert (await get(server, "/status")).body == before.body
+
+    asyncio.run(main())
+
+
+# -- HTTP ---------------------------------------------------------------------------------------
+
+GET = b"GET /healthz HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (GET + b"Host: x\r\n\r\n", 200),
+        (b"GET /healthz?a=b HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (GET + b"Host: x\r\nContent-Length: 0\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"GET /../metrics HTTP/1.1\r\nHost: x\r\n\r\n", 404),
+        (b"POST /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"DELETE /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"get /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"GET /healthz HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+        (GET + b"\r\n", 400),
+        (GET + b"Host: x\r\nHost: y\r\n\r\n", 400),
+        (GET + b"Host: x\r\nContent-Length: 5\r\n\r\nhello", 400),
+        (GET + b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (GET + b"Host : x\r\n\r\n", 400),
+        (GET + b"Host: x\r\n folded\r\n\r\n", 400),
+        (GET + b"Host: \x00\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\nHost: x\n\n", 400),
+        (b"GET /healthz\rHTTP/1.1\r\n\r\n", 400),
+        (b"GET  /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET http://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /h\xc3\xa4 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /healthz\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\n", 400),
+        (b"GET /" + b"a" * admin.REQUEST_BYTES_MAX, 431),
+        (GET + b"X: y\r\n" * (admin.REQUEST_BYTES_MAX // 6 + 1), 431),
+        (GET + b"X: " + b"y" * admin.REQUEST_BYTES_MAX + b"\r\n\r\n", 431),
+    ],
+)
+def test_requests_are_read_strictly(tmp_path: Path, data: bytes, status: int) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            page = await send(server, data)
+            assert page.status == status, page.text
+            assert page.text.endswith("\n")
+            assert ("allow" in page.headers) == (status == 405)
+            assert (await get(server, "/healthz")).status == 200
+
+    asyncio.run(main())
+
+
+def test_a_request_may_come_byte_by_byte(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server.admin is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.admin.port)
+            for byte in b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n":
+                writer.write(bytes((byte,)))
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert Page(await within(reader.read())).status == 200
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_head_gets_the_length_and_no_body(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            page = await get(server, "/healthz", "HEAD")
+            assert (page.status, page.headers["content-length"], page.body) == (200, "3", b"")
+
+    asyncio.run(main())
+
+
+def test_whoever_does_not_finish_its_request_is_told_and_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "REQUEST_S", 0.05)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            page = await send(server, GET)
+            assert page.status == 408
+            assert server.admin is not None
+            requests = server.admin.requests
+            await until(lambda: not requests)
+
+    asyncio.run(main())
+
+
+def test_whoever_does_not_read_its_answer_is_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "RESPONSE_S", 0.05)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server.admin is not None
+            # More than the operating system takes on behalf of somebody who does not read.
+            huge = (HTTPStatus.OK, "text/plain", b"x" * 64 * 1024 * 1024)
+            monkeypatch.setattr(server.admin, "page", lambda _path: huge)
+            with socket.create_connection(("127.0.0.1", server.admin.port)) as silent:
+                silent.setblocking(False)
+                silent.send(GET + b"Host: x\r\n\r\n")
+                requests = server.admin.requests
+                await until(lambda: len(requests) == 1)
+                await until(lambda: not requests)
+
+    asyncio.run(main())
+
+
+def test_connections_beyond_the_limit_are_told_and_the_others_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "CONNECTIONS_MAX", 3)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server.admin is not None
+            requests = server.admin.requests
+            held = [await asyncio.open_connection("127.0.0.1", server.admin.port) for _ in range(3)]
+            await until(lambda: len(requests) == 3)
+            page = await send(server, b"")
+            assert page.status == 503
+            assert "3 connections" in page.text
+            for reader, writer in held:
+                writer.write(GET + b"Host: x\r\n\r\n")
+                assert Page(await within(reader.read())).status == 200
+                writer.close()
+            assert (await get(server, "/healthz")).status == 200
+
+    asyncio.run(main())
+
+
+def test_a_page_that_can_not_be_made_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server.view is not None
+            monkeypatch.setattr(server.view, "listeners", lambda: 1 / 0)
+            assert (await get(server, "/metrics")).status == 500
+            assert (await get(server, "/healthz")).status == 200
+
+    asyncio.run(main())
+
+
+# -- Where it listens ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:7401", "example.org:7401"])
+def test_beyond_this_machine_it_is_said_by_name(address: str) -> None:
+    # That the server itself may be exposed says nothing of a port without TLS and login.
+    for insecure in (False, True):
+        with pytest.raises(ConfigurationError, match="insecure_admin"):
+            ServerConfig(data="d", admin=address, insecure=insecure)
+    ServerConfig(data="d", admin=address, insecure_admin=True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:7401"])
+def test_on_this_machine_nothing_is_needed(address: str) -> None:
+    ServerConfig(data="d", admin=address)
+
+
+def test_the_file_gives_each_server_its_own() -> None:
+    text = """
+        insecure_admin = true
+        [[servers]]
+        name = "a"
+        listen = "127.0.0.1:7400"
+        admin = "0.0.0.0:7401"
+        data = "a"
+        [[servers]]
+        name = "b"
+        listen = "127.0.0.1:7410"
+        data = "b"
+    """
+    assert config_file.loads(text, name="a").admin == "0.0.0.0:7401"
+    assert config_file.loads(text, name="b").admin == ""
+    with pytest.raises(BadInput, match="insecure_admin"):
+        config_file.loads(text.replace("true", "false"), name="a")
+
+
+def test_a_taken_port_is_said_in_words_and_everything_given_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert server.admin is not None
+            taken = f"127.0.0.1:{server.admin.port}"
+            with pytest.raises(TransportError, match=r"admin port can't listen on .*in use"):
+                await Server(
+                    ServerConfig(data=str(tmp_path / "e"), listen=ADMIN, admin=taken)
+                ).start()
+            async with serving(tmp_path / "e"):
+                pass
+
+    asyncio.run(main())
+
+
+def test_the_command_says_where_it_is_and_refuses_what_the_file_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = Shell(capsys, monkeypatch)
+    words = ("serve", "--data", tmp_path / "d", "--listen", ADMIN)
+    ended = shell(*words, "--admin", "0.0.0.0:7401")
+    assert ended.code == 2
+    assert "--insecure-admin-anyone" in ended.stderr
+    ended = shell("serve", "--config", tmp_path / "x.toml", "--admin", ADMIN)
+    assert ended.code == 2
+    assert "--admin" in ended.stderr

@@ -45,6 +45,7 @@ def build() -> "typer.Typer":
     from ensue.cli.reporting import report  # noqa: PLC0415 - as above
     from ensue.cli.serving import serve, token  # noqa: PLC0415 - as above
     from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
+    from ensue.cli.status import status  # noqa: PLC0415 - as above
     from ensue.cli.subscribing import sub  # noqa: PLC0415 - as above
 
     app = typer.Typer(
@@ -77,6 +78,20 @@ def build() -> "typer.Typer":
         pass
 
     # Commands appear in the help in this order. A new one is a line here.
-    for function in (demo, serve, token, pub, sub, sim, swarm, replay, check, audit, report, pipeline):
+    for function in (
+        demo,
+        serve,
+        status,
+        token,
+        pub,
+        sub,
+        sim,
+        swarm,
+        replay,
+        check,
+        audit,
+        report,
+        pipeline,
+    ):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
     return app

@@ -7,10 +7,10 @@ runs it gives it the answer (`Station.on_look`).
 from ensue.event import Count, Name
 from ensue.protocols.core import Frame
 
-__all__ = ["ENDS_MAX", "FRAMES", "Look", "Seen"]
+__all__ = ["FRAMES", "TOPICS_MAX", "Look", "Seen"]
 
-ENDS_MAX = 10_000
-"""Topics whose ends can be asked for at once."""
+TOPICS_MAX = 10_000
+"""Topics that can be asked for by name at once."""
 
 
 class Look(Frame, frozen=True, tag=52):
@@ -21,8 +21,8 @@ class Look(Frame, frozen=True, tag=52):
     readable: tuple[Name, ...] | None = None
     """Tell only of topics that match any of these: a topic, a prefix with everything below it
     (`audit.*`), or all (`*`); None: of everything. A server puts in what the user may subscribe to."""
-    ends: tuple[Name, ...] = ()
-    """Also tell how far these topics of yours are; `ENDS_MAX` at the most."""
+    topics: tuple[Name, ...] = ()
+    """Also tell where these topics of yours begin and end; `TOPICS_MAX` at the most."""
 
 
 class Seen(Frame, frozen=True, tag=53):
@@ -31,8 +31,8 @@ class Seen(Frame, frozen=True, tag=53):
     number: Count
     state: bytes
     """One JSON object: `ensue.server.state` says what is in it."""
-    ends: dict[Name, Count]
-    """The last slot taken of each topic that was asked for and is here."""
+    bounds: dict[Name, tuple[Count, Count]]
+    """The first slot that is kept and the next free one of each topic that was asked for."""
 
 
 FRAMES: tuple[type[Frame], ...] = (Look, Seen)

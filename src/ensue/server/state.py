@@ -24,9 +24,10 @@ import msgspec
 
 from ensue.clock import SystemClock
 from ensue.journal import Journal
+from ensue.protocols import looking
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import matches
-from ensue.protocols.looking import ENDS_MAX, Look, Seen
+from ensue.protocols.looking import Look, Seen
 from ensue.protocols.sequencer.records import CLOCK, HISTORY, INT
 from ensue.protocols.station import EPHEMERAL, Station
 from ensue.server.commit import GroupCommit
@@ -206,15 +207,14 @@ class View:
 
     def answer(self, frame: Look, now_ns: int) -> Frame:
         """Answer a station's client."""
-        log = self.station.log
         readable = frame.readable
-        wanted = frame.ends[:ENDS_MAX]
-        ends = log.ends() if wanted else {}
+        wanted = frame.topics[: looking.TOPICS_MAX]
+        bounds = self.station.log.bounds() if wanted else {}
         return Seen(
             number=frame.number,
             state=self.state(readable, now_ns),
-            ends={
-                topic: ends.get(topic, 0)
+            bounds={
+                topic: bounds.get(topic, (1, 1))
                 for topic in wanted
                 if readable is None or _may(topic, readable)
             },

@@ -1,0 +1,225 @@
+"""The command `status`: what the servers of a chain are doing."""
+
+import asyncio
+import contextlib
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ensue.cli import output
+from ensue.errors import BadInput, EnsueError
+from ensue.runtime.looking import ANSWER_S, look
+
+__all__ = ["status"]
+
+WATCH_S_MIN = 0.1
+pause = asyncio.sleep
+CLEAR = "\x1b[H\x1b[2J"
+"""Has a terminal begin anew."""
+
+Json = dict[str, Any]
+
+
+@output.command
+def status(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="A server of the chain, as ensue://HOST:PORT, or the broker it is on.",
+        ),
+    ] = "ensue://127.0.0.1:7400",
+    *,
+    watch: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Look again so often, until Ctrl-C."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a server may take to answer.")
+    ] = ANSWER_S,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object instead; with --watch, one a line."),
+    ] = False,
+) -> int:
+    """Show what the servers of a chain are doing.
+
+    Asks every server, and says who does not answer; then it ends with 2. With a login, it shows
+    what you may subscribe to.
+
+    Example: [bold]ensue status ensue://127.0.0.1:7400 --watch 2[/bold]
+    """
+    if timeout <= 0:
+        raise BadInput("--timeout: expected a number of seconds above 0")
+    if watch is None:
+        found = asyncio.run(look(url, answer_s=timeout))
+        _show(found, json=json)
+        return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
+    if watch < WATCH_S_MIN:
+        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds")
+    with contextlib.suppress(KeyboardInterrupt):  # That is how it ends.
+        asyncio.run(_watch(url, watch, timeout, json=json))
+    return output.EXIT_VALID
+
+
+async def _watch(url: str, every_s: float, answer_s: float, *, json: bool) -> None:
+    while True:
+        try:
+            found = await look(url, answer_s=answer_s)
+        except BadInput:
+            raise
+        except (EnsueError, OSError) as error:
+            if json:
+                output.print_json({"error": str(error)})
+            else:
+                _clear()
+                output.print_error(str(error))
+        else:
+            if not json:
+                _clear()
+            _show(found, json=json)
+        await pause(every_s)
+
+
+def _clear() -> None:
+    if sys.stdout.isatty():
+        sys.stdout.write(CLEAR)
+        sys.stdout.flush()
+
+
+def _show(found: Json, *, json: bool) -> None:
+    if json:
+        output.print_json(found)
+        return
+    _show_servers(found)
+    _show_topics(found)
+    _show_subscriptions(found)
+    lines = []
+    if "groups" in found:
+        groups, errors = found["groups"], found["errors"]
+        lines.append(
+            f"{groups['topics']:,} topics are ordered together with others; the largest group has "
+            f"{groups['largest']:,}"
+        )
+        lines.append(
+            f"{found['connections']:,} connections, {found['open_stamps']:,} stamps open; refused: "
+            + (", ".join(f"{count:,} {kind}" for kind, count in errors.items()) or "nothing")
+        )
+    if not found["everything"]:
+        lines.append("shown is what you may subscribe to")
+    lines += [
+        f"{each['server']} does not answer: {each['error']}"
+        for each in found["servers"]
+        if "error" in each
+    ]
+    output.print_lines(map(_plain, lines))
+
+
+def _show_servers(found: Json) -> None:
+    rows = []
+    for each in found["servers"]:
+        journal = each.get("journal")
+        rows.append(
+            (
+                str(each["rank"]),
+                _plain(each["server"]),
+                _plain(each["address"]),
+                "no answer" if "error" in each else _plain(each["health"]),
+                _duration(each.get("uptime_s")),
+                each.get("version", "-"),
+                _number(each.get("events")),
+                _number(each.get("connections")),
+                _number(each.get("open_stamps")),
+                _size(None if journal is None else journal["bytes"]),
+                "-" if journal is None else journal["sync"],
+            )
+        )
+    headers = (
+        "rank", "server", "address", "health", "up", "version", "events", "connections", "open",
+        "journal", "sync",
+    )  # fmt: skip
+    output.print_table(f"{found['url']}", headers, rows, right=(0, 4, 6, 7, 8, 9))
+
+
+def _show_topics(found: Json) -> None:
+    topics = sorted(found["topics"], key=lambda each: -int(each["next"]))
+    if topics:
+        output.print_table(
+            _title("topics", len(topics), found["topics_count"]),
+            ("topic", "server", "first", "next", "kept", "listeners"),
+            [
+                (
+                    _plain(each["topic"]),
+                    _plain(each["server"]),
+                    _number(each["first"]),
+                    _number(each["next"]),
+                    _number(each["events"]),
+                    _number(each["listeners"]),
+                )
+                for each in topics
+            ],
+            right=(2, 3, 4, 5),
+        )
+
+
+def _show_subscriptions(found: Json) -> None:
+    subscriptions = found["subscriptions"]
+    if subscriptions:
+        output.print_table(
+            _title("subscriptions", len(subscriptions), found["subscriptions_count"]),
+            ("subscription", "durable", "topics", "position", "lag", "last heard"),
+            [
+                (
+                    _plain(each["name"]),
+                    "yes" if each["durable"] else "no",
+                    _topics(each),
+                    _number(each["position"]),
+                    _number(each["lag"]) + (" or more" if each["lag_is_least"] else ""),
+                    "-" if each["heard_s"] is None else f"{_duration(each['heard_s'])} ago",
+                )
+                for each in subscriptions
+            ],
+            right=(3, 4, 5),
+        )
+
+
+def _title(what: str, told: int, count: int) -> str:
+    return f"{told:,} of {count:,} {what}" if told < count else f"{count:,} {what}"
+
+
+def _topics(subscription: Json) -> str:
+    topics, count = subscription["topics"], subscription["topics_count"]
+    shown = _plain(", ".join(topics[:3]))
+    return shown if count <= 3 else f"{shown} and {count - 3:,} more"
+
+
+def _plain(text: str) -> str:
+    """Return text that does nothing to a terminal: names are whatever clients made them."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _size(value: int | None) -> str:
+    if value is None:
+        return "-"
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _duration(value_s: float | None) -> str:
+    if value_s is None:
+        return "-"
+    for limit, unit, of in ((120, "s", 1), (7_200, "min", 60), (172_800, "h", 3_600)):
+        if value_s < limit:
+            return f"{value_s / of:.0f} {unit}"
+    return f"{value_s / 86_400:.0f} d"

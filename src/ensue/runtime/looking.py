@@ -1,0 +1,301 @@
+"""Ask every server of a chain what it is doing, and put the answers together.
+
+A server that does not answer is told of as such: whoever looks at a chain wants to know about that one most.
+
+What one server can't say is added up here: the lag of a durable subscription whose topics are kept by several.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from secrets import token_hex
+from typing import Any
+
+import msgspec
+
+from ensue.errors import AccessDenied, BadInput, RemoteProtocolError, TransportError
+from ensue.protocols.core import Frame
+from ensue.protocols.looking import TOPICS_MAX, Look, Seen
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.station import EPHEMERAL, FRAMES
+from ensue.runtime.remote import discover
+from ensue.transports.carrier import Carrier
+from ensue.transports.framed import FramedTransport
+from ensue.transports.memory import MemoryOptions
+from ensue.transports.schemes import BrokerOptions, parse_url
+from ensue.transports.tcp import TcpCarrier
+from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.wire import Codec
+
+__all__ = ["ANSWER_S", "look"]
+
+ANSWER_S = 5.0
+"""How long a server may take to answer."""
+AGAIN_S = 0.5
+
+Json = dict[str, Any]
+Failure = (TransportError, AccessDenied, RemoteProtocolError, OSError, TimeoutError)
+Bounds = Mapping[str, tuple[int, int]]
+
+
+async def look(url: str, *, answer_s: float = ANSWER_S) -> Json:
+    """Return what the chain at a URL is doing; raise if nobody there says who is in it."""
+    options = parse_url(url)
+    if isinstance(options, MemoryOptions):
+        raise BadInput(f"{url} is within one process; expected ensue://HOST:PORT or a broker")
+    async with AsyncExitStack() as stack:
+        if isinstance(options, TcpOptions):
+            chain = await _servers(options, stack, answer_s)
+        else:
+            chain = await _stations(options, stack, answer_s)
+        states = await chain.ask_all()
+        try:
+            bounds = await chain.ask_bounds(states)
+            return chain.merged(url, states, bounds)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RemoteProtocolError(
+                f"what a server of {url.partition('?')[0]} says can't be read ({error!r}): is it of "
+                "another version?"
+            ) from None
+
+
+class _Asker:
+    """A name on a carrier, under which stations are asked."""
+
+    def __init__(self, transport: FramedTransport, answer_s: float) -> None:
+        self.transport = transport
+        self._answer_s = answer_s
+        self._name = f"status{EPHEMERAL}{token_hex(6)}"
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Seen]] = {}
+
+    async def enter(self) -> None:
+        """Take the name up."""
+        await self.transport.enter(self._name)
+        self._port = self.transport.open(self._name, self._receive)
+
+    async def ask(self, station: str, topics: Sequence[str] = ()) -> Seen:
+        """Ask one station; again and again, as far as there is time."""
+        loop = asyncio.get_running_loop()
+        self._number += 1
+        question = Look(number=self._number, topics=tuple(topics))
+        answer: asyncio.Future[Seen] = loop.create_future()
+        self._waiting[question.number] = answer
+        deadline_s = loop.time() + self._answer_s
+        while not answer.done() and loop.time() < deadline_s:
+            self._port.send(station, question)
+            self._port.flush()
+            await asyncio.wait((answer,), timeout=min(AGAIN_S, self._answer_s))
+        if not answer.done():
+            raise TransportError(f"no answer within {self._answer_s:g} s")
+        return answer.result()
+
+    def _receive(self, frames: Sequence[Frame], _source: str) -> None:
+        for frame in frames:
+            if isinstance(frame, Seen):
+                answer = self._waiting.get(frame.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+
+
+class _Chain:
+    """Who is in the chain, and how each is asked."""
+
+    def __init__(self, members: Sequence[Member], *, closed: bool) -> None:
+        self.members = members
+        self.placement = Placement(
+            [member.name for member in members],
+            topics={member.name: member.topics for member in members},
+            closed=closed,
+        )
+        self.askers: dict[str, _Asker] = {}
+        self.errors: dict[str, str] = {}
+        """Why a server could not be asked."""
+
+    async def ask_all(self) -> dict[str, Json]:
+        """Return what each says that answers; note why others don't."""
+        names = [member.name for member in self.members if member.name in self.askers]
+        answers = await asyncio.gather(
+            *(self.askers[name].ask(name) for name in names), return_exceptions=True
+        )
+        states: dict[str, Json] = {}
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, Seen):
+                states[name] = _read(answer.state)
+            elif isinstance(answer, Failure):
+                self.errors[name] = str(answer)
+            else:
+                raise answer
+        return states
+
+    async def ask_bounds(self, states: Mapping[str, Json]) -> Bounds:
+        """Return where topics begin and end that subscriptions have at other servers than their keeper."""
+        wanted: dict[str, dict[str, None]] = {}
+        for state in states.values():
+            for one in state["subscriptions"]:
+                for topic in one.get("elsewhere", ()):
+                    if self.placement.knows(topic):
+                        wanted.setdefault(self.placement.node(topic), {})[topic] = None
+        asked = [name for name in wanted if name in states]
+        answers = await asyncio.gather(
+            *(self.askers[name].ask(name, list(wanted[name])[:TOPICS_MAX]) for name in asked),
+            return_exceptions=True,
+        )
+        bounds: dict[str, tuple[int, int]] = {}
+        for answer in answers:
+            if isinstance(answer, Seen):
+                bounds |= answer.bounds
+            elif not isinstance(answer, Failure):
+                raise answer
+        return bounds
+
+    def merged(self, url: str, states: Mapping[str, Json], bounds: Bounds) -> Json:
+        """Put together what was said."""
+        servers: list[Json] = []
+        for rank, member in enumerate(self.members, 1):
+            state = states.get(member.name)
+            if state is None:
+                error = self.errors.get(member.name, "it was not asked")
+                servers.append(
+                    {"server": member.name, "rank": rank, "address": member.address, "error": error}
+                )
+            else:
+                apart = ("topics", "topics_count", "subscriptions", "subscriptions_count")
+                servers.append({key: each for key, each in state.items() if key not in apart})
+        whole = [state for state in states.values() if state["everything"]]
+        subscriptions = _subscriptions(states.values(), bounds)
+        found: Json = {
+            "url": url.partition("?")[0],
+            "complete": not self.errors,
+            "everything": len(whole) == len(states),
+            "servers": servers,
+            "topics_count": sum(state["topics_count"] for state in states.values()),
+            "topics": [
+                {**topic, "server": state["server"]}
+                for state in states.values()
+                for topic in state["topics"]
+            ],
+            "subscriptions_count": max(
+                (state["subscriptions_count"] for state in states.values()), default=0
+            ),
+            "subscriptions": subscriptions,
+        }
+        found["subscriptions_count"] = max(found["subscriptions_count"], len(subscriptions))
+        if whole:
+            found |= _sums(whole)
+        return found
+
+
+async def _servers(options: TcpOptions, stack: AsyncExitStack, answer_s: float) -> _Chain:
+    """Connect to the servers of a chain, each by itself."""
+    first = TcpCarrier(options, client="status")
+    stack.push_async_callback(first.close)
+    welcome = await first.start_one()
+    own = f"{options.host}:{options.port}"
+    members = [Member(each.name, each.address or own, each.topics) for each in welcome.chain]
+    chain = _Chain(members, closed=welcome.closed)
+
+    async def reach(member: Member) -> None:
+        carrier = first
+        try:
+            if member.name != welcome.server:
+                host, port = parse_address(member.address, what="a server's address")
+                carrier = TcpCarrier(
+                    msgspec.structs.replace(options, host=host, port=port), client="status"
+                )
+                stack.push_async_callback(carrier.close)
+                async with asyncio.timeout(answer_s):
+                    there = await carrier.start_one()
+                if there.server != member.name:
+                    raise TransportError(f"at {member.address} is {there.server!r}")
+            chain.askers[member.name] = await _asker(carrier, answer_s)
+        except Failure as error:
+            chain.errors[member.name] = str(error) or f"no answer within {answer_s:g} s"
+
+    await asyncio.gather(*(reach(member) for member in members))
+    return chain
+
+
+async def _stations(options: BrokerOptions, stack: AsyncExitStack, answer_s: float) -> _Chain:
+    """Find the stations on a broker."""
+    carrier = options.make()
+    stack.push_async_callback(carrier.close)
+    await carrier.start()
+    asker = await _asker(carrier, answer_s)
+    described = await discover(asker.transport, options.url)
+    members = [Member(name, "", topics) for name, topics in described.nodes]
+    chain = _Chain(members, closed=described.closed)
+    chain.askers = dict.fromkeys((member.name for member in members), asker)
+    return chain
+
+
+async def _asker(carrier: Carrier, answer_s: float) -> _Asker:
+    asker = _Asker(FramedTransport(carrier, Codec(FRAMES), home=_nowhere), answer_s)
+    async with asyncio.timeout(answer_s):
+        await asker.enter()
+    return asker
+
+
+def _read(state: bytes) -> Json:
+    try:
+        found: Json = msgspec.json.decode(state, type=Json)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"what a server is doing can't be read: {error}") from None
+    return found
+
+
+def _subscriptions(states: Iterable[Json], bounds: Bounds) -> list[Json]:
+    """Put together what servers know of subscriptions: several may know of one, one keeps its place."""
+    found: dict[str, Json] = {}
+    for state in states:
+        for told in state["subscriptions"]:
+            one = dict(told)
+            _add_up(one, bounds)
+            known = found.setdefault(one["name"], one)
+            if known is one:
+                continue
+            heard = [each["heard_s"] for each in (known, one) if each["heard_s"] is not None]
+            if known["position"] is None:
+                known |= {key: one[key] for key in ("position", "lag", "lag_is_least")}
+            if one["topics_count"] > known["topics_count"]:
+                known |= {key: one[key] for key in ("topics", "topics_count")}
+            known["heard_s"] = min(heard, default=None)
+    return sorted(found.values(), key=lambda each: (-(each["lag"] or 0), each["name"]))
+
+
+def _add_up(one: Json, bounds: Bounds) -> None:
+    """Add to a lag what lies at other servers."""
+    least = bool(one.get("lag_is_least"))
+    for topic, slot in one.pop("elsewhere", {}).items():
+        if topic in bounds:
+            first, following = bounds[topic]
+            one["lag"] += max(0, following - max(first, slot + 1))
+        else:
+            least = True
+    one["lag_is_least"] = least
+
+
+def _sums(states: Sequence[Json]) -> Json:
+    """Add up what is told of the whole of each server."""
+    groups = [state["groups"] for state in states]
+    together = sum(each["topics"] for each in groups)
+    pairs = sum((each["mean"] - 1) * each["topics"] for each in groups)
+    errors: dict[str, int] = {}
+    for state in states:
+        for kind, count in state["errors"].items():
+            errors[kind] = errors.get(kind, 0) + count
+    return {
+        "groups": {
+            "topics": together,
+            "largest": max(each["largest"] for each in groups),
+            "mean": 1 + pairs / together if together else 1.0,
+        },
+        "open_stamps": sum(state["open_stamps"] for state in states),
+        "connections": sum(state["connections"] or 0 for state in states),
+        "errors": errors,
+    }
+
+
+def _nowhere(topic: str) -> str:
+    raise AssertionError(f"nobody asks where {topic!r} is kept")

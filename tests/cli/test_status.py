@@ -1,0 +1,243 @@
+"""`ensue status`: one server, a chain with one down, and what somebody may see."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.helpers import Shell
+from tests.server.helpers import People, within
+from tests.transports.stations import StationThread
+
+import ensue
+from ensue.cli import status as command
+from ensue.runtime.looking import look
+from ensue.server import Server, ServerConfig, state
+from ensue.transports.tcp_messages import Member
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have everything told as it is now."""
+    monkeypatch.setattr(state, "FRESH_S", 0.0)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(stack: ExitStack, config: ServerConfig) -> StationThread:
+    thread = StationThread(lambda: Server(config))
+    stack.callback(thread.end)
+    thread.start()
+    return thread
+
+
+def chain(tmp_path: Path, stack: ExitStack, count: int) -> list[StationThread]:
+    """Servers s0, s1, … of a chain, with the topics t0, t1, … ."""
+    ports = []
+    with ExitStack() as sockets:
+        for _ in range(count):
+            spare = sockets.enter_context(socket.socket())
+            spare.bind(("127.0.0.1", 0))
+            ports.append(spare.getsockname()[1])
+    members = tuple(
+        Member(f"s{number}", f"127.0.0.1:{port}", (f"t{number}",))
+        for number, port in enumerate(ports)
+    )
+    return [
+        start(
+            stack,
+            ServerConfig(
+                data=str(tmp_path / member.name),
+                listen=member.address,
+                name=member.name,
+                chain=members,
+            ),
+        )
+        for member in members
+    ]
+
+
+async def publish(url: str, **counts: int) -> None:
+    async with ensue.connect(url) as bus:
+        for topic, count in counts.items():
+            for _ in range(count):
+                await bus.publish(topic, b"1")
+
+
+def test_one_server_as_one_object(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
+    server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+    asyncio.run(publish(server.url, orders=3, audit=1))
+    ended = shell("status", server.url, "--json")
+    assert ended.code == 0
+    found = ended.json()
+    (one,) = found["servers"]
+    assert (one["server"], one["rank"], one["health"]) == ("node-1", 1, "ok")
+    assert one["address"] == server.url.removeprefix("ensue://")
+    assert one["version"]
+    assert one["uptime_s"] > 0
+    assert one["journal"]["sync"] == "always"
+    assert one["journal"]["bytes"] > 0
+    topics = {each["topic"]: each for each in found["topics"]}
+    assert topics["orders"] == {
+        "topic": "orders",
+        "server": "node-1",
+        "first": 1,
+        "next": 4,
+        "events": 3,
+        "listeners": 0,
+    }
+    assert found["topics_count"] == 2
+    assert found["subscriptions"] == []
+    assert found["connections"] == 1  # The one that asks.
+    assert found["open_stamps"] == 0
+    assert found["errors"] == {}
+
+
+def test_one_server_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
+    server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+    asyncio.run(publish(server.url, **{"or\x1b[31mders": 3}))
+    ended = shell("status", server.url)
+    assert ended.code == 0
+    assert "node-1" in ended.stdout
+    assert r"or\x1b[31mders" in ended.stdout  # Names do nothing to the terminal.
+    assert "1 topics" in ended.stdout
+    assert "refused: nothing" in ended.stdout
+
+
+def test_the_lag_of_a_subscription_adds_up_over_the_chain(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    servers = chain(tmp_path, stack, 3)
+
+    async def main() -> None:
+        async with ensue.connect(servers[0].url) as bus:
+            for name in ("desk", "board", "shelf"):
+                subscription = bus.subscribe(
+                    "t0", "t1", "t2", name=name, durable=True, acknowledge="manual"
+                )
+                async with subscription as events:
+                    for topic in ("t0", "t1", "t2"):
+                        await bus.publish(topic, b"1")
+                    first = await within(anext(events))
+                    await within(first.ack())
+            for topic in ("t0", "t1", "t2", "t2"):
+                await bus.publish(topic, b"2")
+
+    asyncio.run(main())
+    found = shell("status", servers[1].url, "--json").json()
+    lags = {each["name"]: (each["position"], each["lag"]) for each in found["subscriptions"]}
+    # Each has handled the first of its three; three more came with each later one, and four at last.
+    assert lags == {"desk": (1, 12), "board": (1, 9), "shelf": (1, 6)}
+    assert not any(each["lag_is_least"] for each in found["subscriptions"])
+    assert all(each["durable"] for each in found["subscriptions"])
+    assert all(each["topics_count"] == 3 for each in found["subscriptions"])
+    assert found["groups"] == {"topics": 9, "largest": 3, "mean": 3.0}
+
+
+def test_a_chain_of_which_one_is_down(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
+    servers = chain(tmp_path, stack, 2)
+    asyncio.run(publish(servers[0].url, t0=2, t1=1))
+    servers[1].stop()
+    ended = shell("status", servers[0].url, "--json")
+    assert ended.code == 2
+    found = ended.json()
+    assert not found["complete"]
+    up, down = found["servers"]
+    assert (up["server"], up["health"]) == ("s0", "ok")
+    assert (down["server"], down["rank"]) == ("s1", 2)
+    assert "nobody answers" in down["error"]
+    assert [each["topic"] for each in found["topics"]] == ["t0"]
+    ended = shell("status", servers[0].url)
+    assert ended.code == 2
+    assert "s1 does not answer: nobody answers" in ended.stdout
+
+
+def test_nobody_there_at_all_is_one_sentence(shell: Shell) -> None:
+    with socket.socket() as spare:
+        spare.bind(("127.0.0.1", 0))
+        url = f"ensue://127.0.0.1:{spare.getsockname()[1]}"
+        ended = shell("status", url, "--json")
+    assert ended.code == 2
+    assert "nobody answers" in ended.json()["error"]
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["memory://"], "within one process"),
+        (["nonsense"], "nonsense"),
+        (["ensue://127.0.0.1:1", "--timeout", "0"], "--timeout"),
+        (["ensue://127.0.0.1:1", "--watch", "0"], "--watch"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(shell: Shell, words: list[str], why: str) -> None:
+    ended = shell("status", *words)
+    assert ended.code == 2
+    assert why in ended.stderr
+
+
+def test_a_user_sees_what_it_may_subscribe_to(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    people = People(
+        shop=(["orders", "audit.a", "secret"], ["*"]), clerk=([], ["orders", "audit.*"])
+    )
+    config = ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0", access=people.access)
+    server = start(stack, config)
+    shop, clerk = (f"{server.url}?token={people.tokens[name]}" for name in ("shop", "clerk"))
+
+    async def main() -> tuple[dict[str, Any], dict[str, Any]]:
+        await publish(shop, orders=2, secret=5, **{"audit.a": 1})
+        async with (
+            ensue.connect(shop) as bus,
+            bus.subscribe("orders", "secret", name="both", durable=True),
+            bus.subscribe("orders", name="one", durable=True),
+        ):
+            return await look(shop), await look(clerk)
+
+    of_shop, of_clerk = asyncio.run(main())
+    assert {each["topic"] for each in of_shop["topics"]} == {"orders", "secret", "audit.a"}
+    assert {each["name"] for each in of_shop["subscriptions"]} == {"both", "one"}
+    assert of_shop["everything"]
+    assert "journal" in of_shop["servers"][0]
+    assert {each["topic"] for each in of_clerk["topics"]} == {"orders", "audit.a"}
+    assert of_clerk["topics_count"] == 2
+    assert {each["name"] for each in of_clerk["subscriptions"]} == {"one"}
+    assert not of_clerk["everything"]
+    (one,) = of_clerk["servers"]
+    assert one.keys().isdisjoint({"journal", "errors", "connections", "events", "groups"})
+    assert "secret" not in repr(of_clerk)
+    ended = shell("status", clerk)
+    assert ended.code == 0
+    assert "shown is what you may subscribe to" in ended.stdout
+    assert people.tokens["clerk"] not in ended.stdout
+
+
+def test_it_looks_again_and_goes_on_while_nobody_answers(
+    shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+    looks = 0
+
+    async def then(_seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await asyncio.to_thread(server.stop)
+        else:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "pause", then)
+    ended = shell("status", server.url, "--watch", "2", "--json")
+    assert ended.code == 0
+    first, second = ended.stdout.splitlines()
+    assert '"complete": true' in first
+    assert "nobody answers" in second
