@@ -24,7 +24,8 @@ FUNCTION_LINES_MAX = 70
 LAYERS = (
     ("event", "order", "clock", "errors", "trace", "wire", "quantities", "tables"),
     ("protocols",),
-    ("transports", "store", "journal", "recorder", "checkers"),
+    ("transports", "journal", "recorder", "checkers"),
+    ("store",),
     ("runtime", "simulation"),
     ("client", "server", "spark", "testing"),
     ("",),  # the root package, from which users import
