@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.protocols.sequencer.stationed import CARRIES, StationNet
-from tests.simulation.test_mutants import CAUGHT, SEEDS_MAX
+from tests.simulation.test_mutants import CAUGHT
 
 from ensue.errors import BadInput
 from ensue.event import Event, Stamp
@@ -502,6 +502,8 @@ def test_an_expired_name_that_asks_is_told_and_nothing_else_happens() -> None:
 
 # -- In the swarm -------------------------------------------------------------------------------------
 
+FORGETFUL_MAX = 1000
+"""Seeds that are tried for a bug which one station in thirty shows."""
 STATIONS = [seed for seed in range(600) if draw(seed).sequencer.carries][:40]
 
 
@@ -590,7 +592,7 @@ def caught(role: type[Station], seed: int) -> bool:
 
 @pytest.mark.parametrize("role", [ForgetsPublishers, PersistsCountsAlone, PersistsEventsAlone])
 def test_the_swarm_finds_a_station_that_forgets(role: type[Station]) -> None:
-    with_stations = [seed for seed in STATIONS if seed < SEEDS_MAX]
+    with_stations = (seed for seed in range(FORGETFUL_MAX) if draw(seed).sequencer.carries)
     seed = next((seed for seed in with_stations if caught(role, seed)), None)
-    assert seed is not None, f"no seed below {SEEDS_MAX} finds this bug"
+    assert seed is not None, f"no seed below {FORGETFUL_MAX} finds this bug"
     assert not caught(Station, seed), "without the bug the same seed must pass"

@@ -105,6 +105,47 @@ def test_what_overflows_is_fetched_again() -> None:
     assert net.delivered("s") == [f"e{number}" for number in range(6)]
 
 
+def test_a_slow_log_is_not_asked_for_the_same_again_and_again() -> None:
+    net = reading("a", ens=EnsConfig(batch_max=4))
+    net.pass_time(net.config.poll_ns)
+    with net.holding(Notify):
+        for number in range(40):
+            net.publish("p", "a", f"e{number}")
+        net.settle()
+        net.drop(Notify)
+    net.publish("p", "a", "e40")
+    net.settle()
+    net.handled.clear()
+    # It holds the last event back and wants the rest; for a while nobody answers.
+    with net.holding(AttachRequest):
+        for _ in range(20):
+            net.pass_time(net.config.gap_ns)
+    net.settle()
+    assert net.delivered("s") == [f"e{number}" for number in range(41)]
+    asked = [parcel for parcel in net.handled if isinstance(parcel.frame, AttachRequest)]
+    answers = [parcel for parcel in net.handled if isinstance(parcel.frame, Notify)]
+    # Ten answers have it all; each of the few times that it lost patience costs one more.
+    assert len(asked) <= 10 + 5
+    assert len(answers) <= 4 * len(asked)
+
+
+def test_a_log_that_does_not_answer_is_asked_again_ever_more_patiently() -> None:
+    net = reading("a")
+    net.pass_time(net.config.poll_ns)
+    net.publish("p", "a", "e1")
+    with net.holding(Notify):
+        net.settle()
+    net.drop(Notify)
+    publish(net, "a", "e2")
+    for _ in range(4):
+        with net.holding(AttachRequest):
+            net.pass_time(net.config.poll_ns)
+            net.drop(AttachRequest)
+    assert net.delivered("s") == []
+    net.pass_time(4 * net.config.poll_ns)
+    assert net.delivered("s") == ["e1", "e2"]
+
+
 def test_on_an_ens_that_loses_a_full_buffer_lets_its_head_go() -> None:
     net = reading("a", held_max=2, reliable=False, leave_out=False)
     for number in range(4):

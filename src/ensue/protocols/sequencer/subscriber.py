@@ -37,6 +37,7 @@ from ensue.protocols.core import (
     Send,
 )
 from ensue.protocols.ens import Attached, Fetched, Notify
+from ensue.protocols.sequencer.asking import Questions
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Changed,
@@ -95,13 +96,14 @@ class Subscriber(Replay):
         self._fallen: dict[str, int] = {}
         """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
+        self._questions = Questions(self.config)
         self._start = start
         self.expired = False
         """Whether the chain took it for vanished: it does nothing any more."""
         if records:
             self._restore(records, now_ns)
         elif self.config.fixed is not None:
-            self._start_fixed(self.config.fixed.get(name, ()))
+            self._start_fixed(self.config.fixed.get(name, ()), now_ns)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -169,6 +171,7 @@ class Subscriber(Replay):
         if self._change is not None:
             self._pursue_change(now_ns)
         self._fetch(now_ns)
+        self._questions.drop_all()
         self._ask(now_ns)
 
     # -- Driver ---------------------------------------------------------------------------------
@@ -235,9 +238,15 @@ class Subscriber(Replay):
             if self._paused:
                 self._effects.append(Detach(topic))
             elif topic in self._queue.clock:
-                self._effects.append(Attach(topic, self._queue.first_missing(topic)))
+                self._ask_for(topic, now_ns)
         self._poll_due_ns = now_ns + self.config.poll_ns
         self._expect_progress(now_ns)
+
+    def _ask_for(self, topic: str, now_ns: int) -> None:
+        """Ask a log for what is missing, unless its answer, if it gives any, may be on its way."""
+        missing = self._queue.first_missing(topic)
+        if self._questions.ask(topic, missing, now_ns) or not self.config.reliable:
+            self._effects.append(Attach(topic, missing))
 
     # -- Changes --------------------------------------------------------------------------------
 
@@ -281,6 +290,7 @@ class Subscriber(Replay):
                 self._pursue_change(now_ns)
         elif self.config.reliable and topic in self._queue.clock and not self._paused:
             missing = self._queue.first_missing(topic)
+            latest = self._questions.answered(frame)
             if missing < frame.first:
                 # Fell behind what the ENS keeps: start anew at a fresh cut.
                 self._fallen[topic] = self._queue.clock[topic] + 1
@@ -288,9 +298,9 @@ class Subscriber(Replay):
                 self._begin_change(now_ns)
                 self._persist_state()
                 self._deliver_ready(now_ns)
-            elif frame.sent < frame.next and missing >= frame.sent:
+            elif latest and frame.sent < frame.next and missing >= frame.sent:
                 # All that was sent has come, and there is more.
-                self._effects.append(Attach(topic, missing))
+                self._ask_for(topic, now_ns)
 
     def _answered(self, frame: Changed | Refused, source: str, now_ns: int) -> None:
         change = self._change
@@ -361,6 +371,7 @@ class Subscriber(Replay):
         """Forget a topic and tell the application and the ENS, if it was in effect."""
         joined = topic in self.topics
         self._queue.leave(topic)
+        self._questions.drop(topic)
         self._leave_history(topic)
         change = self._change
         if change is not None and topic in change.joining:
@@ -393,12 +404,12 @@ class Subscriber(Replay):
                 reason="fixed",
             )
 
-    def _start_fixed(self, topics: Iterable[str]) -> None:
+    def _start_fixed(self, topics: Iterable[str], now_ns: int) -> None:
         self._wanted = dict.fromkeys(topics)
         self._registered = tuple(self._wanted)
         for topic in self._wanted:
             self._join(topic, 0)
-            self._effects.append(Attach(topic, 1))
+            self._ask_for(topic, now_ns)
         self._persist_state()
 
     # -- Records --------------------------------------------------------------------------------
@@ -426,7 +437,7 @@ class Subscriber(Replay):
             elif kind == "clock" and f"history/{topic}" not in records:
                 slot, base = CLOCK.decode(records[key])
                 self._queue.resume(topic, slot, base)
-                self._effects.append(Attach(topic, slot + 1))
+                self._ask_for(topic, now_ns)
         self._go_on_with_history(now_ns)
         if self._change is not None:
             joining = [topic for topic in self._change.joining if topic in self._wanted]
