@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from pyarrow import ipc
 
 from ensue.errors import BadInput, LogDamaged, OffsetsGone
+from ensue.event import Event, Stamp
 from ensue.store.layout import Layout, Segment, Topic, log_folder
 from ensue.store.schema import COLUMNS, log_schema
 
 __all__ = [
-    "STAMP",
     "Bounds",
     "DirectoryReader",
     "EventRow",
@@ -35,13 +35,11 @@ __all__ = [
     "open_log",
 ]
 
-Stamped = tuple[dict[str, int], bool] | None
-EventRow = tuple[str, bytes, str, int, bytes | None, dict[str, str], int, Stamped, int, bool]
-"""An `ensue.event.Event` as a tuple, so that `zip` makes columns of many."""
-STAMP: Final = 7
-"""Where its stamp is: the entries, and whether they are whole."""
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+class EventRow(Event, frozen=True, kw_only=True, gc=False):
+    """An event that becomes a row, of so many that the garbage collector had better not look."""
 
 
 class Bounds(NamedTuple):
@@ -211,17 +209,17 @@ def _batches(count: int, segment: Segment, start: int, end: int) -> range:
 # -- Rows of events ---------------------------------------------------------------------------------
 
 
-def merge_stamp(entries: dict[str, int], stamp: Stamped) -> None:
+def merge_stamp(entries: dict[str, int], stamp: Stamp | None) -> None:
     """Make the whole entries of an event those of the next one; topics stay sorted."""
     if stamp is None:
         return
-    changed, whole = stamp
-    if whole and changed.keys() != entries.keys():
+    changed = stamp.entries
+    if stamp.whole and changed.keys() != entries.keys():
         entries.clear()
-    if changed.keys() <= entries.keys():
-        entries.update(changed)
-    else:
-        merged = sorted({**entries, **changed}.items())
+    known = len(entries)
+    entries.update(changed)
+    if len(entries) > known:
+        merged = sorted(entries.items())
         entries.clear()
         entries.update(merged)
 
@@ -237,24 +235,24 @@ def batch_of(
 
     `entries` are the whole ones of the event before; afterwards they are those of the last.
     """
-    _, payloads, publishers, numbers, keys, headers, times, stamps, _, voids = zip(
-        *events, strict=True
-    )
-    if True in voids:
-        pairs = zip(payloads, voids, strict=True)
-        payloads = tuple(None if void else payload for payload, void in pairs)
+    publishers = [event.publisher for event in events]
+    numbers = [event.publisher_seq for event in events]
     count = len(events)
     makers: dict[str, Callable[[], Any]] = {
-        "key": lambda: pa.array(keys, pa.binary()),
-        "value": lambda: pa.array(payloads, pa.binary()),
+        "key": lambda: pa.array([event.key for event in events], pa.binary()),
+        "value": lambda: pa.array(
+            [None if event.void else event.payload for event in events], pa.binary()
+        ),
         "topic": lambda: pa.repeat(topic, count),
         "publisher": lambda: pa.array(publishers, pa.string()),
         "publisher_seq": lambda: pa.array(numbers, pa.int64()),
         "event": lambda: _ids(publishers, topic, numbers),
-        "stamp": lambda: _stamps(stamps, entries),
-        "published_at": lambda: pa.array(np.array(times, dtype=np.int64) // 1_000),
+        "stamp": lambda: _stamps([event.stamp for event in events], entries),
+        "published_at": lambda: pa.array(
+            np.array([event.published_at_ns for event in events], dtype=np.int64) // 1_000
+        ),
         "offset": lambda: pa.array(np.arange(first, first + count, dtype=np.int64)),
-        "headers": lambda: _headers(headers),
+        "headers": lambda: _headers([event.headers for event in events]),
     }
     fields = [log_schema().field(name) for name in columns]
     return pa.RecordBatch.from_arrays(
@@ -269,7 +267,7 @@ def _ids(publishers: Sequence[str], topic: str, numbers: Sequence[int]) -> "pa.A
     )
 
 
-def _stamps(stamps: Sequence[Stamped], entries: dict[str, int]) -> "pa.Array[Any]":
+def _stamps(stamps: Sequence[Stamp | None], entries: dict[str, int]) -> "pa.Array[Any]":
     """Make the column of stamps, each of them whole."""
     keys: list[str] = []
     values: list[int] = []

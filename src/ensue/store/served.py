@@ -33,7 +33,7 @@ from ensue.protocols.core import Frame
 from ensue.protocols.ens import Fetch, Surveyed
 from ensue.protocols.sequencer.frames import Expired, Refused
 from ensue.protocols.sequencer.placement import Placement
-from ensue.store.reader import STAMP, Bounds, EventRow, batch_of, merge_stamp
+from ensue.store.reader import Bounds, EventRow, batch_of, merge_stamp
 from ensue.store.schema import COLUMNS
 from ensue.transports import tcp_messages as messages
 from ensue.transports.tcp_options import TcpOptions, parse_address
@@ -59,7 +59,7 @@ _log = logging.getLogger("ensue")
 
 
 class _Page(Frame, frozen=True, tag=11):
-    """`Fetched`, with its events as tuples."""
+    """`Fetched`, with rows for events."""
 
     topic: Name
     start: Count
@@ -385,11 +385,11 @@ class ServedReader:
                 return {}  # It is gone or not there, which whoever reads it is told.
             later = events + later
             for place in range(len(events) - 1, -1, -1):
-                stamp = events[place][STAMP]
-                if stamp is None or stamp[1]:
+                stamp = events[place].stamp
+                if stamp is None or stamp.whole:
                     entries: dict[str, int] = {}
                     for row in later[place:]:
-                        merge_stamp(entries, row[STAMP])
+                        merge_stamp(entries, row.stamp)
                     return entries
             if page.first >= max(2, low):
                 begin = self._begin(caller, topic, page.first, stop)
@@ -409,7 +409,7 @@ class ServedReader:
             page = caller.ask(Fetch(topic=topic, start=slot, stop=stop), _Page)
             slot = page.next - len(page.events)
             for row in page.events:
-                if row[STAMP] is None or row[STAMP][1]:
+                if row.stamp is None or row.stamp.whole:
                     self._begins[topic] = (first, slot)
                     return slot
                 slot += 1
