@@ -1,8 +1,10 @@
 """Standard input and output as pub and sub use them: unbuffered lines in, patient bytes out."""
 
 import asyncio
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 
 __all__ = ["Output", "lines_of"]
@@ -16,10 +18,9 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 
     A thread does the reading, so that it works for everything that can be read.
     """
-    loop = asyncio.get_running_loop()
     rest = b""
     while True:
-        chunk = await loop.run_in_executor(None, os.read, descriptor, CHUNK_BYTES)
+        chunk = await _read(descriptor)
         if not chunk:
             break
         *whole, rest = (rest + chunk).split(b"\n")
@@ -29,6 +30,32 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
             raise ValueError(f"a line is longer than {LINE_BYTES_MAX} bytes")
     if rest:
         yield [rest]
+
+
+async def _read(descriptor: int) -> bytes:
+    """Read in a thread of its own, which keeps nobody from ending while there is nothing to read."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(chunk: bytes | OSError) -> None:
+        if result.cancelled():
+            return
+        if isinstance(chunk, OSError):
+            result.set_exception(chunk)
+        else:
+            result.set_result(chunk)
+
+    def read() -> None:
+        chunk: bytes | OSError
+        try:
+            chunk = os.read(descriptor, CHUNK_BYTES)
+        except OSError as error:
+            chunk = error
+        with contextlib.suppress(RuntimeError):  # The event loop may have ended meanwhile.
+            loop.call_soon_threadsafe(settle, chunk)
+
+    threading.Thread(target=read, name="ensue-input", daemon=True).start()
+    return await result
 
 
 class Output:
