@@ -1,0 +1,367 @@
+"""`ensue pub` and `ensue sub` as people and scripts run them: processes, pipes and signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.helpers import Shell
+
+ENSUE = [sys.executable, "-c", "from ensue.cli import main; main()"]
+DEADLINE_S = 100.0
+"""How long a test waits for what must happen; the machine may be busy."""
+
+_topics = count(1)
+
+
+class Served:
+    """A server in a process of its own, which can be killed and come back where it was."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.address = "127.0.0.1:0"
+        self.url = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.shell: Shell | None = None
+        """If there is one, what need not be a process of its own runs in the test's."""
+
+    def start(self) -> None:
+        words = ["--listen", self.address, "--data", str(self.data), "--log-level", "error"]
+        self.process = subprocess.Popen(
+            [*ENSUE, "serve", "--json", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the server did not start"
+        self.url = json.loads(line)["url"]
+        self.address = self.url.removeprefix("ensue://")
+
+    def kill(self) -> None:
+        """Have it die at once, as on kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(tmp_path_factory.mktemp("served") / "data")
+    served.start()
+    yield served
+    served.kill()
+
+
+@pytest.fixture
+def server(process: Served, shell: Shell) -> Served:
+    process.shell = shell
+    return process
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_topics)}"
+
+
+Process = subprocess.Popen[bytes]
+
+
+def started(*words: object, url: str) -> Process:
+    """Begin a command, with pipes for everything."""
+    return subprocess.Popen(
+        [*ENSUE, *map(str, words), "--url", url],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
+    )
+
+
+def ended(process: Process, data: bytes | None = None) -> tuple[int, bytes, str]:
+    """Give a process its input, if any, and wait for its end."""
+    try:
+        out, err = process.communicate(data, timeout=DEADLINE_S)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, out, err.decode()
+
+
+def pub(server: Served, *words: object, data: bytes = b"") -> None:
+    """Publish, and see it end well and say nothing."""
+    if server.shell is None or data:
+        assert ended(started("pub", *words, url=server.url), data) == (0, b"", "")
+    else:
+        result = server.shell("pub", *words, "--url", server.url)
+        assert (result.code, result.stdout, result.stderr) == (0, "", "")
+
+
+def sub(server: Served, *words: object) -> bytes:
+    """Read from the start of the log, and see it end well."""
+    if server.shell is None:
+        code, out, err = ended(started("sub", *words, "--from", "earliest", url=server.url))
+    else:
+        result = server.shell("sub", *words, "--from", "earliest", "--url", server.url)
+        code, out, err = result.code, result.stdout.encode(), result.stderr
+    assert (code, err) == (0, "")
+    return out
+
+
+def rows(out: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# -- What goes in comes out ---------------------------------------------------------------------------
+
+
+def test_lines_come_out_in_the_order_they_went_in(server: Served, topic: str) -> None:
+    pub(server, topic, data=b"one\ntwo\r\n\n \xff\x00\nlast without an end")
+    process = started("sub", topic, "-n", 5, "--from", "earliest", url=server.url)
+    assert ended(process) == (0, b"one\ntwo\n\n \xff\x00\nlast without an end\n", "")
+
+
+def test_messages_come_from_the_command_line_instead(server: Served, topic: str) -> None:
+    pub(server, topic, "-m", "one", "--message", "two words", data=b"ignored\n")
+    assert sub(server, topic, "--count", 2) == b"one\ntwo words\n"
+    pub(server, topic, "-m", "three")
+    assert sub(server, topic, "--count", 3) == b"one\ntwo words\nthree\n"
+
+
+def test_no_input_is_no_event(server: Served, topic: str) -> None:
+    assert ended(started("pub", topic, url=server.url)) == (0, b"", "")
+    pub(server, topic, "-m", "first")
+    (row,) = rows(sub(server, topic, "-n", 1, "--json"))
+    assert (row["payload"], row["position"]) == ("first", 1)
+
+
+def test_keys_and_headers_are_printed_by_a_format(server: Served, topic: str) -> None:
+    pub(server, topic, "--key", "k", "--header", "a=1", "--header", "b=x=y", "-m", "one")
+    pub(server, topic, "--key-separator", "::", data=b"left::right::more\n::empty\n")
+    shown = sub(
+        server, topic, "-n", 3, "--format", r"{topic}\t{key}\t{payload}\t{headers}\t{position}\0"
+    )
+    t = topic.encode()
+    assert shown.split(b"\0") == [
+        t + b'\tk\tone\t{"a":"1","b":"x=y"}\t1',
+        t + b"\tleft\tright::more\t{}\t2",
+        t + b"\t\tempty\t{}\t3",
+        b"",
+    ]
+
+
+def test_json_goes_in_and_comes_out(server: Served, topic: str) -> None:
+    other = f"{topic}-other"
+    lines = [
+        {"payload": "text", "key": "k", "headers": {"h": "1"}},
+        {"payload": {"a": [1, None]}},
+        {"payload": "elsewhere", "topic": other},
+        {},
+    ]
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    pub(server, topic, "--json", "--header", "all=x", "--name", "writer", data=data)
+    pub(server, topic, data=b"\xff\xfe\n")
+    got = rows(sub(server, topic, other, "-n", 5, "--json"))
+    assert [row.get("payload") for row in got] == [
+        "text",
+        '{"a":[1,null]}',
+        "elsewhere",
+        "null",
+        None,
+    ]
+    assert got[0]["key"] == "k"
+    assert got[0]["headers"] == {"all": "x", "h": "1"}
+    assert got[1]["key"] is None
+    assert [row["topic"] for row in got] == [topic, topic, other, topic, topic]
+    assert [row["position"] for row in got] == [1, 2, 3, 4, 5]
+    assert got[0]["publisher"].startswith("writer~")
+    assert got[0]["id"] == f"{got[0]['publisher']}/{topic}/1"
+    assert got[4]["payload_base64"] == "//4="
+    assert all("verdict" not in row for row in got)
+
+
+# -- Where to begin -----------------------------------------------------------------------------------
+
+
+def test_it_begins_at_a_place(server: Served, topic: str) -> None:
+    pub(server, topic, "-m", "1", "-m", "2", "-m", "3", "-m", "4")
+    places = sub(server, topic, "-n", 4, "--format", r"{place}\n").split()
+    assert [int(b) - int(a) for a, b in pairwise(places)] == [1, 1, 1]
+    process = started("sub", topic, "-n", 2, "--from", places[2].decode(), url=server.url)
+    assert ended(process) == (0, b"3\n4\n", "")
+
+
+def test_a_named_subscription_goes_on_behind_what_it_printed(server: Served, topic: str) -> None:
+    pub(server, topic, "-m", "1", "-m", "2", "-m", "3", "-m", "4", "-m", "5")
+    assert sub(server, topic, "--name", f"desk-{topic}", "-n", 2) == b"1\n2\n"
+    assert sub(server, topic, "--name", f"desk-{topic}", "-n", 1) == b"3\n"
+    # Wherever a later one is told to begin.
+    process = started("sub", topic, "--name", f"desk-{topic}", "-n", 2, url=server.url)
+    assert ended(process) == (0, b"4\n5\n", "")
+
+
+def test_an_event_that_does_not_come_in_time_is_said_with_code_2(
+    server: Served, topic: str
+) -> None:
+    pub(server, topic, "-m", "1")
+    words = ("sub", topic, "-n", 2, "--from", "earliest", "--timeout", "0.2")
+    code, out, err = ended(started(*words, url=server.url))
+    assert (code, out) == (2, b"1\n")
+    assert "no event came for 0.2 s; 1 were printed" in err
+
+
+# -- What goes wrong ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "data", "said"),
+    [
+        (("--json",), b'{"payload":"1"}\n{"payload":"2"}\n{oops\n{}\n', "line 3 can't be read"),
+        (("--key-separator", "="), b"a=1\nb=2\nno key\n", "line 3 has no '=' to part its key"),
+    ],
+)
+def test_a_bad_line_is_named_with_code_2_and_those_before_it_are_out(
+    server: Served, topic: str, words: tuple[str, ...], data: bytes, said: str
+) -> None:
+    code, out, err = ended(started("pub", topic, *words, url=server.url), data)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    # Whoever speaks JSON is told so in JSON.
+    assert [said in row["error"] for row in rows(out)] == [True] * ("--json" in words)
+    assert len(sub(server, topic, "-n", 2).splitlines()) == 2
+    pub(server, topic, "-m", "next")
+    (last,) = rows(sub(server, topic, "-n", 3, "--json"))[2:]
+    assert last["payload"] == "next"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pub", "t", "--header", "none"), "--header 'none': expected NAME=VALUE"),
+        (("pub", "t", "--json", "--key", "k"), "leave --key and --key-separator out"),
+        (("pub", "t", "--url", "http://h"), "no transport for 'http://'"),
+        (("sub", "t", "--from", "never"), "--from 'never': expected earliest, latest or a place"),
+        (("sub", "t", "--from", "0"), "--from '0': expected earliest"),
+        (("sub", "t", "--format", "{colour}"), "--format has no {colour}; there are {payload}"),
+        (("sub", "t", "--json", "--format", "x"), "--json and --format exclude each other"),
+        (("sub", "t", "--order", "none"), "leave the option out"),
+    ],
+)
+def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    result = shell(*words)
+    assert result.code == 2
+    assert said in result.stderr
+
+
+def test_a_server_that_is_not_there_is_said_with_what_to_do(shell: Shell) -> None:
+    for words in (("pub", "t", "-m", "x"), ("sub", "t")):
+        result = shell(*words, "--url", "ensue://127.0.0.1:1", "--wait", "0")
+        assert result.code == 2
+        assert "nobody answers at 127.0.0.1:1" in result.stderr
+        assert "ensue serve" in result.stderr
+
+
+# -- Ends ---------------------------------------------------------------------------------------------
+
+
+def test_whoever_stops_reading_ends_it_quietly(server: Served, topic: str) -> None:
+    pub(server, topic, data=b"".join(b"%d\n" % number for number in range(20_000)))
+    process = started("sub", topic, "--from", "earliest", url=server.url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"0\n"
+    process.stdout.close()
+    process.stdout = None
+    code, _, err = ended(process)
+    assert (code, err) == (0, "")
+
+
+def test_ctrl_c_ends_pub_though_its_input_goes_on_and_what_it_read_is_out(
+    server: Served, topic: str
+) -> None:
+    process = started("pub", topic, url=server.url)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\nnot a whole line")
+    process.stdin.flush()
+    # They are out: it has read them, and waits for more.
+    assert sub(server, topic, "-n", 2) == b"1\n2\n"
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(DEADLINE_S)
+    finally:
+        process.kill()
+    code, out, err = ended(process)
+    assert (code, out) == (2, b"")
+    assert "interrupted" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [((), 0), (("-n", 100), 2)], ids=["endless", "counting"]
+)
+def test_ctrl_c_ends_sub(server: Served, topic: str, words: tuple[object, ...], code: int) -> None:
+    pub(server, topic, "-m", "1", "-m", "2")
+    process = started("sub", topic, "--from", "earliest", *words, url=server.url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    assert process.stdout.readline() == b"2\n"
+    process.send_signal(signal.SIGINT)
+    returned, out, err = ended(process)
+    assert (returned, out) == (code, b"")
+    assert ("interrupted" in err) == (code == 2)
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_of_a_named_subscription_keeps_what_was_printed(server: Served, topic: str) -> None:
+    pub(server, topic, "-m", "1", "-m", "2")
+    name = f"desk-{topic}"
+    process = started("sub", topic, "--from", "earliest", "--name", name, url=server.url)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
+    process.send_signal(signal.SIGINT)
+    code, out, _ = ended(process)
+    assert (code, out) == (0, b"")
+    pub(server, topic, "-m", "3")
+    assert sub(server, topic, "--name", name, "-n", 1) == b"3\n"
+
+
+# -- A server that dies -------------------------------------------------------------------------------
+
+
+def test_a_server_killed_in_the_middle_costs_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data")
+    served.start()
+    expected = b"".join(b"%d\n" % number for number in range(20_000))
+    reader = writer = None
+    try:
+        writer = started("pub", "numbers", url=served.url)
+        reader = started("sub", "numbers", "-n", 20_000, "--from", "earliest", url=served.url)
+        assert writer.stdin is not None
+        assert reader.stdout is not None
+        # Half of it, so that it can't have ended when the server dies.
+        half = len(expected) // 2
+        writer.stdin.write(expected[:half])
+        writer.stdin.flush()
+        head = b"".join(reader.stdout.readline() for _ in range(1_000))
+        assert expected.startswith(head)
+        served.kill()
+        served.start()
+        assert ended(writer, expected[half:]) == (0, b"", "")
+        code, rest, err = ended(reader)
+        assert (code, err.count("Traceback")) == (0, 0)
+        assert head + rest == expected
+        assert sub(served, "numbers", "-n", 20_000) == expected
+    finally:
+        for process in (reader, writer):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.communicate()
+        served.kill()
