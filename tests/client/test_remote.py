@@ -1,0 +1,526 @@
+"""A bus on a real server in the same process: everything that a network and a disk add."""
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+import pytest
+from tests.server.helpers import People, read, serving, until, within
+
+import ensue
+from ensue.errors import (
+    BadInput,
+    ConfigurationError,
+    EventRefused,
+    LocalProtocolError,
+    SubscriptionLost,
+    TransportError,
+)
+from ensue.server import Server, ServerConfig
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+async def publish(bus: ensue.Bus, topic: str, first: int, last: int) -> None:
+    """Publish numbers and see them out."""
+    for payload in numbers(first, last):
+        await bus.publish(topic, payload, receipt=False)
+    await within(bus.flush())
+
+
+async def restarted(server: Server) -> Server:
+    """Stop a server; start another on its data and its port."""
+    assert server.listener is not None
+    listen = f"127.0.0.1:{server.listener.port}"
+    await server.stop()
+    again = Server(ServerConfig(data=server.config.data, listen=listen))
+    await again.start()
+    return again
+
+
+async def reached(server: Server, slot: int) -> None:
+    """Wait until so many events are out."""
+    station = server.station
+    assert station is not None
+    await until(lambda: station.log.ends().get("x", 0) >= slot)
+
+
+# -- Publishing ---------------------------------------------------------------------------------------
+
+
+def test_a_receipt_says_where_the_event_is_and_subscribers_get_all_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url, name="writer") as bus,
+            bus.subscribe("x", "y") as events,
+        ):
+            first = await within(bus.publish("x", b"1", key=b"k", headers={"h": "v"}))
+            second = await within(bus.publish("x", b"2"))
+            assert (first.slot, second.slot) == (1, 2)
+            assert bus.name.startswith("writer~")
+            got = [await within(anext(events)) for _ in range(2)]
+            assert [each.position for each in got] == [1, 2]
+            assert [each.place for each in got] == [1, 2]
+            assert (got[0].payload, got[0].key, dict(got[0].headers)) == (b"1", b"k", {"h": "v"})
+            assert got[0].id == first.id == f"{bus.name}/x/1"
+
+    asyncio.run(main())
+
+
+def test_without_a_receipt_it_returns_at_once_and_flush_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x") as events,
+        ):
+            event = await bus.publish("x", b"1", receipt=False)
+            assert event.stamp is None
+            await publish(bus, "x", 2, 500)
+            assert server.station is not None
+            assert server.station.log.ends() == {"x": 500}
+            assert await read(events, 500) == numbers(1, 500)
+
+    asyncio.run(main())
+
+
+def test_flush_raises_the_first_failure_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        people = People(alice=(["mine.*"], ["*"]))
+        async with (
+            serving(tmp_path / "d", access=people.access) as server,
+            ensue.connect(people.url(server, "alice")) as bus,
+        ):
+            fine = await bus.publish("mine.a", b"1", receipt=False)
+            bad = await bus.publish("theirs", b"2", receipt=False)
+            await bus.publish("theirs", b"3", receipt=False)
+            with pytest.raises(EventRefused) as refused:
+                await within(bus.flush())
+            assert refused.value.event == bad.id
+            assert fine.id != bad.id
+            await within(bus.flush())
+            # One that is waited for is its waiter's to know of.
+            with pytest.raises(EventRefused):
+                await within(bus.publish("theirs", b"4"))
+            await within(bus.flush())
+            assert (await within(bus.publish("mine.a", b"5"))).slot == 2
+
+    asyncio.run(main())
+
+
+def test_large_payloads_go_through(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x") as events,
+        ):
+            payloads = [
+                bytes([number]) * size for number, size in enumerate((0, 300_000, 5_000_000))
+            ]
+            for payload in payloads:
+                await bus.publish("x", payload, receipt=False)
+            await within(bus.flush())
+            assert await read(events, 3) == payloads
+
+    asyncio.run(main())
+
+
+# -- Connecting and closing ---------------------------------------------------------------------------
+
+
+def test_connecting_to_nobody_says_who_should_answer_and_how_to_start_it() -> None:
+    async def main() -> None:
+        spare = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = spare.sockets[0].getsockname()[1]
+        spare.close()
+        await spare.wait_closed()
+        bus = ensue.connect(f"ensue://127.0.0.1:{port}")
+        with pytest.raises(TransportError) as error:
+            await within(bus.__aenter__())
+        text = str(error.value)
+        assert text.startswith(f"nobody answers at 127.0.0.1:{port} (")
+        assert text.endswith(f"ensue serve --listen 127.0.0.1:{port} --data DIR")
+        assert error.value.retriable
+
+    asyncio.run(main())
+
+
+def test_closing_waits_for_everything_that_is_not_settled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            async with ensue.connect(server.url) as bus:
+                for payload in numbers(1, 300):
+                    await bus.publish("x", payload, receipt=False)
+            async with (
+                ensue.connect(server.url) as bus,
+                bus.subscribe("x", start="earliest") as events,
+            ):
+                assert await read(events, 300) == numbers(1, 300)
+
+    asyncio.run(main())
+
+
+def test_closing_that_is_cancelled_fails_what_is_not_settled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            bus = ensue.connect(server.url)
+            await within(bus.__aenter__())
+            await server.stop()
+            waiting = asyncio.create_task(bus.publish("x", b"1"))
+            closing = asyncio.create_task(bus.close())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not closing.done()
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await within(closing)
+            with pytest.raises(LocalProtocolError, match="it may be out, or never be"):
+                await within(waiting)
+            with pytest.raises(LocalProtocolError, match="the bus is not open"):
+                await bus.publish("x", b"2")
+
+    asyncio.run(main())
+
+
+# -- Subscribing --------------------------------------------------------------------------------------
+
+
+def test_topics_are_joined_and_left_while_connected(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x") as events,
+        ):
+            await bus.publish("y", b"before")
+            await within(events.subscribe("y", "z"))
+            assert set(events.topics) == {"x", "y", "z"}
+            await bus.publish("y", b"1")
+            assert await read(events, 1) == [b"1"]
+            await within(events.unsubscribe("x", "y"))
+            assert events.topics == ("z",)
+            await bus.publish("x", b"unheard")
+            await bus.publish("z", b"2")
+            assert await read(events, 1) == [b"2"]
+            await within(events.unsubscribe("z"))
+            await within(events.subscribe("x"))
+            await bus.publish("x", b"3")
+            assert await read(events, 1) == [b"3"]
+
+    asyncio.run(main())
+
+
+def test_the_server_forgets_a_subscription_that_was_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            station = server.station
+            assert station is not None
+            async with bus.subscribe("x", "y"):
+                assert len(station.node.subscribers()) == 1
+            await until(lambda: not station.node.subscribers())
+            assert not any(station.log.listeners().values())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [5, 9_000])
+def test_the_past_comes_first_however_much_there_is_of_it(tmp_path: Path, count: int) -> None:
+    """More than `pending_max`: it must be read while it comes, or it would never end."""
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=1.0) as server, ensue.connect(server.url) as bus:
+            await publish(bus, "x", 1, count)
+            async with bus.subscribe("x", start="earliest", pending_max=100) as events:
+                assert events.topics == ("x",)
+                await publish(bus, "x", count + 1, count + 5)
+                assert await read(events, count + 5) == numbers(1, count + 5)
+
+    asyncio.run(main())
+
+
+def test_it_starts_at_a_place_of_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            for number in range(1, 11):
+                await bus.publish("xy"[number % 2], b"%d" % number)
+            async with bus.subscribe("x", "y", start=7) as events:
+                got = [await within(anext(events)) for _ in range(4)]
+                assert [(each.place, each.payload) for each in got] == [
+                    (place, b"%d" % place) for place in range(7, 11)
+                ]
+            with pytest.raises(BadInput, match="a place in the log, counted from 1"):
+                bus.subscribe("x", start=0)
+
+    asyncio.run(main())
+
+
+def test_a_slow_reader_pauses_costs_bounded_memory_and_catches_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=1.0) as server,
+            ensue.connect(server.url) as bus,
+            ensue.connect(server.url) as other,
+            other.subscribe("x", pending_max=50) as slow,
+            other.subscribe("x") as quick,
+        ):
+            padding = bytes(1_000)
+            most = 0
+            for number in range(1, 5_001):
+                await bus.publish("x", b"%d " % number + padding, receipt=False)
+                most = max(most, slow.pending)
+            # Publishers don't wait for it, and others get everything meanwhile.
+            await within(bus.flush())
+            assert len(await read(quick, 5_000)) == 5_000
+            most = max(most, slow.pending)
+            # What was under way when it ran out of room: a few bundles, and not all there is.
+            assert 50 <= most < 2_000
+            got = [int(payload.split()[0]) for payload in await read(slow, 5_000)]
+            assert got == list(range(1, 5_001))
+
+    asyncio.run(main())
+
+
+# -- Durable subscriptions ----------------------------------------------------------------------------
+
+
+def test_a_durable_subscription_goes_on_behind_what_was_handled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            async with bus.subscribe("x", name="desk", durable=True) as desk:
+                await publish(bus, "x", 1, 10)
+                # Asking for the fourth says that three are handled; leaving in peace, that it is.
+                assert await read(desk, 4) == numbers(1, 4)
+            await publish(bus, "x", 11, 12)
+            async with (
+                ensue.connect(server.url) as other,
+                other.subscribe("x", name="desk", durable=True) as desk,
+            ):
+                first = await within(anext(desk))
+                assert (first.payload, first.position) == (b"5", 5)
+                assert await read(desk, 7) == numbers(6, 12)
+
+    asyncio.run(main())
+
+
+def test_what_was_not_acknowledged_comes_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            options = {"name": "desk", "durable": True, "acknowledge": "manual"}
+            async with bus.subscribe("x", **options) as desk:  # type: ignore[arg-type]
+                await publish(bus, "x", 1, 6)
+                got = [await within(anext(desk)) for _ in range(5)]
+                for place in (0, 1, 3):
+                    await within(got[place].ack())
+            # The third was not: the unbroken run ends before it.
+            async with bus.subscribe("x", **options) as desk:  # type: ignore[arg-type]
+                assert await read(desk, 4) == numbers(3, 6)
+
+    asyncio.run(main())
+
+
+def test_an_error_in_the_reader_leaves_the_last_event_unhandled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            with contextlib.suppress(ZeroDivisionError):
+                async with bus.subscribe("x", name="desk", durable=True) as desk:
+                    await publish(bus, "x", 1, 3)
+                    assert await read(desk, 2) == numbers(1, 2)
+                    raise ZeroDivisionError
+            async with bus.subscribe("x", name="desk", durable=True) as desk:
+                assert await read(desk, 2) == numbers(2, 3)
+
+    asyncio.run(main())
+
+
+def test_of_two_processes_the_later_wins_and_the_earlier_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as one,
+            ensue.connect(server.url) as two,
+            one.subscribe("x") as bystander,
+        ):
+            earlier = one.subscribe("x", name="desk", durable=True, acknowledge="manual")
+            await within(earlier.__aenter__())
+            await publish(two, "x", 1, 4)
+            got = [await within(anext(earlier)) for _ in range(3)]
+            await within(got[0].ack())
+            async with two.subscribe("x", name="desk", durable=True) as later:
+                assert await read(later, 3) == numbers(2, 4)
+                with pytest.raises(SubscriptionLost) as lost:
+                    await within(got[1].ack())
+                with pytest.raises(SubscriptionLost):
+                    await read(earlier, 100)
+                assert lost.value.reason == "superseded"
+                assert "another process has taken its name up" in str(lost.value)
+                earlier.close()
+                await publish(two, "x", 5, 6)
+                assert await read(later, 2) == numbers(5, 6)
+            # Whatever else the earlier process reads goes on.
+            assert await read(bystander, 6) == numbers(1, 6)
+            # Nothing that the earlier one said afterwards counts.
+            async with two.subscribe("x", name="desk", durable=True) as later:
+                await publish(one, "x", 7, 7)
+                assert await read(later, 1) == [b"7"]
+
+    with caplog.at_level(logging.CRITICAL, logger="ensue"):
+        asyncio.run(main())
+
+
+def test_a_name_is_used_once_on_one_bus(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x", name="desk", durable=True) as desk,
+        ):
+            with pytest.raises(BadInput, match="'desk' is taken here"):
+                await within(bus.subscribe("x", name="desk", durable=True).__aenter__())
+            await publish(bus, "x", 1, 1)
+            assert await read(desk, 1) == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_a_forgotten_subscription_begins_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            station = server.station
+            assert station is not None
+            async with bus.subscribe("x", name="desk", durable=True) as desk:
+                await publish(bus, "x", 1, 3)
+                assert await read(desk, 1) == [b"1"]
+                assert dict(station.keeper.names())["desk"] > 0
+                await within(desk.forget())
+                assert desk.closed
+            await until(lambda: "desk" not in station.keeper.names())
+            await until(lambda: "desk" not in station.node.subscribers())
+            await publish(bus, "x", 4, 4)
+            async with bus.subscribe("x", name="desk", durable=True) as desk:
+                await publish(bus, "x", 5, 5)
+                got = await within(anext(desk))
+                assert (got.payload, got.position) == (b"5", 1)
+            async with bus.subscribe("x") as plain:
+                with pytest.raises(LocalProtocolError, match="only a durable subscription"):
+                    await plain.forget()
+
+    asyncio.run(main())
+
+
+def test_a_durable_subscription_takes_up_other_topics(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            async with bus.subscribe("x", "y", name="desk", durable=True):
+                pass
+            await publish(bus, "x", 1, 2)
+            await publish(bus, "y", 3, 4)
+            async with bus.subscribe("y", "z", name="desk", durable=True) as desk:
+                assert set(desk.topics) == {"y", "z"}
+                await publish(bus, "z", 5, 5)
+                assert await read(desk, 3) == numbers(3, 5)
+
+    asyncio.run(main())
+
+
+def test_one_that_starts_in_the_past_resumes_in_the_middle_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=1.0) as server, ensue.connect(server.url) as bus:
+            await publish(bus, "x", 1, 200)
+            options = {"name": "desk", "durable": True, "pending_max": 10}
+            got: list[bytes] = []
+            for start in ("earliest", "latest", 150):
+                async with bus.subscribe("x", start=start, **options) as desk:  # type: ignore[arg-type]
+                    got += await read(desk, 60)
+            assert got == numbers(1, 180)
+
+    asyncio.run(main())
+
+
+def test_what_can_not_be_durable_is_refused_in_words(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            with pytest.raises(ConfigurationError, match="needs a name to be found by"):
+                bus.subscribe("x", durable=True)
+            with pytest.raises(BadInput, match="which marks generated names"):
+                bus.subscribe("x", durable=True, name="de~sk")
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ConfigurationError, match="keeps nothing"):
+                bus.subscribe("x", durable=True, name="desk")
+            with pytest.raises(ConfigurationError, match="keeps no log to start from"):
+                bus.subscribe("x", start="earliest")
+
+    asyncio.run(main())
+
+
+# -- A server that goes away --------------------------------------------------------------------------
+
+
+def test_a_server_that_restarts_under_a_live_bus_loses_and_doubles_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+        await server.start()
+        try:
+            async with (
+                ensue.connect(server.url) as bus,
+                ensue.connect(server.url) as other,
+                bus.subscribe("x") as plain,
+                other.subscribe("x", name="desk", durable=True) as desk,
+            ):
+
+                async def write() -> None:
+                    for payload in numbers(1, 3_000):
+                        await bus.publish("x", payload, receipt=False)
+                        await asyncio.sleep(0)
+
+                writing = asyncio.create_task(write())
+                for out in (400, 1_200):
+                    await reached(server, out)
+                    server = await restarted(server)
+                await within(writing)
+                await within(bus.flush())
+                assert await read(plain, 3_000) == numbers(1, 3_000)
+                assert await read(desk, 3_000) == numbers(1, 3_000)
+                assert server.station is not None
+                assert server.station.log.ends() == {"x": 3_000}
+        finally:
+            await server.stop()
+
+    with caplog.at_level(logging.CRITICAL, logger="ensue"):
+        asyncio.run(main())
+
+
+def test_what_is_published_and_joined_while_the_server_is_away_waits_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        server = Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+        await server.start()
+        try:
+            async with ensue.connect(server.url) as bus, bus.subscribe("x") as events:
+                assert server.listener is not None
+                listen = f"127.0.0.1:{server.listener.port}"
+                await server.stop()
+                receipt = asyncio.create_task(bus.publish("x", b"1"))
+                joining = asyncio.create_task(events.subscribe("y"))
+                await asyncio.sleep(0)
+                assert not receipt.done()
+                server = Server(ServerConfig(data=str(tmp_path / "d"), listen=listen))
+                await server.start()
+                assert (await within(receipt)).slot == 1
+                await within(joining)
+                await within(bus.publish("y", b"2"))
+                assert await read(events, 2) == [b"1", b"2"]
+        finally:
+            await server.stop()
+
+    with caplog.at_level(logging.CRITICAL, logger="ensue"):
+        asyncio.run(main())
