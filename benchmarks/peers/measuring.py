@@ -46,7 +46,8 @@ class Settings:
     """Events under full load; None: as many as take `seconds`."""
     seconds: float
     """How long each phase lasts, about."""
-    events_max: int = 1_000_000
+    events_max: int = 400_000
+    """Of one phase: subscribers keep them all until they have looked at them."""
     profile: Path | None = None
 
 

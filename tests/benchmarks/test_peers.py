@@ -35,11 +35,22 @@ pytestmark = pytest.mark.timeout(600)
         ("redis-server", ("redis", "redis-pubsub")),
     ],
 )
-def test_it_runs_and_prints_its_tables(server: str, cases: Sequence[str]) -> None:
+def test_it_runs_and_prints_its_tables(server: str, cases: Sequence[str], tmp_path: Path) -> None:
     if server and find_server(server) is None:
         pytest.skip(f"{server} is not installed: `make brokers` installs it")
     done = subprocess.run(
-        [*COMMAND, "--quick", "--events", "200", "--seconds", "0.1", "--only", *cases],
+        [
+            *COMMAND,
+            "--quick",
+            "--events",
+            "200",
+            "--seconds",
+            "0.1",
+            "--profile",
+            str(tmp_path),
+            "--only",
+            *cases,
+        ],
         env=ENVIRONMENT,
         cwd=ROOT,
         capture_output=True,
@@ -57,6 +68,10 @@ def test_it_runs_and_prints_its_tables(server: str, cases: Sequence[str]) -> Non
     ]
     assert len(rows) == len(cases)
     assert all("failed" not in row for row in rows)
+    for name in cases:
+        profiles = list((tmp_path / f"{name}-1x2").iterdir())
+        assert len(profiles) >= 4
+        assert all("of CPU in" in each.read_text(encoding="utf-8") for each in profiles)
 
 
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep lists children")
