@@ -9,7 +9,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -49,8 +49,8 @@ class Backend(Protocol):
         """What can be killed and started again."""
 
     @property
-    def proxies(self) -> Sequence[CuttingProxy]:
-        """What clients connect through."""
+    def proxies(self) -> Mapping[str, CuttingProxy]:
+        """What clients connect through, by whose it is."""
 
     def url(self, client: str) -> str:
         """Where a client connects, through a proxy."""
@@ -79,21 +79,17 @@ class EnsueServers:
         self._directory = directory
         self._sync_s = sync_s
         self._addresses: dict[str, str] = {}
-        self._proxies: dict[str, CuttingProxy] = {}
+        self.proxies: dict[str, CuttingProxy] = {}
         """By client or, in a chain, by server."""
         self._stack = contextlib.AsyncExitStack()
         self.servers = [self._server(name) for name in names]
 
-    @property
-    def proxies(self) -> list[CuttingProxy]:
-        return list(self._proxies.values())
-
     def url(self, client: str) -> str:
         if len(self.servers) == 1:
-            return f"ensue://127.0.0.1:{self._proxies[client].port}"
+            return f"ensue://127.0.0.1:{self.proxies[client].port}"
         names = list(self._ports)
         at = sum(client.encode()) % len(names)
-        return f"ensue://127.0.0.1:{self._proxies[names[at]].port}"
+        return f"ensue://127.0.0.1:{self.proxies[names[at]].port}"
 
     async def start(self, clients: Sequence[str]) -> None:
         if len(self.servers) == 1:
@@ -124,7 +120,7 @@ class EnsueServers:
         return wrong
 
     async def _proxy(self, name: str, port: int) -> None:
-        self._proxies[name] = await self._stack.enter_async_context(CuttingProxy(port))
+        self.proxies[name] = await self._stack.enter_async_context(CuttingProxy(port))
 
     def _server(self, name: str) -> Process:
         def command(_start: int) -> list[str]:
@@ -142,7 +138,7 @@ class EnsueServers:
     def _chain(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         if len(self._ports) > 1:
             for name in self._ports:
-                yield name, f"127.0.0.1:{self._proxies[name].port}", self._placed[name]
+                yield name, f"127.0.0.1:{self.proxies[name].port}", self._placed[name]
 
 
 async def _answers(port: int) -> bool:

@@ -1,13 +1,17 @@
 """What is done to processes and connections meanwhile, drawn from one seed."""
 
 import asyncio
+import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from random import Random
 
 from tests.brokers.proxy import DOWN, UP
 from tests.processes.backends import CuttingProxy
 from tests.processes.running import Process
+from tests.processes.worker import EXIT_LOST
 
 __all__ = ["Chaos"]
 
@@ -18,6 +22,10 @@ FAULT_S_MAX = 1.5
 DELAY_S_MAX = 0.2
 CALM_S_MAX = 1.0
 """Between two faults of the same sort."""
+KILLS_UNTIL = 0.9
+"""How much has been done when the last process is killed."""
+POLITE = 0.3
+"""How often somebody else is asked to end, and started again, when a process is killed."""
 TICK_S = 0.02
 
 
@@ -28,10 +36,11 @@ class Chaos:
         self,
         seed: int,
         processes: Sequence[Process],
-        proxies: Sequence[CuttingProxy],
+        proxies: Mapping[str, CuttingProxy],
         *,
         kills: int,
         progress: Callable[[], float],
+        log: Path,
     ) -> None:
         # One generator each: how long one sort takes must not change what another draws.
         self._random = {sort: Random(f"{seed}/{sort}") for sort in ("kill", "pause", "network")}
@@ -40,8 +49,12 @@ class Chaos:
         self._kills = kills
         self._progress = progress
         self.counts: Counter[str] = Counter()
+        self._log = log
+        self._began_s = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._down: dict[Process, asyncio.Task[None]] = {}
+        self.failures: list[str] = []
+        """Processes that did not end when they were asked to."""
 
     def begin(self) -> None:
         for work in (self._kill(), self._pause(), self._disturb()):
@@ -57,10 +70,17 @@ class Chaos:
         await asyncio.gather(*self._down.values())
         for process in self._processes:
             process.go_on()
-        for proxy in self._proxies:
+        for proxy in self._proxies.values():
             proxy.delay_s = 0.0
             proxy.release()
             proxy.accept()
+
+    def _did(self, what: str, whom: str, seconds: float = 0.0) -> None:
+        """Count it, and leave a line for whoever has to find out what happened."""
+        self.counts[what] += 1
+        with self._log.open("a", encoding="utf-8") as log:
+            at_s = time.monotonic() - self._began_s
+            log.write(f"{at_s:8.2f} {what}: {whom}{f' for {seconds:.2f} s' if seconds else ''}\n")
 
     def is_down(self, process: Process) -> bool:
         """Whether it was killed and will be started again."""
@@ -69,15 +89,35 @@ class Chaos:
     async def _kill(self) -> None:
         random = self._random["kill"]
         for number in range(1, self._kills + 1):
-            while self._progress() < number / (self._kills + 1):  # noqa: ASYNC110
+            while self._progress() < KILLS_UNTIL * number / (self._kills + 1):  # noqa: ASYNC110
                 await asyncio.sleep(TICK_S)
-            up = [each for each in self._processes if each.running]
+            up = [each for each in self._processes if each.running and each not in self._down]
+            if not up:
+                continue
             kind = random.choice(sorted({each.kind for each in up}))
             process = random.choice([each for each in up if each.kind == kind])
             down_s = random.uniform(0.0, DOWN_S_MAX)
+            politely = random.random() < POLITE
             process.kill()
-            self.counts[f"{kind}s killed"] += 1
+            self._did(f"{kind}s killed", process.name, down_s)
             self._down[process] = asyncio.create_task(self._start_again(process, down_s))
+            if politely:
+                up.remove(process)
+                others = [each for each in up if each.kind != "publisher"]
+                if others:
+                    self._restart(random.choice(others))
+
+    def _restart(self, process: Process) -> None:
+        """Ask a process to end, and start it again."""
+        self._did(f"{process.kind}s restarted", process.name)
+        self._down[process] = asyncio.create_task(self._end_and_start(process))
+
+    async def _end_and_start(self, process: Process) -> None:
+        code = await asyncio.to_thread(process.end)
+        if code not in (0, -signal.SIGTERM, EXIT_LOST):
+            self.failures.append(f"{process.name} ended with {code}:\n{process.tail()}")
+        process.start()
+        del self._down[process]
 
     async def _start_again(self, process: Process, down_s: float) -> None:
         await asyncio.sleep(down_s)
@@ -93,7 +133,7 @@ class Chaos:
             if process.running:
                 pid = process.pid
                 process.pause()
-                self.counts["pauses"] += 1
+                self._did("pauses", process.name, pause_s)
                 await asyncio.sleep(pause_s)
                 process.go_on(pid)
 
@@ -101,31 +141,37 @@ class Chaos:
         random = self._random["network"]
         while True:
             await asyncio.sleep(random.uniform(0.0, CALM_S_MAX))
-            proxy = random.choice(self._proxies)
+            name = random.choice(list(self._proxies))
+            proxy = self._proxies[name]
             sort = random.choice(("cut", "cut one", "cut all", "hold", "delay", "refuse"))
             fault_s = random.uniform(0.0, FAULT_S_MAX)
-            self.counts[{"hold": "one-way stops", "delay": "delays"}.get(sort, "cuts")] += 1
             match sort:
                 case "cut":
+                    self._did("cuts", name)
                     proxy.cut()
                 case "cut one":
+                    self._did("cuts", f"one of {name}")
                     proxy.cut_one(random)
                 case "cut all":
-                    for each in self._proxies:
+                    self._did("cuts", "all")
+                    for each in self._proxies.values():
                         each.cut()
                 case "hold":
                     directions = random.choice(((UP,), (DOWN,), (UP, DOWN)))
+                    self._did("stops", f"{name} {' and '.join(directions)}", fault_s)
                     proxy.hold(*directions)
                     await asyncio.sleep(fault_s)
                     if random.random() < 0.5:
+                        self._did("cuts", name)
                         proxy.cut()
                     proxy.release()
                 case "delay":
                     proxy.delay_s = random.uniform(0.0, DELAY_S_MAX)
+                    self._did("delays", f"{name} by {proxy.delay_s:.3f} s", fault_s)
                     await asyncio.sleep(fault_s)
                     proxy.delay_s = 0.0
                 case _:
-                    self.counts["refusals"] += 1
+                    self._did("refusals", name, fault_s)
                     proxy.refuse()
                     proxy.cut()
                     await asyncio.sleep(fault_s)

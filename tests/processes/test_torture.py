@@ -20,9 +20,9 @@ def run(plan: Plan, directory: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_total_order_survives_on_one_server(tmp_path: Path) -> None:
-    run(Plan(url="ensue://", seed=1, deliveries=60_000, kills=12), tmp_path)
+    run(Plan(url="ensue://", seed=1, deliveries=50_000, kills=12), tmp_path)
 
 
 @pytest.mark.timeout(600)
 def test_total_order_survives_on_a_chain_of_three_servers(tmp_path: Path) -> None:
-    run(Plan(url="ensue://?servers=3", seed=2, deliveries=10_000, kills=9, everything=2), tmp_path)
+    run(Plan(url="ensue://?servers=3", seed=2, deliveries=8_000, kills=9, everything=2), tmp_path)

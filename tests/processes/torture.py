@@ -26,6 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 
+from tests.brokers.proxy import DOWN, UP
 from tests.processes.backends import Backend, backend_for
 from tests.processes.chaos import Chaos
 from tests.processes.judging import judge
@@ -40,6 +41,10 @@ STUCK_S = 60.0
 """Nothing at all happening for so long is nobody's pause: somebody is stuck."""
 TELL_S = 2.0
 """How long those who are stuck have to say what they wait for."""
+CHAOS_UNTIL = 0.95
+"""How much of all has been delivered when the chaos ends."""
+WRONG_MAX = 20
+"""Sentences on what is wrong."""
 MARKERS = "markers"
 LATECOMER = "latecomer"
 BATCHES = (1, 16, 256)
@@ -104,7 +109,9 @@ class Torture:
         self._latecomer = self._reader(
             LATECOMER, self._backend.past, start="earliest", batch=BATCHES[-1]
         )
-        copies = plan.everything * len(topics) + 2 * (len(topics) - 1) + len(self._backend.past)
+        self._copies = sum(map(len, self._topics.values()))
+        """Deliveries that one event on each topic leads to, but for who comes last."""
+        copies = self._copies + len(self._backend.past)
         self._share = -(-plan.deliveries * len(topics) // copies // plan.publishers)
         """Receipts that each publisher is to get."""
         self._publishers = [
@@ -112,6 +119,7 @@ class Torture:
         ]
         self._chaos: Chaos | None = None
         self._began_s = time.monotonic()
+        self._noted_s = 0.0
 
     async def run(self) -> Result:
         clients = [each.name for each in self._everybody] + [MARKERS]
@@ -125,7 +133,7 @@ class Torture:
             for process in (*self._everybody, *self._backend.servers):
                 process.kill()
         if wrong:
-            raise Failure("\n".join(wrong[:50]))
+            raise Failure("\n".join(wrong[:WRONG_MAX]))
         return Result(
             self.plan,
             time.monotonic() - self._began_s,
@@ -153,11 +161,14 @@ class Torture:
             self._backend.proxies,
             kills=self.plan.kills,
             progress=self._progress,
+            log=self._directory / "chaos.log",
         )
         self.counts = chaos.counts
         chaos.begin()
         try:
-            await self._until(self._all_published, self._unpublished)
+            await self._until(
+                lambda: self._all_published() and self._progress() > CHAOS_UNTIL, self._undelivered
+            )
         finally:
             await chaos.end()
         markers = self._publisher(MARKERS)
@@ -169,8 +180,10 @@ class Torture:
         )
 
     def _progress(self) -> float:
-        receipts = self.records.receipts
-        return receipts.total() / (self._share * self.plan.publishers)
+        """How much has been delivered of all that will be, but for who comes last."""
+        topics = self._backend.topics
+        wanted = self._share * self.plan.publishers
+        return self.records.deliveries * len(topics) / (wanted * self._copies)
 
     def _all_published(self) -> bool:
         return all(each.code == 0 for each in self._publishers)
@@ -197,17 +210,35 @@ class Torture:
             if self.records.wrongs():
                 raise Failure("\n".join(self.records.wrongs()))
             self._look_after()
+            if self._chaos is not None and self._chaos.failures:
+                raise Failure("\n".join(self._chaos.failures))
             if done():
                 return
             now_s = time.monotonic()
             here = (self.records.deliveries, self.records.receipts.total())
             if here != seen:
                 moved_s, seen = now_s, here
+            self._note_progress(now_s)
             late = now_s > self._began_s + self.plan.deadline_s
             if late or now_s > moved_s + STUCK_S:
                 why = "not within its time" if late else f"nothing has moved for {STUCK_S:g} s"
-                raise Failure("\n".join([f"stuck: {why}", *open_(), *await self._told()]))
+                wrong = (await asyncio.to_thread(judge, self.records))[:WRONG_MAX]
+                told = await self._told()
+                raise Failure("\n".join([f"stuck: {why}", *open_(), *wrong, *told]))
             await asyncio.sleep(TICK_S)
+
+    def _note_progress(self, now_s: float) -> None:
+        """Leave a line a second for whoever has to find out where it was slow."""
+        if now_s < self._noted_s + 1.0:
+            return
+        self._noted_s = now_s
+        proxies = self._backend.proxies.values()
+        up, down = (sum(each.carried[way] for each in proxies) / 1e6 for way in (UP, DOWN))
+        with (self._directory / "progress.log").open("a", encoding="utf-8") as log:
+            log.write(
+                f"{now_s - self._began_s:8.2f} {self.records.receipts.total():,} receipts, "
+                f"{self.records.deliveries:,} deliveries, {up:.1f} MB up, {down:.1f} MB down\n"
+            )
 
     async def _told(self) -> list[str]:
         """What everybody says who can be asked."""
@@ -247,7 +278,7 @@ class Torture:
             name,
             self._topics[name],
             batch=BATCHES[index % len(BATCHES)],
-            pending_max=random.choice((10, 1_000, 10_000)),
+            pending_max=random.choice((1_000, 10_000)),
         )
 
     def _reader(self, name: str, topics: tuple[str, ...], **options: object) -> Process:
@@ -283,7 +314,8 @@ class Torture:
             name=incarnation,
             topics=",".join(topics),
             count=max(0, count - self.records.receipts[name]),
-            window=random.choice((1, 50, 500)) if name != MARKERS and start > 1 else 200,
+            window=random.choice((20, 200, 500)),
+            flush=random.choice((0, 0, 500)) if name != MARKERS else 0,
             seed=random.choice((None, random.randrange(2**32))) if name != MARKERS else None,
             file=path,
         )

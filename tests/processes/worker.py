@@ -16,7 +16,7 @@ A publisher's file belongs to one incarnation, which has a name of its own:
 A subscriber's file is that of all its incarnations:
 
     joined  PROCESS                     it is subscribed
-    got     POSITION  EVENT  TOPIC  PAYLOAD
+    got     POSITION  EVENT  TOPIC  PAYLOAD  (without its padding)
     safe    POSITION                    it was told that nothing up to here will come again
     wrong   WHY                         a promise was broken
 """
@@ -24,6 +24,7 @@ A subscriber's file is that of all its incarnations:
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -42,7 +43,11 @@ EXIT_LOST = 3
 """The subscription was taken over; start it again."""
 EXIT_WRONG = 4
 """A promise was broken; the last line of the file says which."""
+EXIT_BROKEN = 5
+"""Something was raised where nobody could catch it."""
 CONNECT_RETRY_S = 0.1
+PADDING = "."
+PADDING_MAX = 1_000
 
 
 class Lines:
@@ -78,40 +83,57 @@ async def connect(url: str, name: str | None) -> ensue.Bus:
 
 
 class Publishing:
-    """Publishes until it has so many receipts."""
+    """Publishes until it has so many receipts: of each event by itself, or of `flush` events together."""
 
-    def __init__(self, bus: ensue.Bus, lines: Lines, topics: list[str], *, window: int) -> None:
+    def __init__(
+        self,
+        bus: ensue.Bus,
+        lines: Lines,
+        topics: list[str],
+        *,
+        name: str,
+        window: int,
+        random: Random | None,
+    ) -> None:
         self._bus = bus
         self._lines = lines
         self._topics = topics
+        self._name = name
+        self._random = random
         self._room = asyncio.Semaphore(window)
         self._tried = dict.fromkeys(topics, 0)
         self._number = 0
         self._receipts = 0
 
-    async def run(self, name: str, count: int, random: Random | None) -> None:
+    async def run(self, count: int, *, flush: int) -> None:
         while self._receipts < count:
+            if flush:
+                await self._publish_together(min(flush, count - self._receipts))
+                continue
             async with asyncio.TaskGroup() as group:
                 for _ in range(count - self._receipts):
                     await self._room.acquire()
-                    number = self._number = self._number + 1
-                    topic = (
-                        self._topics[number % len(self._topics)]
-                        if random is None
-                        else random.choice(self._topics)
-                    )
                     # Tasks run in the order they are made, so this is the order of publishing.
-                    group.create_task(self._publish(f"{name}:{number}", number, topic))
+                    group.create_task(self._publish(*self._try()))
         self._lines.write("end")
         self._lines.flush()
 
-    async def _publish(self, payload: str, number: int, topic: str) -> None:
+    def _try(self) -> tuple[int, str, str, bytes]:
+        """Say what will be published next: its number, its name, its topic and its payload."""
+        number = self._number = self._number + 1
+        topic, padding = self._topics[number % len(self._topics)], 0
+        if self._random is not None:
+            topic = self._random.choice(self._topics)
+            padding = int(PADDING_MAX * self._random.random() ** 4)
         self._tried[topic] += 1
-        expected = event_id(self._bus.name, topic, self._tried[topic])
-        self._lines.write("try", number, expected, topic)
+        event = event_id(self._bus.name, topic, self._tried[topic])
+        self._lines.write("try", number, event, topic)
         self._lines.flush()
+        return number, event, topic, f"{self._name}:{number}{PADDING * padding}".encode()
+
+    async def _publish(self, number: int, expected: str, topic: str, payload: bytes) -> None:
         try:
-            event = await self._bus.publish(topic, payload.encode())
+            event = await self._bus.publish(topic, payload)
         except EventVoided:
             self._lines.write("void", number, expected, topic)
         else:
@@ -121,14 +143,35 @@ class Publishing:
             self._room.release()
         self._lines.flush()
 
+    async def _publish_together(self, count: int) -> None:
+        published: list[tuple[int, str, str]] = []
+        for _ in range(count):
+            number, _, topic, payload = self._try()
+            event = await self._bus.publish(topic, payload, receipt=False)
+            published.append((number, event.id, topic))
+        try:
+            await self._bus.flush()
+        except EventVoided as error:
+            # Of the first alone it is known; of the others nothing.
+            for number, name, topic in published:
+                if name == error.event:
+                    self._lines.write("void", number, name, topic)
+        else:
+            self._receipts += count
+            for number, name, topic in published:
+                self._lines.write("out", number, name, topic, 0)
+        self._lines.flush()
+
 
 async def publish(given: argparse.Namespace) -> int:
     lines = Lines(given.file)
     random = None if given.seed is None else Random(given.seed)
     bus = await connect(given.url, given.name)
     lines.write("name", bus.name)
-    publishing = Publishing(bus, lines, given.topics, window=given.window)
-    await publishing.run(given.name, given.count, random)
+    publishing = Publishing(
+        bus, lines, given.topics, name=given.name, window=given.window, random=random
+    )
+    await publishing.run(given.count, flush=given.flush)
     await bus.close()
     return 0
 
@@ -140,9 +183,13 @@ class Reading:
         self._lines = lines
         self._batch = batch
         self._events: list[str] = []
+        self._positions: dict[str, int] = {}
         self._safe = 0
+        self._acknowledged = 0
+        self._more = asyncio.Event()
         for words in lines.before:
             if words[0] == "got":
+                self._positions[words[2]] = int(words[1])
                 self._events.append(words[2])
             elif words[0] == "safe":
                 self._safe = int(words[1])
@@ -150,16 +197,21 @@ class Reading:
     async def read(self, events: ensue.Subscription) -> int:
         """Read until cancelled; or return why there is nothing more to read."""
         unacknowledged: list[int] = []
-        while True:
-            if unacknowledged and (len(unacknowledged) >= self._batch or not events.waiting):
-                await self._settle(events, unacknowledged)
-            event = await anext(events)
-            wrong = self._take(event)
-            if wrong:
-                self._lines.write("wrong", wrong)
-                self._lines.flush()
-                return EXIT_WRONG
-            unacknowledged.append(event.position)
+        watch = asyncio.create_task(self._watch(events))
+        try:
+            while True:
+                if len(unacknowledged) >= self._batch or not events.waiting:
+                    self._acknowledge(events, unacknowledged)
+                event = await anext(events)
+                wrong = self._take(event)
+                if wrong:
+                    self._lines.write("wrong", wrong)
+                    self._lines.flush()
+                    return EXIT_WRONG
+                unacknowledged.append(event.position)
+        finally:
+            watch.cancel()
+            await asyncio.wait((watch,))
 
     def _take(self, event: ensue.ReceivedEvent) -> str:
         """Write an event down; return what is wrong with it."""
@@ -171,20 +223,34 @@ class Reading:
             return "" if earlier == event.id else f"{position} was {earlier} and is now {event.id}"
         if position != known + 1:
             return f"{event.id} came at {position} behind {known}"
+        if event.id in self._positions:
+            return f"{event.id} came at {position}, and had come at {self._positions[event.id]}"
+        self._positions[event.id] = position
         self._events.append(event.id)
-        self._lines.write("got", position, event.id, event.topic, event.payload.decode())
+        payload = event.payload.decode().rstrip(PADDING)
+        self._lines.write("got", position, event.id, event.topic, payload)
         return ""
 
-    async def _settle(self, events: ensue.Subscription, positions: list[int]) -> None:
-        self._lines.flush()
-        for position in positions:
-            events.acknowledge(position)
-        last = positions[-1]
-        positions.clear()
-        await events.until_safe(last)
-        self._safe = max(self._safe, last)
-        self._lines.write("safe", self._safe)
-        self._lines.flush()
+    def _acknowledge(self, events: ensue.Subscription, positions: list[int]) -> None:
+        """Acknowledge what is written down."""
+        if positions:
+            self._lines.flush()
+            for position in positions:
+                events.acknowledge(position)
+            self._acknowledged = positions[-1]
+            self._more.set()
+            positions.clear()
+
+    async def _watch(self, events: ensue.Subscription) -> None:
+        """Write down how far acknowledgements are safe."""
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            position = self._acknowledged
+            await events.until_safe(position)
+            self._safe = max(self._safe, position)
+            self._lines.write("safe", self._safe)
+            self._lines.flush()
 
 
 def tell(events: ensue.Subscription) -> None:
@@ -233,6 +299,7 @@ async def subscribe(given: argparse.Namespace) -> int:
 
 async def serve(given: argparse.Namespace) -> int:
     from ensue.server import Server, ServerConfig  # noqa: PLC0415 - for servers alone
+    from ensue.server.config import Retention  # noqa: PLC0415 - as above
     from ensue.transports.tcp_messages import Member  # noqa: PLC0415 - as above
 
     chain = msgspec.json.decode(given.chain, type=tuple[Member, ...])
@@ -243,6 +310,7 @@ async def serve(given: argparse.Namespace) -> int:
             name=given.name,
             chain=chain,
             sync_s=given.sync,
+            retention=Retention(segment_bytes=given.segment_bytes),
         )
     )
     stop = asyncio.Event()
@@ -275,7 +343,8 @@ def _parser() -> argparse.ArgumentParser:
     publisher.add_argument("--topics", type=_topics, required=True)
     publisher.add_argument("--count", type=int, required=True)
     publisher.add_argument("--window", type=int, default=200, help="events under way")
-    publisher.add_argument("--seed", type=int, help="draw the topics; else they take turns")
+    publisher.add_argument("--flush", type=int, default=0, help="one receipt for so many")
+    publisher.add_argument("--seed", type=int, help="draw topics and sizes; else topics take turns")
     publisher.add_argument("--file", type=Path, required=True)
 
     subscriber = kinds.add_parser("subscriber")
@@ -295,12 +364,26 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument("--name", required=True)
     server.add_argument("--chain", default="[]", help="JSON: [[name, address, [topic, …]], …]")
     server.add_argument("--sync", type=float, default=0.0)
+    server.add_argument("--segment-bytes", type=int, default=256 * 1024)
     return parser
 
 
 def main() -> int:
+    # Says on standard error where it is.
+    faulthandler.register(signal.SIGUSR2)
     given = _parser().parse_args()
-    code: int = asyncio.run(given.run(given))
+    return asyncio.run(_run(given))
+
+
+async def _run(given: argparse.Namespace) -> int:
+    def end(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        # What the event loop would only log may leave somebody waiting for ever.
+        loop.default_exception_handler(context)
+        sys.stderr.flush()
+        os._exit(EXIT_BROKEN)
+
+    asyncio.get_running_loop().set_exception_handler(end)
+    code: int = await given.run(given)
     return code
 
 
