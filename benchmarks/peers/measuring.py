@@ -61,6 +61,8 @@ class Figures:
     """Of all processes together, per event."""
     cpu_by_process: dict[str, float]
     """The same by kind of process."""
+    low_cpu_us: float
+    """Per event at 1,000 a second, where little can be done together."""
     low_ms: tuple[float, float]
     half_ms: tuple[float, float]
     fell_behind: bool
@@ -239,7 +241,8 @@ async def _measure(crew: Crew, settings: Settings) -> Figures:
         guess = await crew.run(_enough(warm.rate * seconds / 4, settings), seconds=seconds)
         events = _enough(guess.rate * seconds, settings)
     full = await crew.run(events, seconds=seconds)
-    low = await crew.run(int(LOW_RATE * seconds), rate=LOW_RATE, seconds=seconds)
+    low_events = int(LOW_RATE * seconds)
+    low = await crew.run(low_events, rate=LOW_RATE, seconds=seconds)
     half_rate = full.rate / 2
     half = await crew.run(_enough(half_rate * seconds, settings), rate=half_rate, seconds=seconds)
     phases = (full, low, half)
@@ -248,6 +251,7 @@ async def _measure(crew: Crew, settings: Settings) -> Figures:
         rate=full.rate,
         cpu_us=sum(per_event.values()),
         cpu_by_process=per_event,
+        low_cpu_us=sum(low.cpu_s.values()) / low_events * 1e6,
         low_ms=low.latencies_ms,
         half_ms=half.latencies_ms,
         fell_behind=low.fell_behind or half.fell_behind,

@@ -24,6 +24,7 @@ COLUMNS = (
     "events/s",
     "CPU µs per event",
     "servers, publishers, subscribers",
+    "CPU µs at 1,000/s",
     "p50, p99 at 1,000/s, ms",
     "p50, p99 at half load, ms",
     "one order seen",
@@ -125,7 +126,7 @@ def table(found: Found, failed: Mapping[tuple[str, Shape], str], shape: Shape) -
         if rounds:
             lines.append(f"{head} {_row(rounds)} |")
         elif (case.name, shape) in failed:
-            lines.append(f"{head} failed | | | | | |")
+            lines.append(f"{head} failed |{' |' * (len(COLUMNS) - 3)}")
     return lines
 
 
@@ -152,6 +153,7 @@ def _row(rounds: Sequence[Figures]) -> str:
             f"{median(rounds, _rate):,.0f}",
             f"{median(rounds, lambda each: each.cpu_us):.1f}",
             ", ".join(f"{each:.1f}" for each in by_process),
+            f"{median(rounds, lambda each: each.low_cpu_us):.0f}",
             low,
             half + behind,
             seen,

@@ -174,7 +174,7 @@ def figures(rate: float, p50_ms: float) -> Figures:
     kinds = {"servers": 1.0, "publishers": 2.0, "subscribers": 3.0}
     latency = (p50_ms, 2 * p50_ms)
     return Figures(
-        rate, 6.0, kinds, latency, latency, fell_behind=False, same_order=True, overtaken=0
+        rate, 6.0, kinds, 9.0, latency, latency, fell_behind=False, same_order=True, overtaken=0
     )
 
 
@@ -193,3 +193,12 @@ def test_goals_are_ratios_of_medians() -> None:
     assert f"| … against Redis in one stream | ≥ 1.5 {TIMES} | 1.33 {TIMES} | no |" in lines
     assert f"| … p50 at 1,000/s against NATS | ≤ 2 {TIMES} | 2.50 {TIMES} | no |" in lines
     assert f"| … against the Python hub | ≥ 0.15 {TIMES} | not measured | |" in lines
+
+
+def test_a_table_has_a_row_for_each_case_and_says_which_failed() -> None:
+    shape = Shape(1, 2)
+    lines = report.table({("hub", shape): [figures(1000, 0.5)]}, {("nats", shape): "lost"}, shape)
+    assert len(lines) == 4
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| NATS | per topic | failed |")
+    assert "| 1,000 | 6.0 | 1.0, 2.0, 3.0 | 9 | 0.50, 1.00 | 0.50, 1.00 | yes |" in lines[3]
