@@ -167,3 +167,21 @@ class RemoteSuite(TransportSuite):
                     assert (event.position, event.payload) == (1, b"c")
 
         asyncio.run(main())
+
+    def test_the_largest_payload_goes_through_and_a_larger_one_is_refused_in_words(self) -> None:
+        async def main() -> None:
+            topic = fresh("t")
+            async with ensue.connect(self.url()) as bus, bus.subscribe(topic) as events:
+                assert bus._hub is not None
+                most = bus._hub.payload_bytes_max
+                with pytest.raises(ensue.BadInput, match=f"at most {most} bytes here"):
+                    await bus.publish(topic, bytes(most + 1))
+                with pytest.raises(ensue.BadInput, match="with key and headers"):
+                    await bus.publish(topic, bytes(most), headers={"h": "v"})
+                await bus.publish(topic, bytes(most), receipt=False)
+                await bus.publish(topic, b"after", receipt=False)
+                large, small = await take(events, 2)
+                assert len(large.payload) == most
+                assert small.payload == b"after"
+
+        asyncio.run(main())

@@ -24,6 +24,7 @@ from ensue.client.checks import (
     check_key,
     check_order,
     check_payload,
+    check_size,
     check_topics,
 )
 from ensue.client.receipts import Receipts
@@ -175,8 +176,10 @@ class Bus:
             if len(self._checked) < CHECKED_MAX:
                 self._checked.add(topic)
         check_key(key)
-        fixed = check_payload(payload)
+        fixed = check_payload(payload, hub.payload_bytes_max)
         copied = check_headers(headers)
+        if key or copied:
+            check_size(fixed, key, copied, hub.payload_bytes_max)
         receipts = self._receipts
         if hub.full:
             await self._wait_for_room(hub, topic)

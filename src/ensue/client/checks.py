@@ -9,7 +9,6 @@ from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities, refusal
 
 __all__ = [
-    "PAYLOAD_BYTES_MAX",
     "Acknowledge",
     "Payload",
     "Start",
@@ -20,11 +19,10 @@ __all__ = [
     "check_order",
     "check_payload",
     "check_pending_max",
+    "check_size",
     "check_start",
     "check_topics",
 ]
-
-PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 
 Acknowledge = Literal["auto", "manual"]
 Start = Literal["earliest", "latest"] | int
@@ -82,7 +80,7 @@ def check_start(
     return 1 if start == "earliest" else start
 
 
-def check_payload(payload: Payload) -> bytes:
+def check_payload(payload: Payload, bytes_max: int) -> bytes:
     """Return a payload as bytes that nobody can change any more."""
     if not isinstance(payload, Payload):
         raise BadInput(
@@ -90,9 +88,19 @@ def check_payload(payload: Payload) -> bytes:
             "for instance with text.encode()"
         )
     fixed = payload if isinstance(payload, bytes) else bytes(payload)
-    if len(fixed) > PAYLOAD_BYTES_MAX:
-        raise BadInput(f"a payload has at most {PAYLOAD_BYTES_MAX} bytes, this one {len(fixed)}")
+    if len(fixed) > bytes_max:
+        raise BadInput(f"a payload has at most {bytes_max} bytes here, this one {len(fixed)}")
     return fixed
+
+
+def check_size(payload: bytes, key: bytes | None, headers: dict[str, str], bytes_max: int) -> None:
+    """Refuse an event that is too large with its key and headers."""
+    size = len(payload) + len(key or b"")
+    size += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    if size > bytes_max:
+        raise BadInput(
+            f"an event has at most {bytes_max} bytes here, this one {size} with key and headers"
+        )
 
 
 def check_key(key: bytes | None) -> None:

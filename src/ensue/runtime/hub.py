@@ -32,9 +32,11 @@ from ensue.wire import Codec
 if TYPE_CHECKING:
     from ensue.store import LogSink
 
-__all__ = ["Hub", "MemoryHub", "Slow", "join_hub", "leave_hub", "recorder_to"]
+__all__ = ["PAYLOAD_BYTES_MAX", "Hub", "MemoryHub", "Slow", "join_hub", "leave_hub", "recorder_to"]
 
 N = TypeVar("N", bound=Node)
+
+PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Slow:
@@ -60,6 +62,8 @@ class Hub:
     transport: Transport
     placement: Placement
     config: SequencerConfig
+    payload_bytes_max = PAYLOAD_BYTES_MAX
+    """The largest payload that can be carried, with its key and headers."""
     holds_publishers = True
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
 

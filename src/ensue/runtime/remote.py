@@ -20,7 +20,7 @@ from ensue.protocols.guide import GUIDE, Described, Discover
 from ensue.protocols.keeping import SUPERSEDED
 from ensue.protocols.station import EPHEMERAL, FRAMES
 from ensue.runtime.driver import Driver
-from ensue.runtime.hub import Hub, recorder_to
+from ensue.runtime.hub import PAYLOAD_BYTES_MAX, Hub, recorder_to
 from ensue.runtime.names import check_name
 from ensue.runtime.sink import ParquetSink
 from ensue.transports.carrier import Carrier
@@ -36,6 +36,8 @@ __all__ = ["RemoteHub", "discover"]
 DISCOVER_S = 10.0
 """How long a station on a broker may take to answer."""
 DISCOVER_AGAIN_S = 0.5
+STAMP_BYTES = 256 * 1024
+"""Left free in the largest message, for the stamp and the names that travel with an event."""
 
 
 class RemoteHub(Hub):
@@ -58,6 +60,9 @@ class RemoteHub(Hub):
             order=order, clock=SystemClock(), recorder=recorder_to(self.sink, run, order)
         )
         self.transport = transport
+        message_bytes = transport.capabilities.message_bytes_max
+        reserve = min(message_bytes // 4, STAMP_BYTES)
+        self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, message_bytes - reserve)
         self.placement = described.placement()
         transport.home = self.placement.node
         self.config = msgspec.structs.replace(described.config, durable=False)
