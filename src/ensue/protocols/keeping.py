@@ -31,6 +31,7 @@ from ensue.wire import Records
 __all__ = [
     "DISMISSED",
     "FRAMES",
+    "SUPERSEDED",
     "Dismiss",
     "Keeper",
     "KeeperConfig",
