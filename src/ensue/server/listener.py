@@ -31,6 +31,8 @@ __all__ = ["Listener", "Outside"]
 FAULTS_TOLD = 20
 """So many faults of one connection are logged; all are counted."""
 
+SHUTTING_DOWN = "the server is shutting down"
+
 _log = logging.getLogger("ensue")
 
 Barrier = Callable[[Callable[[], None]], None]
@@ -93,6 +95,7 @@ class Listener:
         self._receive: Inbox | None = None
         self._server: asyncio.Server | None = None
         self._emptied: asyncio.Event | None = None
+        self._closing = False
 
     # -- As a carrier ---------------------------------------------------------------------------
 
@@ -151,10 +154,11 @@ class Listener:
 
     async def close(self) -> None:
         """Tell everybody, and hang up."""
+        self._closing = True
         if self._server is not None:
             self._server.close()
         for visitor in list(self.visitors):
-            visitor.farewell("the server is shutting down")
+            visitor.farewell(SHUTTING_DOWN)
         if self.visitors:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
@@ -168,6 +172,10 @@ class Listener:
         """Take a connection up; return why not."""
         self.visitors[visitor] = None
         self.arrivals += 1
+        if self._closing:
+            # Accepted before the door was shut, and made afterwards: nobody would ever answer it.
+            visitor.farewell(SHUTTING_DOWN)
+            return None
         if len(self.visitors) > self.limits.connections:
             return f"there are {self.limits.connections} connections already"
         return None
