@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -103,11 +104,16 @@ def test_flush_raises_the_first_failure_once(tmp_path: Path) -> None:
             assert refused.value.event == bad.id
             assert fine.id != bad.id
             await within(bus.flush())
+            # So it does if the failure was known long before.
+            await bus.publish("theirs", b"early", receipt=False)
+            await within(bus.publish("mine.a", b"behind it"))
+            with pytest.raises(EventRefused):
+                await within(bus.flush())
             # One that is waited for is its waiter's to know of.
             with pytest.raises(EventRefused):
                 await within(bus.publish("theirs", b"4"))
             await within(bus.flush())
-            assert (await within(bus.publish("mine.a", b"5"))).slot == 2
+            assert (await within(bus.publish("mine.a", b"5"))).slot == 3
 
     asyncio.run(main())
 
@@ -524,3 +530,29 @@ def test_what_is_published_and_joined_while_the_server_is_away_waits_for_it(
 
     with caplog.at_level(logging.CRITICAL, logger="ensue"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_whoever_comes_just_as_the_server_shuts_down_is_hung_up_on(
+    tmp_path: Path, turns: int
+) -> None:
+    """A client must not take a server that is no longer there for one that is only slow."""
+
+    async def main() -> bytes:
+        async with serving(tmp_path / "d") as server:
+            assert server.listener is not None
+            with socket.create_connection(("127.0.0.1", server.listener.port)) as late:
+                late.setblocking(False)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await server.stop()
+                heard = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while chunk := await within(
+                        asyncio.get_running_loop().sock_recv(late, 4096), 60
+                    ):
+                        heard += chunk
+                return heard
+
+    heard = asyncio.run(main())
+    assert heard == b"" or b"shutting down" in heard
