@@ -1,6 +1,7 @@
 """What became of published events: who waits for which, and what failed with nobody waiting."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 
 from ensue.client.futures import fail
@@ -22,7 +23,7 @@ class Receipts:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._open: dict[Key, Receipt | None] = {}
+        self._open: OrderedDict[Key, Receipt | None] = OrderedDict()
         """None: nobody waits, and a failure is kept for `flush`."""
         self._failure: Exception | None = None
 

@@ -22,7 +22,7 @@ closed subscription lives on until the leave has come through, or the hub is gon
 import asyncio
 import contextlib
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -111,7 +111,7 @@ class Subscription:
         }
         self._slow = Slow(name or "")
         self._queue: deque[Deliver] = deque()
-        self._unacknowledged: dict[int, None] = {}
+        self._unacknowledged: OrderedDict[int, None] = OrderedDict()
         """Positions of what was handed out and not acknowledged, rising."""
         self._handed_out = 0
         """The highest position handed out."""

@@ -13,6 +13,7 @@ HAZARD: a peer that lost its records can't be told from one that is slow; its li
 it a new name.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -67,7 +68,7 @@ class _Outgoing:
 
     def __init__(self, wait_ns: int) -> None:
         self.next = 1
-        self.unacknowledged: dict[int, LinkData] = {}
+        self.unacknowledged: OrderedDict[int, LinkData] = OrderedDict()
         self.due_ns: int | None = None
         """When to send again; None while everything is acknowledged."""
         self.wait_ns = wait_ns
@@ -124,7 +125,7 @@ class Linked:
             else:
                 own[key] = value
         for link in self._out.values():
-            link.unacknowledged = dict(sorted(link.unacknowledged.items()))
+            link.unacknowledged = OrderedDict(sorted(link.unacknowledged.items()))
             link.due_ns = now_ns if link.unacknowledged else None
         self.inner = inner(own)
         self.name = self.inner.name

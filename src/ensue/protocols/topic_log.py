@@ -33,6 +33,7 @@ be seen by some subscribers and not by others.
 """
 
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
@@ -84,7 +85,7 @@ class _Topic:
     __slots__ = ("attached", "events", "filled", "first", "hole", "next", "peers", "stamp", "whole")
 
     def __init__(self) -> None:
-        self.events: dict[int, Event] = {}
+        self.events: OrderedDict[int, Event] = OrderedDict()
         """All that are kept, or the latest of them if somebody else keeps them."""
         self.first = 1
         self.next = 1
@@ -97,8 +98,7 @@ class _Topic:
         self.whole = (0, 0)
         """Slot and place of the last event before `filled` with a whole stamp."""
         self.attached: dict[str, None] = {}
-        self.peers: tuple[str, ...] | None = ()
-        """The same as a tuple; None: to be made."""
+        self.peers: tuple[str, ...] | None = ()  # The same as a tuple; None: to be made.
 
 
 _EVENT = Records[Event](Event)

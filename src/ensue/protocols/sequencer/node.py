@@ -32,6 +32,7 @@ Departures from the paper: it skips stages, counts subscriptions as events and a
 events, and keeps no request ids; each of these hangs (see `docs/protocols/sequencer.md`).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
@@ -80,11 +81,11 @@ class _Publisher:
     def __init__(self, next_number: int, seen_ns: int) -> None:
         self.next = next_number
         """The number of the next new request."""
-        self.elsewhere: dict[int, int] = {}
+        self.elsewhere: OrderedDict[int, int] = OrderedDict()
         """Requests that another stage completes, so that a repeated one can be answered."""
         self.early: dict[int, str | Event] = {}
         """Requests that overtook an earlier one: topics, or events; no more than `window`."""
-        self.out: dict[int, int] = {}
+        self.out: OrderedDict[int, int] = OrderedDict()
         """Requests whose events went out from here, with their slots, as far as remembered."""
         self.settled = 0
         """It knows the fate of every request below."""

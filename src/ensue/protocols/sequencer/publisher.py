@@ -16,7 +16,7 @@ HAZARD: a publisher that restarts without its records must take a new name. Unde
 requests would be answered with the stamps of its former events.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -81,7 +81,7 @@ class _Lane:
 
     def __init__(self) -> None:
         self.waiting: deque[_Outgoing] = deque()
-        self.requested: dict[int, _Outgoing] = {}
+        self.requested: OrderedDict[int, _Outgoing] = OrderedDict()
         """In flight at one origin, by number, in the order they are due."""
         self.origin = ""
         """The origin that the requests in flight went to."""
@@ -107,12 +107,13 @@ class Publisher:
         self._numbers: dict[str, int] = {}
         self._under_way: dict[Key, _Outgoing] = {}
         """Every unsettled event, in the order published."""
-        self._unsettled: dict[str, dict[int, _Outgoing]] = {}
-        """Origin to its unsettled requests by number, rising."""
+        self._unsettled: dict[str, OrderedDict[int, _Outgoing]] = {}
+        """Origin to its unsettled requests by number, rising. Ordered, because the first one is
+        asked for often, and a plain dict looks for it among all that were removed in front."""
         self._origins: dict[str, str] = {}
         """Topic to the node that hosts it, as far as it was needed."""
         self._lanes: dict[str, _Lane] = {}
-        self._stamped: dict[Key, _Outgoing] = {}
+        self._stamped: OrderedDict[Key, _Outgoing] = OrderedDict()
         """Broadcast and not yet answered, in the order they are due."""
         self._owed: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """By node and origin: settled requests, with their slots, to be told to the node."""
@@ -273,7 +274,7 @@ class Publisher:
         self._under_way[outgoing.key] = outgoing
         unsettled = self._unsettled.get(outgoing.origin)
         if unsettled is None:
-            unsettled = self._unsettled[outgoing.origin] = {}
+            unsettled = self._unsettled[outgoing.origin] = OrderedDict()
         unsettled[outgoing.number] = outgoing
         lane = self._lane(outgoing.origin)
         lane.waiting.append(outgoing)
