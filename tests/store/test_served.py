@@ -143,6 +143,15 @@ def test_what_is_not_there_is_told(served: Any) -> None:
     assert list(log.read("w", 3, 3)) == []
 
 
+def test_a_topic_that_is_of_no_concern_any_more_is_in_no_stamp(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server:
+        publish(server.url, ["x", "y"] * 20, ("x", "y"))
+        publish(server.url, ["x"] * 20, ("x",))
+        found = rows(open_log(server.url), "x", 0, 40)
+        assert found == rows(mirrored(tmp_path, server), "x", 0, 40)
+        assert [len(row["stamp"]) for row in found[1:]] == [2] * 19 + [1] * 20
+
+
 def test_a_server_that_dies_in_the_middle_is_waited_for(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x", "y"] * 10_000, ("x", "y"))
