@@ -23,6 +23,7 @@ from ensue.transports.tcp_messages import Member
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything told as it is now."""
     monkeypatch.setattr(state, "FRESH_S", 0.0)
+    monkeypatch.setattr(state, "SHARE_MAX", float("inf"))
 
 
 @pytest.fixture

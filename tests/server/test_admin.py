@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from http import HTTPStatus
 from pathlib import Path
 
@@ -72,6 +73,7 @@ async def exposed(server: Server) -> Exposed:
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything told as it is now."""
     monkeypatch.setattr(state, "FRESH_S", 0.0)
+    monkeypatch.setattr(state, "SHARE_MAX", float("inf"))
 
 
 # -- The format ---------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def test_counters_grow_by_exactly_what_was_done(tmp_path: Path) -> None:
         assert during["ensue_frames_in_total", "kind", "OrderRequest"] == 8
         assert during["ensue_frames_in_total", "kind", "ChangeRequest"] == 1
         assert during["ensue_connections"] == 1
-        assert during["ensue_connections_total"] == 1
+        assert during["ensue_connections_opened_total"] == 1
         assert during["ensue_names"] == 2
         assert during["ensue_subscribers"] == 1
         assert during["ensue_listeners"] == 2
@@ -222,7 +224,7 @@ def test_counters_grow_by_exactly_what_was_done(tmp_path: Path) -> None:
         assert during["ensue_process_resident_memory_bytes"] > 1_000_000
         assert after["ensue_connections"] == 0
         assert after["ensue_names"] == 0
-        assert after["ensue_connections_total"] == 1
+        assert after["ensue_connections_opened_total"] == 1
         assert after["ensue_events_total"] == 8
 
     asyncio.run(main())
@@ -476,6 +478,24 @@ def test_what_is_told_is_made_once_in_a_while(
             assert (await get(server, "/status")).body == before.body
 
     asyncio.run(main())
+
+
+def test_what_takes_long_to_make_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, made = 0.0, 0
+
+    def make() -> int:
+        nonlocal now_s, made
+        now_s, made = now_s + 0.5, made + 1
+        return made
+
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(state, "SHARE_MAX", 0.1)
+    remembered = state._Remembered(make)
+    assert remembered.get() == 1
+    now_s = 5.4
+    assert remembered.get() == 1
+    now_s = 5.5
+    assert remembered.get() == 2
 
 
 # -- HTTP ---------------------------------------------------------------------------------------

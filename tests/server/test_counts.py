@@ -32,6 +32,7 @@ from ensue.wire import Codec, bundle
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything told as it is now."""
     monkeypatch.setattr(state, "FRESH_S", 0.0)
+    monkeypatch.setattr(state, "SHARE_MAX", float("inf"))
 
 
 def view(server: Server) -> View:

@@ -289,6 +289,11 @@ class Journal:
         return self._appended
 
     @property
+    def topic_count(self) -> int:
+        """Return how many topics have had events."""
+        return len(self._index.topics)
+
+    @property
     def segment_count(self) -> int:
         """Return in how many segments the log is."""
         return len(self._segments.all)

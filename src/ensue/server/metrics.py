@@ -213,7 +213,7 @@ class Metrics:
             'all others together as topic="".',
             [({"topic": topic}, count) for topic, count in self._topics.look().items()],
         )
-        out.gauge("ensue_topics", "Topics that are kept here.", len(view.station.log.bounds()))
+        out.gauge("ensue_topics", "Topics that have had events.", view.journal.topic_count)
         out.counter(
             "ensue_requested_events_total",
             "Events that publishers asked for, those asked for again included.",
@@ -280,7 +280,7 @@ class Metrics:
         traffic, listener = view.traffic, view.listener
         if listener is not None:
             out.gauge("ensue_connections", "Connections that are open.", len(listener.visitors))
-            out.counter("ensue_connections_total", "Connections made.", listener.arrivals)
+            out.counter("ensue_connections_opened_total", "Connections made.", listener.arrivals)
             out.gauge("ensue_names", "Names that were entered under.", len(listener.routes))
         out.counters(
             "ensue_frames_in_total",

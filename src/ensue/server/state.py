@@ -3,7 +3,7 @@
 `View` is the one place where all parts of a server are looked at. What it tells is bounded, however large the
 server is: the topics with the most events, the subscriptions that are furthest behind, and how many there are in
 all. Going through all of them takes time that events have to wait for, so it is done once in `FRESH_S` at the
-most: what is told may be so old.
+most, and no more than `SHARE_MAX` of the time: what is told may be so old.
 
 Whoever may not subscribe to everything is told of the topics that it may subscribe to, and of subscriptions to
 nothing else; of the rest of the server only that it is there.
@@ -15,10 +15,11 @@ servers it tells how far the subscription is (`elsewhere`), and whoever asks all
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from heapq import nlargest
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -39,7 +40,9 @@ from ensue.transports.traffic import Traffic
 __all__ = ["Progress", "View"]
 
 FRESH_S = 1.0
-"""How old what is told may be."""
+"""How old what is told may be, …"""
+SHARE_MAX = 0.02
+"""… unless it would take more than this share of the time to keep it so fresh."""
 TOPICS_MAX = 500
 """Topics that are told of by name: those with the most events."""
 SUBSCRIPTIONS_MAX = 500
@@ -59,6 +62,27 @@ SYNC_STUCK_S = 30.0
 SECOND_NS = 1_000_000_000
 
 Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class _Remembered(Generic[T]):
+    """Something that takes time to make, and is made again only so often."""
+
+    __slots__ = ("_due_s", "_make", "_value")
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._value: T | None = None
+        self._due_s = 0.0
+
+    def get(self) -> T:
+        """Return it, made anew if it is time."""
+        began_s = time.monotonic()
+        if self._value is None or began_s >= self._due_s:
+            self._value = self._make()
+            took_s = time.monotonic() - began_s
+            self._due_s = began_s + took_s + max(FRESH_S, took_s / SHARE_MAX)
+        return self._value
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -103,8 +127,9 @@ class View:
         self._began_batches = journal.batch_count
         self._began_bytes = journal.end_bytes
         self._began_placed = station.log.placed
-        self._answers: dict[tuple[str, ...] | None, tuple[float, bytes]] = {}
-        self._progress: tuple[float, list[Progress]] | None = None
+        self._answers: dict[tuple[str, ...] | None, _Remembered[bytes]] = {}
+        self._progress = _Remembered(self._measure)
+        self._listeners = _Remembered(lambda: sum(map(len, self.station.log.listeners().values())))
         station.on_look = self.answer
 
     # -- Figures --------------------------------------------------------------------------------
@@ -146,7 +171,7 @@ class View:
 
     def listeners(self) -> int:
         """Count who listens to topics, once for each topic."""
-        return sum(map(len, self.station.log.listeners().values()))
+        return self._listeners.get()
 
     def illness(self) -> str:
         """Say why no event can be taken; empty: it can."""
@@ -161,17 +186,15 @@ class View:
 
     def progress(self) -> list[Progress]:
         """Return how far durable subscriptions are, those furthest behind first."""
-        now_s = time.monotonic()
-        if self._progress is None or now_s - self._progress[0] >= FRESH_S:
-            self._progress = (now_s, self._measure())
-        return self._progress[1]
+        return self._progress.get()
 
     def _measure(self) -> list[Progress]:
         left = RECORDS_MAX
         found: list[Progress] = []
         self.unmeasured = 0
-        bounds = self.station.log.bounds()
-        for name, count in self.station.keeper.names().items():
+        names = self.station.keeper.names()
+        bounds = self.station.log.bounds() if names else {}
+        for name, count in names.items():
             left -= count
             if left < 0:
                 self.unmeasured += 1
@@ -205,14 +228,14 @@ class View:
 
     # -- The whole ------------------------------------------------------------------------------
 
-    def answer(self, frame: Look, now_ns: int) -> Frame:
+    def answer(self, frame: Look, _now_ns: int) -> Frame:
         """Answer a station's client."""
         readable = frame.readable
         wanted = frame.topics[: looking.TOPICS_MAX]
         bounds = self.station.log.bounds() if wanted else {}
         return Seen(
             number=frame.number,
-            state=self.state(readable, now_ns),
+            state=self.state(readable),
             bounds={
                 topic: bounds.get(topic, (1, 1))
                 for topic in wanted
@@ -220,23 +243,22 @@ class View:
             },
         )
 
-    def state(self, readable: tuple[str, ...] | None = None, now_ns: int | None = None) -> bytes:
+    def state(self, readable: tuple[str, ...] | None = None) -> bytes:
         """Return one JSON object with what somebody may see who may subscribe to these topics."""
-        now_s = time.monotonic()
         known = self._answers.get(readable)
-        if known is not None and now_s - known[0] < FRESH_S:
-            return known[1]
-        now_ns = SystemClock().now_ns() if now_ns is None else now_ns
-        told = TOPICS_MAX
+        if known is None:
+            if len(self._answers) >= READERS_MAX:
+                self._answers.clear()
+            known = self._answers[readable] = _Remembered(partial(self._encoded, readable))
+        return known.get()
+
+    def _encoded(self, readable: tuple[str, ...] | None) -> bytes:
+        told, now_ns = TOPICS_MAX, SystemClock().now_ns()
         while True:
             encoded = msgspec.json.encode(self._state(readable, now_ns, told))
             if len(encoded) <= ANSWER_BYTES_MAX or told <= 1:
-                break
+                return encoded
             told //= 2
-        if len(self._answers) >= READERS_MAX:
-            self._answers.clear()
-        self._answers[readable] = (now_s, encoded)
-        return encoded
 
     def _state(self, readable: tuple[str, ...] | None, now_ns: int, told: int) -> Json:
         config = self.config

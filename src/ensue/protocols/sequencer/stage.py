@@ -52,7 +52,8 @@ class Stage:
             count, changed = counters.by_topic[topic]
             if changed <= tick:
                 break
-            if self.placement.stage(topic) == self.stage:
+            group = self._group_cache.get(topic)  # It knows already where the topic is.
+            if self._hosted((topic,)) if group is None else group.hosted:
                 found[topic] = count
         return counters.tick, found
 
