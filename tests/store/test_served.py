@@ -330,6 +330,7 @@ def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.Mon
                     open_log(f"{server.url}?token=wrong")
                 monkeypatch.setenv("ENSUE_TOKEN", people.tokens["bob"])
                 log = ServedReader(server.url)
+                assert log.bounds() == {"x": Bounds(0, 1)}
                 assert [row["offset"] for row in rows(log, "x", 0, 1)] == [0]
                 with pytest.raises(AccessDenied, match="'bob' may not subscribe to 'y'"):
                     rows(log, "y", 0, 1)
