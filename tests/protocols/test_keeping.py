@@ -261,6 +261,21 @@ def test_dismissing_forgets_everything_and_only_the_owner_can() -> None:
     assert dict(office.keeper.names()) == {}
 
 
+def test_one_from_before_the_name_was_dismissed_can_change_nothing_of_its_successors() -> None:
+    office = Office()
+    stalled = office.recall(5)
+    office.hear(Dismiss(epoch=office.recall(6).epoch))
+    successor = office.recall(7)
+    assert office.remember(stalled.epoch, 1, a=b"old") == [
+        NotKept(epoch=stalled.epoch, reason="superseded")
+    ]
+    assert office.remember(successor.epoch, 1, a=b"new") == [
+        Remembered(epoch=successor.epoch, number=1)
+    ]
+    office.hear(Dismiss(epoch=stalled.epoch))
+    assert office.safe() == {"a": b"new"}
+
+
 def test_a_keeper_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
     office = Office()
     office.keeper.handle_timer(now_ns=10**12)
@@ -445,9 +460,10 @@ def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
     answer(kept, *office.hear(remember))
     effects = kept.take_effects()
     assert words(effects) == [1]
-    assert to_keeper(effects) == [Dismiss(epoch=1)]
+    (dismiss,) = to_keeper(effects)
+    assert isinstance(dismiss, Dismiss)
     assert effects[-1] == Refuse((), DISMISSED)
-    office.hear(Dismiss(epoch=1))
+    office.hear(dismiss)
     assert office.disk == {}
 
 

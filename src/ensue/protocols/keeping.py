@@ -225,6 +225,8 @@ class Keeper:
                 self._effects.append(Send(source, NotKept(epoch=0, reason="names_max")))
                 return
             known = self._names[source] = _Name()
+            # Not from 1 on: whoever had the name before it was dismissed must stay superseded.
+            known.epoch = max(0, number - 1)
         if number != known.asked or known.epoch == 0:
             known.epoch += 1
             known.asked = number
