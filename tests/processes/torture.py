@@ -278,7 +278,7 @@ class Torture:
             name,
             self._topics[name],
             batch=BATCHES[index % len(BATCHES)],
-            pending_max=random.choice((1_000, 10_000)),
+            pending_max=random.choice((10, 1_000, 10_000)),
         )
 
     def _reader(self, name: str, topics: tuple[str, ...], **options: object) -> Process:
