@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.store.publishing import publish, topics_at_random
 from tests.store.server_process import Served, mirrored, spare_port
 
@@ -37,10 +38,11 @@ def read(spark: SparkSession, server: Served, **options: str) -> DataFrame:
     return spark.read.format("ensue").option("url", server.url).options(**options).load()
 
 
-def wait(look: Callable[[], Any], enough: Callable[[Any], bool]) -> None:
-    """Wait until what there is to see is enough."""
+def wait(query: StreamingQuery, look: Callable[[], Any], enough: Callable[[Any], bool]) -> None:
+    """Wait until what there is to see of a query is enough."""
     deadline = time.monotonic() + 300
     while (found := look()) is None or not enough(found):
+        assert query.isActive, query.exception()
         assert time.monotonic() < deadline, f"never came true: {found}"
         time.sleep(0.1)
 
@@ -127,12 +129,13 @@ def test_a_stream_goes_on_across_a_server_that_is_killed(
         try:
             for batches in (2, 4):
                 enough = partial(_reached, batches)
-                wait(lambda: query.lastProgress, enough)
+                wait(query, lambda: query.lastProgress, enough)
                 server.kill()
                 time.sleep(1)
                 server.start()
             seen += publish(server.url, plan[4_000:], TOPICS)
             wait(
+                query,
                 lambda: spark.read.parquet(str(tmp_path / "out")).count(),
                 lambda count: count >= EVENTS,
             )
