@@ -15,6 +15,7 @@ from tests.store.server_process import Served, mirrored, spare_port
 
 from ensue.client import ReceivedEvent
 from ensue.spark import gaps, order
+from ensue.spark.lake_inputs import find_inputs
 from ensue.spark.options import SourceOptions
 from ensue.spark.source import LogBatchReader
 from ensue.store import COLUMNS
@@ -152,3 +153,10 @@ def test_a_stream_goes_on_across_a_server_that_is_killed(
         assert sorted(found.collect(), key=lambda row: row.event) == sorted(
             expected.collect(), key=lambda row: row.event
         )
+
+
+def test_a_pipeline_takes_a_served_bus_for_its_events() -> None:
+    found = find_inputs("ensue://127.0.0.1:7400?token=t")
+    assert found.log == "ensue://127.0.0.1:7400?token=t"
+    assert found.trace is None
+    assert found.no_trace == "a server keeps the events, and no trace"

@@ -42,6 +42,9 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_inputs(source: str | Path) -> Inputs:
     """Look what there is in a recorded run, or in a directory with only one of the two."""
+    if str(source).lower().startswith("ensue://"):
+        why = "a server keeps the events, and no trace"
+        return Inputs(source=str(source), log=str(source), no_trace=why)
     if "://" in str(source) and not str(source).startswith("file://"):
         why = "an event log is read from a directory, not from a URL"
         return Inputs(source=str(source), trace=str(source), no_log=why)
