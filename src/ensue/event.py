@@ -38,9 +38,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkno
         return f"Stamp({inside}{'' if self.whole else ', …'})"
 
 
-class Event(
-    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
-):
+class Event(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
     """Something published on a topic."""
 
     topic: Name
