@@ -156,6 +156,12 @@ class Listener:
         """Tell everybody, and hang up."""
         self._closing = True
         if self._server is not None:
+            # Whoever was accepted a moment ago is let in before the door is shut: asyncio forgets a
+            # connection, and leaves it open, that is accepted before and made after that.
+            for listening in self._server.sockets:
+                self.loop.remove_reader(listening.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._server.close()
         for visitor in list(self.visitors):
             visitor.farewell(SHUTTING_DOWN)
