@@ -1,4 +1,5 @@
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tests.brokers.servers import MQTT_PACKET_BYTES_MAX, Server
 
 from ensue.errors import BadInput
 from ensue.transports.broker import BrokerCarrier
-from ensue.transports.mqtt import PACKET_BYTES_OVERHEAD, MqttCarrier, MqttOptions
+from ensue.transports.mqtt import PACKET_BYTES_OVERHEAD, MqttCarrier, MqttOptions, _Client
 
 
 class MqttSuite(CarrierSuite):
@@ -26,6 +27,22 @@ class MqttSuite(CarrierSuite):
                 assert a.capabilities.message_bytes_max == largest
 
         asyncio.run(main())
+
+
+def test_a_socket_lost_before_the_loop_heard_of_it_is_left_alone() -> None:
+    async def main() -> list[str]:
+        wrong: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: wrong.append(str(context)))
+        client = _Client("127.0.0.1")
+        lost, other = socket.socketpair()
+        client._on_socket_register_write(client._client, None, lost)
+        lost.close()
+        other.close()
+        await asyncio.sleep(0)
+        return wrong
+
+    assert asyncio.run(main()) == []
 
 
 class TestMqttOnce(MqttSuite):

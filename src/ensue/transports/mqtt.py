@@ -118,6 +118,23 @@ class _Client(Client):
             self._connected.set_exception(MqttError("closed before it was there"))
         super()._on_disconnect(client, userdata, flags, reason_code, properties)
 
+    def _on_socket_register_write(self, client: PahoClient, userdata: Any, sock: Any) -> None:  # noqa: ARG002 - aiomqtt's way
+        def write() -> None:
+            try:
+                client.loop_write()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the connection is gone
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def register() -> None:
+            # aiomqtt would give the loop the socket's number of now. If the connection is lost before
+            # the loop comes to it, that is nobody's by then, or another's.
+            if sock.fileno() > -1:
+                self._loop.add_writer(sock, write)
+
+        # It may be called from the thread that connects.
+        self._loop.call_soon_threadsafe(register)
+
 
 class MqttCarrier(BrokerCarrier):
     """Takes bytes to topics of an MQTT broker."""
