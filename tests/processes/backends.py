@@ -2,8 +2,10 @@
 
 `backend_for` takes the URL of a run and knows how to start what it names on this machine:
 
-    ensue://            one server of Ensue's own
-    ensue://?servers=3  a chain of three, with topics placed on all of them
+    ensue://                    one server of Ensue's own
+    ensue://?servers=3          a chain of three, with topics placed on all of them
+    nats://                     one station on a broker that is started for it
+    redis://?servers=2&streams=1  two stations; other options are the transport's own
 """
 
 import asyncio
@@ -13,16 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from tests.brokers.proxy import Proxy, _reset
-from tests.brokers.servers import spare_port
+from tests.brokers.servers import BROKERS, RabbitMQ, Server, spare_port
 from tests.processes.running import Process, worker
 
 __all__ = ["Backend", "CuttingProxy", "backend_for"]
 
 START_S = 60.0
+BROKER_START_S = 180.0
+"""RabbitMQ takes ten seconds on an idle machine."""
+TOPICS: tuple[str, ...] = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
 
 
 class CuttingProxy(Proxy):
@@ -71,9 +76,9 @@ class EnsueServers:
     """
 
     def __init__(self, directory: Path, *, count: int, sync_s: float) -> None:
-        names = [f"server-{number}" for number in range(1, count + 1)]
-        self.topics: tuple[str, ...] = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
-        self._placed = {name: self.topics[index::count] for index, name in enumerate(names)}
+        self.topics = TOPICS
+        self._placed = _placed("server", count)
+        names = list(self._placed)
         self.past = self._placed[names[0]]
         self._ports = {name: spare_port() for name in names}
         self._directory = directory
@@ -101,13 +106,8 @@ class EnsueServers:
                 await self._proxy(name, port)
         for server in self.servers:
             server.start()
-        deadline = time.monotonic() + START_S
-        for name, port in self._ports.items():
-            while not await _answers(port):
-                server = next(each for each in self.servers if each.name == name)
-                if time.monotonic() > deadline or not server.running:
-                    raise AssertionError(f"{name} did not start:\n{server.tail()}")
-                await asyncio.sleep(0.05)
+        for server in self.servers:
+            await _until_answers(server, self._ports[server.name], within_s=START_S)
 
     async def stop(self) -> list[str]:
         wrong: list[str] = []
@@ -141,6 +141,93 @@ class EnsueServers:
                 yield name, f"127.0.0.1:{self.proxies[name].port}", self._placed[name]
 
 
+class Stations:
+    """Stations on a broker, which is a process that can be killed too.
+
+    Everybody, stations included, reaches the broker through a proxy of its own.
+    """
+
+    def __init__(
+        self, kind: type[Server], directory: Path, *, options: str, count: int, sync_s: float
+    ) -> None:
+        self.topics = TOPICS
+        self._placed = _placed("station", count)
+        self.past = next(iter(self._placed.values()))
+        self._directory = directory
+        self._options = options
+        self._sync_s = sync_s
+        home = directory / "broker"
+        home.mkdir()
+        self._server = kind(home)
+        self._server.prepare()
+        # The same one over all its incarnations: it is what it keeps that makes it so.
+        self._broker = Process(
+            "broker",
+            "broker",
+            lambda _start: self._server.command(),
+            directory,
+            environment=self._server.environment,
+            # Shells around a server tell in many ways that it was asked to end.
+            ends_with=None,
+        )
+        self._stations = [self._station(name) for name in self._placed]
+        self.servers = [self._broker, *self._stations]
+        self.proxies: dict[str, CuttingProxy] = {}
+        self._stack = contextlib.AsyncExitStack()
+
+    def url(self, client: str) -> str:
+        return self._server.url(self._options, port=self.proxies[client].port)
+
+    async def start(self, clients: Sequence[str]) -> None:
+        for client in (*self._placed, *clients):
+            proxy = CuttingProxy(self._server.port)
+            self.proxies[client] = await self._stack.enter_async_context(proxy)
+        self._broker.start()
+        await _until_answers(self._broker, self._server.port, within_s=BROKER_START_S)
+        for station in self._stations:
+            station.start()
+
+    async def stop(self) -> list[str]:
+        wrong: list[str] = []
+        for station in self._stations:
+            code = await asyncio.to_thread(station.end)
+            if code:
+                wrong.append(f"{station.name} ended with {code}:\n{station.tail()}")
+        await self._stack.aclose()
+        self._broker.kill()
+        if isinstance(self._server, RabbitMQ):
+            self._server.end_mapper()
+        return wrong
+
+    def _station(self, name: str) -> Process:
+        def command(_start: int) -> list[str]:
+            # Nobody looks at the address, but a chain has one for everybody.
+            chain = [(each, "127.0.0.1:1", topics) for each, topics in self._placed.items()]
+            return worker(
+                "station",
+                data=self._directory / f"{name}.data",
+                url=self.url(name),
+                name=name,
+                sync=self._sync_s,
+                chain=msgspec.json.encode(chain if len(chain) > 1 else []).decode(),
+            )
+
+        return Process(name, "server", command, self._directory)
+
+
+def _placed(kind: str, count: int) -> dict[str, tuple[str, ...]]:
+    """Topics on each of so many servers."""
+    return {f"{kind}-{number + 1}": TOPICS[number::count] for number in range(count)}
+
+
+async def _until_answers(process: Process, port: int, *, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not await _answers(port):
+        if time.monotonic() > deadline or not process.running:
+            raise AssertionError(f"{process.name} did not start:\n{process.tail()}")
+        await asyncio.sleep(0.05)
+
+
 async def _answers(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -154,6 +241,12 @@ def backend_for(url: str, directory: Path, *, sync_s: float) -> Backend:
     """What a run's URL names."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
-    if parts.scheme != "ensue" or parts.netloc or set(options) - {"servers"}:
-        raise ValueError(f"{url}: expected ensue:// or ensue://?servers=3")
-    return EnsueServers(directory, count=int(options.get("servers", "1")), sync_s=sync_s)
+    count = int(options.pop("servers", "1"))
+    kinds = {kind.scheme: kind for kind in BROKERS}
+    if not parts.netloc and parts.scheme == "ensue" and not options:
+        return EnsueServers(directory, count=count, sync_s=sync_s)
+    if not parts.netloc and parts.scheme in kinds:
+        kind = kinds[parts.scheme]
+        return Stations(kind, directory, options=urlencode(options), count=count, sync_s=sync_s)
+    known = ", ".join(f"{scheme}://" for scheme in kinds)
+    raise ValueError(f"{url}: expected ensue://, or {known}; servers=3 is for a chain of three")

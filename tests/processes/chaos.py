@@ -1,7 +1,6 @@
 """What is done to processes and connections meanwhile, drawn from one seed."""
 
 import asyncio
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +113,7 @@ class Chaos:
 
     async def _end_and_start(self, process: Process) -> None:
         code = await asyncio.to_thread(process.end)
-        if code not in (0, -signal.SIGTERM, EXIT_LOST):
+        if code != EXIT_LOST and not process.ended_well(code):
             self.failures.append(f"{process.name} ended with {code}:\n{process.tail()}")
         process.start()
         del self._down[process]

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 import ensue
@@ -31,13 +31,26 @@ def worker(kind: str, **options: object) -> list[str]:
 
 
 class Process:
-    """One process, over all its incarnations. `command` is asked for at each start."""
+    """One process, over all its incarnations. `command` is asked for at each start.
+
+    It leads a group of its own, and whatever it starts is paused and killed with it. `ends_with` are
+    the codes of an orderly end, when asked for; none if they tell nothing.
+    """
 
     def __init__(
-        self, name: str, kind: str, command: Callable[[int], list[str]], directory: Path
+        self,
+        name: str,
+        kind: str,
+        command: Callable[[int], list[str]],
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        ends_with: Container[int] | None = (0, -signal.SIGTERM),
     ) -> None:
         self.name = name
         self.kind = kind
+        self._environment = environment
+        self._ends_with = ends_with
         self.starts = 0
         self.log = directory / f"{name}.log"
         self._command = command
@@ -74,19 +87,21 @@ class Process:
                 stdout=log,
                 stderr=log,
                 cwd=PROJECT,
-                env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                env=self._environment
+                or {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
             )
         self._paused = False
 
     def kill(self) -> None:
         """End it at once."""
         if self._process is not None and self.running:
-            self._process.kill()
+            self.signal(signal.SIGKILL)
             self._process.wait(END_S)
 
     def signal(self, number: signal.Signals) -> None:
         if self._process is not None and self.running:
-            self._process.send_signal(number)
+            os.killpg(self._process.pid, number)
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
@@ -109,6 +124,10 @@ class Process:
         except subprocess.TimeoutExpired:
             self.kill()
             return -signal.SIGKILL
+
+    def ended_well(self, code: int) -> bool:
+        """Whether this is how it ends when it is asked to."""
+        return self._ends_with is None or code in self._ends_with
 
     def tail(self) -> str:
         """The end of what it said on standard output and error."""

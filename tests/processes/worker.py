@@ -1,4 +1,4 @@
-"""One process of a torture run: a publisher, a subscriber or a server.
+"""One process of a torture run: a publisher, a subscriber, a server, or a station on a broker.
 
     python -m tests.processes.worker publisher --url URL …
 
@@ -30,12 +30,18 @@ import signal
 import sys
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 import ensue
 from ensue.errors import EventVoided, SubscriptionLost, TransportError
 from ensue.event import event_id
+
+if TYPE_CHECKING:
+    from ensue.server import Server, ServerConfig
+    from ensue.server.brokered import BrokeredServer
 
 __all__ = ["EXIT_LOST", "EXIT_WRONG", "main"]
 
@@ -298,24 +304,44 @@ async def subscribe(given: argparse.Namespace) -> int:
 
 
 async def serve(given: argparse.Namespace) -> int:
-    from ensue.server import Server, ServerConfig  # noqa: PLC0415 - for servers alone
+    from ensue.server import Server  # noqa: PLC0415 - for servers alone
+
+    server = Server(replace(_config(given), listen=given.listen))
+    await server.start()
+    return await _until_asked_to_end(server)
+
+
+async def serve_on_broker(given: argparse.Namespace) -> int:
+    from ensue.server.brokered import BrokeredServer  # noqa: PLC0415 - for servers alone
+
+    while True:
+        server = BrokeredServer(_config(given), given.url)
+        try:
+            await server.start()
+        except TransportError:
+            # The broker is down: whoever looks after services starts them again, too.
+            await asyncio.sleep(CONNECT_RETRY_S)
+        else:
+            return await _until_asked_to_end(server)
+
+
+def _config(given: argparse.Namespace) -> "ServerConfig":
+    from ensue.server import ServerConfig  # noqa: PLC0415 - for servers alone
     from ensue.server.config import Retention  # noqa: PLC0415 - as above
     from ensue.transports.tcp_messages import Member  # noqa: PLC0415 - as above
 
-    chain = msgspec.json.decode(given.chain, type=tuple[Member, ...])
-    server = Server(
-        ServerConfig(
-            data=str(given.data),
-            listen=given.listen,
-            name=given.name,
-            chain=chain,
-            sync_s=given.sync,
-            retention=Retention(segment_bytes=given.segment_bytes),
-        )
+    return ServerConfig(
+        data=str(given.data),
+        name=given.name,
+        chain=msgspec.json.decode(given.chain, type=tuple[Member, ...]),
+        sync_s=given.sync,
+        retention=Retention(segment_bytes=given.segment_bytes),
     )
+
+
+async def _until_asked_to_end(server: "Server | BrokeredServer") -> int:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await server.start()
     tasks = [asyncio.ensure_future(server.wait()), asyncio.ensure_future(stop.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     if tasks[0].done():
@@ -357,14 +383,16 @@ def _parser() -> argparse.ArgumentParser:
     subscriber.add_argument("--pending-max", type=int, default=10_000)
     subscriber.add_argument("--file", type=Path, required=True)
 
-    server = kinds.add_parser("server")
-    server.set_defaults(run=serve)
-    server.add_argument("--data", type=Path, required=True)
-    server.add_argument("--listen", required=True)
-    server.add_argument("--name", required=True)
-    server.add_argument("--chain", default="[]", help="JSON: [[name, address, [topic, …]], …]")
-    server.add_argument("--sync", type=float, default=0.0)
-    server.add_argument("--segment-bytes", type=int, default=256 * 1024)
+    for kind, run in (("server", serve), ("station", serve_on_broker)):
+        server = kinds.add_parser(kind)
+        server.set_defaults(run=run)
+        server.add_argument("--data", type=Path, required=True)
+        where = "--listen" if kind == "server" else "--url"
+        server.add_argument(where, required=True)
+        server.add_argument("--name", required=True)
+        server.add_argument("--chain", default="[]", help="JSON: [[name, address, [topic, …]], …]")
+        server.add_argument("--sync", type=float, default=0.0)
+        server.add_argument("--segment-bytes", type=int, default=256 * 1024)
     return parser
 
 
