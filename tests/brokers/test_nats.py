@@ -1,9 +1,11 @@
 import asyncio
+import gc
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
 from tests.brokers.servers import Nats, Server
@@ -179,6 +181,46 @@ def test_opening_returns_when_the_server_has_read_the_subscription() -> None:
             server.close()
 
     asyncio.run(main())
+
+
+def break_off(client: Client) -> None:
+    """Have the next write fail, with more to be written behind it."""
+
+    async def fail() -> None:
+        client._pending.append(b"PING\r\n")
+        client._pending_data_size += 6
+        raise ConnectionResetError
+
+    client._transport.drain = fail  # type: ignore[union-attr, method-assign]
+
+
+def test_a_client_that_fails_while_it_closes_is_replaced(nats_server: Server) -> None:
+    """Its last write fails: it closes, writes what is pending, and that fails, too."""
+
+    async def main() -> list[str]:
+        wrong: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: wrong.append(str(context)))
+        nats_server.ensure()
+        carrier = NatsCarrier(NatsOptions.parse(nats_server.url(f"prefix=t{token_hex(6)}")))
+        inbox = Taker()
+        await carrier.start()
+        try:
+            await carrier.open("a", inbox)
+            watch = Watch(carrier)
+            break_off(carrier._client)
+            carrier.send("a", b"lost")
+            await watch.wait()
+            carrier.send("a", b"comes")
+            await inbox.wait_for(b"comes")
+        finally:
+            await carrier.close()
+        # Whatever was raised and never looked at is told when it is collected.
+        gc.collect()
+        await asyncio.sleep(0)
+        return wrong
+
+    assert asyncio.run(main()) == []
 
 
 class TestNatsBus(BusSuite):

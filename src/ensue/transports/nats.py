@@ -23,6 +23,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 import msgspec
 
@@ -196,7 +197,14 @@ class NatsCarrier(BrokerCarrier):
             ) from error
 
     async def _read(self, session: Session) -> None:
-        # The client calls for every message; what is left is to see the connection end.
+        # The client calls for every message; what is left is to see the connection end. A client
+        # that fails while it closes does not tell, but the tasks that read and write do end.
+        def end(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            session.lose(error or self._client.last_error or "the connection was closed")
+
+        for task in _tasks(self._client):
+            task.add_done_callback(end)
         await asyncio.shield(session.lost)
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
@@ -307,7 +315,24 @@ class NatsCarrier(BrokerCarrier):
                 async with asyncio.timeout(CLOSE_S / 2):
                     await self._settle()
         await client.close()
+        _abandon(client)
 
 
 def _host(address: Address) -> str:
     return f"[{address.host}]" if ":" in address.host else address.host
+
+
+def _tasks(client: Client) -> list[asyncio.Task[Any]]:
+    """Return what a connection lives by."""
+    tasks = (client._reading_task, client._flusher_task)  # noqa: SLF001 - there is no other way
+    return [task for task in tasks if task is not None]
+
+
+def _abandon(client: Client) -> None:
+    """End what a client that failed while it closed has left behind."""
+    for subscription in client._subs.values():  # noqa: SLF001 - as above
+        task = subscription._wait_for_msgs_task  # noqa: SLF001 - as above
+        if task is not None:
+            task.cancel()
+    if client._transport is not None:  # noqa: SLF001 - as above
+        client._transport.close()  # type: ignore[no-untyped-call]  # noqa: SLF001 - as above
