@@ -27,7 +27,7 @@ from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.sequencer.vectors import VectorQueue
 from ensue.protocols.topic_log import TopicLog
-from ensue.simulation import deployment
+from ensue.simulation import total
 from ensue.simulation.deployment import Roles
 from ensue.simulation.faults import Clog, Crash, Faults, Noise
 from ensue.simulation.run import play
@@ -87,7 +87,7 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
 
 
 NONE = Mutant("no mistake", 0)
-LINKED_TO_ALL = (deployment, "Linked", mutants.LinkedToAll)
+LINKED_TO_ALL = (total, "Linked", mutants.LinkedToAll)
 HASTY = patched("does not wait for cuts", 117, PositionQueue, "_read", mutants.read_without_cut)
 
 MUTANTS = (

@@ -1,35 +1,35 @@
 """Put the nodes of a scenario into a world: the same protocol objects as in production.
 
-Chain nodes talk to each other over numbered links; everybody else repeats requests. A subscriber
-that replies is two nodes, one that subscribes and one that publishes, and one name in the trace.
+This is the joint at which a protocol meets the simulator. What every protocol has in common is here:
+the world, who publishes and subscribes what and when, the replies, the faults. A protocol adds a subclass,
+in a module of its own (`total`, `causal`), which says which nodes there are (`_add_nodes`), what their
+frames are (`_prepare`), how a trace is judged (`judge`) and who still waits (`waits`); and a line in
+`families`, from which `run`, `seeds`, the command line and Spark take it by its name.
 """
 
-from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
-from ensue.protocols.core import Deliver, Node, Outcome
-from ensue.protocols.link import Linked
+from ensue.checkers import Report
+from ensue.event import Event
+from ensue.protocols.core import Deliver, Outcome
 from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.station import FRAMES, UNNUMBERED, Station
+from ensue.protocols.station import Station
 from ensue.protocols.topic_log import TopicLog
-from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
 from ensue.recorder import Recorder
 from ensue.simulation.disks import DiskConfig
-from ensue.simulation.process import Factory
 from ensue.simulation.scenario import Rate, Scenario, SubscriberSpec
 from ensue.simulation.world import World
+from ensue.trace import Row
 from ensue.wire import Codec
 
 __all__ = ["Deployment", "Roles"]
 
 SECOND_NS = 1_000_000_000
-
-Records = Mapping[str, bytes]
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,18 +59,13 @@ class Deployment:
     ) -> None:
         self.scenario = scenario
         self.roles = roles or Roles()
-        self.placement = Placement(
-            [each.name for each in scenario.chain],
-            topics={each.name: each.topics for each in scenario.chain},
-        )
-        self._codec = Codec(FRAMES)
-        self._ens = [each.name for each in scenario.ens]
+        codec = self._prepare()
         self.world = World(
             seed,
             network=scenario.network,
             disk=scenario.disk,
             queueing=scenario.queueing,
-            codec=self._codec if encode else None,
+            codec=codec if encode else None,
             recorder=recorder,
             on_outcome=self._outcome,
             ens_for=self.ens_for,
@@ -78,111 +73,40 @@ class Deployment:
         # What a client persisted and what its application was told are one here: a crash leaves
         # both or neither, so that the trace tells what the application knows.
         self._client_disk = DiskConfig(sync=scenario.disk.sync, crash_loses_all=True)
-        self._repliers: dict[str, SubscriberSpec] = {}
+        self._repliers = {each.name: each for each in scenario.subscribers if each.replies}
         self._workload = self.world.stream("workload")
         self._add_nodes()
         self._schedule()
 
-    def ens_for(self, topic: str) -> str:
-        """Return the node that keeps a topic."""
-        if self.scenario.sequencer.carries:
-            return self.placement.node(topic)
-        digest = blake2b(topic.encode(), digest_size=8, salt=b"ens").digest()
-        return self._ens[int.from_bytes(digest, "big") % len(self._ens)]
+    # -- What a protocol says -------------------------------------------------------------------
 
-    # -- Nodes ----------------------------------------------------------------------------------
+    def _prepare(self) -> Codec:
+        """Do what must be done before there is a world, and return the codec of all frames."""
+        raise NotImplementedError
 
     def _add_nodes(self) -> None:
-        scenario, world = self.scenario, self.world
-        for each in () if scenario.sequencer.carries else scenario.ens:
-            world.add(each.name, self._ens_factory(each.name), site=each.site)
-        if scenario.order == "total":
-            for node in scenario.chain:
-                clock = scenario.clocks.get(node.name)
-                world.add(node.name, self._chain_factory(node.name), site=node.site, clock=clock)
-        for publisher in scenario.publishers:
-            self._add_publisher(publisher.name, publisher.name, publisher.site)
-        for subscriber in scenario.subscribers:
-            world.add(
-                subscriber.name,
-                self._subscriber_factory(subscriber.name),
-                site=subscriber.site,
-                clock=scenario.clocks.get(subscriber.name),
-                disk=self._client_disk,
-            )
-            if subscriber.replies:
-                self._repliers[subscriber.name] = subscriber
-                self._add_publisher(_replier(subscriber.name), subscriber.name, subscriber.site)
+        """Add all nodes to the world."""
+        raise NotImplementedError
 
-    def _add_publisher(self, name: str, seen_as: str, site: str) -> None:
-        clock = self.scenario.clocks.get(seen_as)
-        factory = self._publisher_factory(name)
-        self.world.add(
-            name, factory, site=site, clock=clock, seen_as=seen_as, disk=self._client_disk
-        )
+    def ens_for(self, topic: str) -> str:
+        """Return the node that keeps a topic."""
+        raise NotImplementedError
 
-    def _ens_factory(self, name: str) -> Factory:
-        scenario, role = self.scenario, self.roles.ens
-        return lambda records, _now: role(name=name, config=scenario.ens_config, records=records)
+    def judge(self, rows: list[Row]) -> Report:
+        """Judge the trace by what was promised."""
+        raise NotImplementedError
 
-    def _chain_factory(self, name: str) -> Factory:
-        scenario, placement, role = self.scenario, self.placement, self.roles.node
-        stage = placement.nodes.index(name)
-        neighbours = placement.nodes[max(0, stage - 1) : stage + 2]
-        peers = [each for each in neighbours if each != name]
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield every event that is kept at the end, each with its slot in its topic."""
+        raise NotImplementedError
 
-        def build(records: Records, now_ns: int) -> Node:
-            def inner(own: Records) -> Node:
-                if scenario.sequencer.carries:
-                    return self.roles.station(
-                        name=name,
-                        placement=placement,
-                        config=scenario.sequencer,
-                        ens_config=scenario.ens_config,
-                        records=own,
-                        now_ns=now_ns,
-                    )
-                return role(
-                    name=name,
-                    placement=placement,
-                    config=scenario.sequencer,
-                    records=own,
-                    now_ns=now_ns,
-                )
+    def waits(self) -> Iterator[str]:
+        """Say who still waits for what; a protocol adds its own."""
+        yield from (f"{name} has yet to act" for name in self.world.busy())
 
-            return Linked(
-                inner,
-                peers=peers,
-                codec=self._codec,
-                unnumbered=UNNUMBERED,
-                config=scenario.link,
-                records=records,
-                now_ns=now_ns,
-            )
-
-        return build
-
-    def _publisher_factory(self, name: str) -> Factory:
-        if self.scenario.order == "none":
-            return lambda _records, _now: UnorderedPublisher(name=name)
-        return self._client_factory(self.roles.publisher, name)
-
-    def _subscriber_factory(self, name: str) -> Factory:
-        if self.scenario.order == "none":
-            return lambda _records, _now: UnorderedSubscriber(name=name)
-        return self._client_factory(self.roles.subscriber, name)
-
-    def _client_factory(self, role: type[Publisher] | type[Subscriber], name: str) -> Factory:
-        def build(records: Records, now_ns: int) -> Node:
-            return role(
-                name=name,
-                placement=self.placement,
-                config=self.scenario.sequencer,
-                records=records,
-                now_ns=now_ns,
-            )
-
-        return build
+    def _replier(self, subscriber: str) -> str:
+        """Name the node that publishes a subscriber's replies."""
+        return f"{subscriber}.replies"
 
     # -- What happens ---------------------------------------------------------------------------
 
@@ -226,21 +150,16 @@ class Deployment:
         for reply in self._repliers[name].replies:
             event = outcome.event
             if event.topic == reply.on and self._workload.random() < reply.share:
-                self.world.call(_replier(name), _publish(reply.topic, event.payload))
+                self.world.call(self._replier(name), _publish(reply.topic, event.payload))
 
 
-def _replier(subscriber: str) -> str:
-    """Name the node that publishes a subscriber's replies."""
-    return f"{subscriber}.replies"
-
-
-def _publish(topic: str, payload: bytes) -> Callable[[Publisher, int], object]:
+def _publish(topic: str, payload: bytes) -> Callable[[Any, int], object]:
     return lambda node, now_ns: node.publish(topic, payload, now_ns=now_ns)
 
 
-def _subscribe(topics: tuple[str, ...]) -> Callable[[Subscriber, int], object]:
+def _subscribe(topics: tuple[str, ...]) -> Callable[[Any, int], object]:
     return lambda node, now_ns: node.subscribe(topics, now_ns=now_ns)
 
 
-def _unsubscribe(topics: tuple[str, ...]) -> Callable[[Subscriber, int], object]:
+def _unsubscribe(topics: tuple[str, ...]) -> Callable[[Any, int], object]:
     return lambda node, now_ns: node.unsubscribe(topics, now_ns=now_ns)

@@ -7,22 +7,13 @@ subscriber must have come to the end of its topics. A run that does not get ther
 stuck or not, its trace is judged by the checkers.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from ensue.checkers import Report, Verdict, check
+from ensue.checkers import Report, Verdict
 from ensue.event import Event
-from ensue.protocols.core import Node
-from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.station import Station
-from ensue.protocols.topic_log import TopicLog
-from ensue.protocols.unordered import UnorderedPublisher
 from ensue.recorder import Recorder
-from ensue.simulation.deployment import Deployment, Roles
+from ensue.simulation.deployment import Roles
+from ensue.simulation.families import DEPLOYMENTS
 from ensue.simulation.scenario import Scenario
 from ensue.trace import Row
 
@@ -81,22 +72,18 @@ def play(
     if encode is None:
         encode = scenario.encode
     recorder = Recorder(f"{scenario.name}-{seed}", scenario.order, peer_frames=peer_frames)
-    deployment = Deployment(scenario, seed, recorder=recorder, encode=encode, roles=roles)
+    build = DEPLOYMENTS[scenario.order]
+    deployment = build(scenario, seed, recorder=recorder, encode=encode, roles=roles)
     world = deployment.world
     world.run(until_ns=scenario.duration_ns)
     world.heal()
     deadline_ns = scenario.duration_ns + scenario.settle_ns
-    stuck = tuple(waits(deployment))
+    stuck = tuple(deployment.waits())
     while stuck and world.now_ns < deadline_ns:
         world.run(until_ns=min(world.now_ns + POLL_NS, deadline_ns))
-        stuck = tuple(waits(deployment))
+        stuck = tuple(deployment.waits())
     rows = recorder.rows
-    report = check(
-        rows,
-        order=scenario.order,
-        causal=scenario.order == "total" and _promises_causality(scenario),
-        lossy=not scenario.ens_config.keeps_log,
-    )
+    report = deployment.judge(rows)
     return Outcome(
         scenario=scenario.name,
         seed=seed,
@@ -108,45 +95,5 @@ def play(
         simulated_ns=world.now_ns,
         healed_ns=world.now_ns - scenario.duration_ns,
         rows=rows,
-        events=list(_accepted(deployment)) if keep_events else [],
+        events=list(deployment.events()) if keep_events else [],
     )
-
-
-def _accepted(deployment: Deployment) -> Iterator[tuple[int, Event]]:
-    """Yield what the nodes of the notification service hold."""
-    for name in deployment.world.names():
-        for part in _parts(deployment.world.node(name)):
-            if isinstance(part, TopicLog):
-                yield from part.contents()
-
-
-def _parts(node: Node | None) -> tuple[Node | None, ...]:
-    """Return what a process runs: a station is a sequencer node and a log."""
-    inner = node.inner if isinstance(node, Linked) else node
-    return (inner.node, inner.log) if isinstance(inner, Station) else (inner,)
-
-
-def _promises_causality(scenario: Scenario) -> bool:
-    """Tell whether all topics of a subscription are ordered, with nothing given up."""
-    config = scenario.sequencer
-    return config.groups == 1 and config.reliable and config.publisher_order
-
-
-def waits(deployment: Deployment) -> Iterator[str]:
-    """Say who still waits for what."""
-    world = deployment.world
-    yield from (f"{name} has yet to act" for name in world.busy())
-    ends: dict[str, int] = {}
-    nodes: list[tuple[str, Node | None]] = []
-    for name in world.names():
-        for part in _parts(world.node(name)):
-            nodes.append((name, part))
-            if isinstance(part, TopicLog):
-                ends.update(part.ends())
-    for name, node in nodes:
-        if isinstance(node, Publisher | UnorderedPublisher) and node.unsettled_count:
-            yield f"{name} has {node.unsettled_count} unsettled events"
-        elif isinstance(node, SequencerNode) and node.open_count:
-            yield f"{name} has {node.open_count} open stamps"
-        elif isinstance(node, Subscriber):
-            yield from (f"{name} {why}" for why in node.waits(ends))

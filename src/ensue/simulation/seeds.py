@@ -5,17 +5,13 @@ gives the same result wherever it is played. An exception inside a run is a fail
 """
 
 import traceback
-from collections.abc import Callable
 
 import msgspec
 
-from ensue.simulation import run, swarm
-from ensue.simulation.scenario import Scenario
+from ensue.simulation import run
+from ensue.simulation.families import DRAWS
 
 __all__ = ["DRAWS", "SeedResult", "play_seed", "raised"]
-
-DRAWS: dict[str, Callable[[int], Scenario]] = {"total": swarm.draw}
-"""What can be searched for faults, by name: seed to scenario."""
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):

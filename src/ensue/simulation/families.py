@@ -1,0 +1,26 @@
+"""The protocols that can be simulated, by name: how to draw a seed, build its world and judge it.
+
+`DEPLOYMENTS` says by the order of a scenario who builds and judges it; `DRAWS` says by the name of a protocol
+what its seeds stand for. A new protocol adds one line to each, and a value to `Protocol` in `cli/simulation.py`;
+`run`, `seeds`, the command line and Spark find it here.
+"""
+
+from collections.abc import Callable
+
+from ensue.simulation import swarm
+from ensue.simulation.deployment import Deployment
+from ensue.simulation.scenario import Scenario
+from ensue.simulation.total import TotalDeployment
+
+__all__ = ["DEPLOYMENTS", "DRAWS"]
+
+DEPLOYMENTS: dict[str, type[Deployment]] = {
+    "total": TotalDeployment,
+    "none": TotalDeployment,
+}
+"""Who builds a scenario, by its order."""
+
+DRAWS: dict[str, Callable[[int], Scenario]] = {
+    "total": swarm.draw,
+}
+"""What can be searched for faults, by name: seed to scenario."""
