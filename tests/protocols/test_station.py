@@ -177,11 +177,14 @@ def test_after_a_restart_a_repeated_request_is_known_to_be_out() -> None:
     assert alone.log() == ["p1", "p2"]
 
 
-def test_a_repetition_that_comes_after_the_goodbye_puts_nothing_out() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_repetition_that_comes_after_the_goodbye_puts_nothing_out(restarted: bool) -> None:
     alone = Alone()
     request = order(1, event(1), event(2))
     alone.hear(request)
     alone.hear(Forget(number=3, publisher=True))
+    if restarted:
+        alone.restart()
     alone.hear(request)
     alone.hear(order(2, event(2)))
     assert alone.log() == ["p1", "p2"]

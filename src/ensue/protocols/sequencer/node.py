@@ -43,6 +43,7 @@ from ensue.protocols.core import Broadcast, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.sequencer.changes import ChangeStage
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.departed import Departed
 from ensue.protocols.sequencer.frames import (
     ChangeFill,
     ChangeRepeat,
@@ -69,8 +70,6 @@ __all__ = ["SequencerNode"]
 
 FORGET_TRIES = 16
 """Publishers looked at for one that can be forgotten."""
-GONE_MAX = 10_000
-"""Publishers that said goodbye and whose requests, if they come late, are known for old."""
 
 
 class _Publisher:
@@ -99,7 +98,7 @@ def _record_order(key: str) -> tuple[str, int, int, str]:
     if kind == "lease":
         slot, _, client = rest_of_numbered.partition("/")
         return (kind, int(number), int(slot), client)
-    if kind == "elsewhere":
+    if kind in ("elsewhere", "gone"):
         return (kind, int(number), 0, rest_of_numbered)
     return (kind, 0, 0, rest)
 
@@ -133,8 +132,7 @@ class SequencerNode(ChangeStage):
         self._counted: dict[str, int] = {}
         """Topics that were counted while handling the current frame, and how far."""
         self._put_out = put_out
-        self._gone: dict[str, int] = {}
-        """Publishers that said goodbye, and the number of what would have been their next."""
+        self._gone = Departed(self._persist)
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             StampRequest: self._on_stamp_request,
             OrderRequest: self._on_order_request,
@@ -227,7 +225,7 @@ class SequencerNode(ChangeStage):
         if not self._room_for_publisher(now_ns):
             self._refuse(publisher, frame.number, "clients_max")
             return None
-        next_number = max(frame.settled, self._gone.pop(publisher, 0))
+        next_number = max(frame.settled, self._gone.take(publisher))
         known = self._publishers[publisher] = _Publisher(next_number, now_ns)
         return known
 
@@ -422,9 +420,7 @@ class SequencerNode(ChangeStage):
         if known is not None and known.next <= frame.number:
             self._forget_settled(source, known, frame.number)
             if self._forget_publisher(source) and self.config.carries:
-                self._gone[source] = known.next
-                if len(self._gone) > GONE_MAX:
-                    del self._gone[next(iter(self._gone))]
+                self._gone.add(source, known.next)
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:
@@ -439,6 +435,9 @@ class SequencerNode(ChangeStage):
         elif kind == "elsewhere":
             number, _, publisher = rest.partition("/")
             self._publisher(publisher, now_ns).elsewhere[int(number)] = INT.decode(value)
+        elif kind == "gone":
+            serial, _, publisher = rest.partition("/")
+            self._gone.restore(int(serial), publisher, value)
         elif kind in ("subscription", "change"):
             self._restore_change(kind, rest, value)
         elif kind == "lease":

@@ -1,0 +1,55 @@
+"""Publishers that said goodbye, and how far they had come.
+
+A publisher that closes is forgotten, but a request that it repeated may still be under way, on brokers
+for long. Where events go along with requests, taking such a one for new would put its event out
+twice. So the number of what would have been its next request is kept, also over a restart, for the
+`DEPARTED_MAX` publishers that left last.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import count
+
+from ensue.protocols.sequencer.records import INT
+
+__all__ = ["DEPARTED_MAX", "Departed"]
+
+DEPARTED_MAX = 10_000
+
+
+class Departed:
+    """Names, in the order of their goodbyes. `persist` writes a record, or removes it."""
+
+    __slots__ = ("_names", "_persist", "_serials")
+
+    def __init__(self, persist: Callable[[str, bytes | None], None]) -> None:
+        self._names: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """The serial of each, and the number of its next request."""
+        self._serials = count(1)
+        self._persist = persist
+
+    def add(self, name: str, next_number: int) -> None:
+        """Note how far a publisher had come that left."""
+        self.take(name)
+        serial = next(self._serials)
+        self._names[name] = (serial, next_number)
+        self._persist(_key(serial, name), INT.encode(next_number))
+        if len(self._names) > DEPARTED_MAX:
+            oldest, (serial, _) = self._names.popitem(last=False)
+            self._persist(_key(serial, oldest), None)
+
+    def take(self, name: str) -> int:
+        """Return the number of the next request of a publisher that comes back; 0 if unknown."""
+        serial, next_number = self._names.pop(name, (0, 0))
+        if serial:
+            self._persist(_key(serial, name), None)
+        return next_number
+
+    def restore(self, serial: int, name: str, value: bytes) -> None:
+        """Take up a record; they come by their serials."""
+        self._names[name] = (serial, INT.decode(value))
+        self._serials = count(serial + 1)
+
+
+def _key(serial: int, name: str) -> str:
+    return f"gone/{serial}/{name}"

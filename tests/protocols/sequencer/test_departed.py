@@ -1,0 +1,42 @@
+"""Goodbyes are remembered, over restarts, and not without limit."""
+
+import pytest
+
+from ensue.protocols.sequencer import departed
+from ensue.protocols.sequencer.departed import Departed
+
+
+class Disk(dict[str, bytes]):
+    def persist(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            del self[key]
+        else:
+            self[key] = value
+
+    def restored(self) -> Departed:
+        again = Departed(self.persist)
+        for key in sorted(self, key=lambda key: int(key.split("/")[1])):
+            _, serial, name = key.split("/", 2)
+            again.restore(int(serial), name, self[key])
+        return again
+
+
+def test_who_left_last_is_remembered_over_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departed, "DEPARTED_MAX", 2)
+    disk = Disk()
+    gone = Departed(disk.persist)
+    for name in ("a", "b/c", "a"):
+        gone.add(name, len(name))
+    gone = disk.restored()
+    gone.add("d", 7)
+    gone = disk.restored()
+    # "b/c" left before the others.
+    assert [gone.take(name) for name in ("b/c", "a", "d")] == [0, 1, 7]
+    assert disk == {}
+
+
+def test_nobody_comes_back_twice() -> None:
+    disk = Disk()
+    gone = Departed(disk.persist)
+    gone.add("a", 5)
+    assert (gone.take("a"), gone.take("a")) == (5, 0)
