@@ -116,6 +116,8 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     keeping.Remembered: {"epoch": counts, "number": counts},
     keeping.NotKept: {"epoch": counts, "reason": names},
     keeping.Dismiss: {"epoch": counts},
+    keeping.Dismissed: {"epoch": counts},
+    keeping.NotRecalled: {"number": counts, "reason": names},
     guide.Discover: {"number": counts},
     guide.Described: {
         "number": counts,
@@ -233,7 +235,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
     refused(bytes((VERSION,)) + bytes(FRAME_BYTES_MAX), because="beyond the limit")
 
 
-@pytest.mark.parametrize("tag", [0, 12, 15, 31, 46, -1, "Put", None])
+@pytest.mark.parametrize("tag", [0, 12, 15, 31, 48, -1, "Put", None])
 def test_an_unknown_tag_is_refused(tag: object) -> None:
     refused(raw(tag, 1))
 

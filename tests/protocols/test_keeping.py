@@ -8,18 +8,19 @@ import pytest
 
 from ensue.protocols.core import Effect, Frame, Persist, Refuse, Resumed, Send
 from ensue.protocols.keeping import (
-    DISMISSED,
-    RETRY_NS,
+    ASKED_MAX,
     Dismiss,
+    Dismissed,
     Keeper,
     KeeperConfig,
-    Kept,
     NotKept,
+    NotRecalled,
     Recall,
     Recalled,
     Remember,
     Remembered,
 )
+from ensue.protocols.kept import DISMISSED, RETRY_NS, Kept
 
 Records = Mapping[str, bytes]
 Writes = Mapping[str, bytes | None]
@@ -182,6 +183,21 @@ def test_a_second_recall_begins_an_epoch_and_the_first_is_told_superseded() -> N
     assert office.safe() == {"a": b"new"}
 
 
+def test_a_question_that_comes_late_takes_nothing_back() -> None:
+    office = Office()
+    first, second = office.recall(1), office.recall(2)
+    office.restart()
+    assert office.hear(Recall(number=1)) == [NotRecalled(number=1, reason="superseded")]
+    assert office.remember(second.epoch, 1, a=b"new") == [Remembered(epoch=second.epoch, number=1)]
+    assert office.remember(first.epoch, 1, a=b"old") == [
+        NotKept(epoch=first.epoch, reason="superseded")
+    ]
+    # Not for ever: what is known of earlier ones is bounded.
+    for number in range(3, 4 + ASKED_MAX):
+        office.recall(number)
+    assert office.recall(1).records == {"a": b"new"}
+
+
 def test_changes_are_made_once_and_in_order() -> None:
     office = Office()
     office.recall(1)
@@ -232,7 +248,7 @@ def test_beyond_names_max_newcomers_are_refused_and_the_others_go_on() -> None:
     office = Office(names_max=2)
     office.recall(1, "a")
     office.recall(1, "b")
-    assert office.hear(Recall(number=1), "c") == [NotKept(epoch=0, reason="names_max")]
+    assert office.hear(Recall(number=1), "c") == [NotRecalled(number=1, reason="names_max")]
     assert office.recall(2, "a").epoch == 2
     office.hear(Dismiss(epoch=2), "a")
     assert office.recall(1, "c").epoch == 1
@@ -462,9 +478,20 @@ def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
     assert words(effects) == [1]
     (dismiss,) = to_keeper(effects)
     assert isinstance(dismiss, Dismiss)
-    assert effects[-1] == Refuse((), DISMISSED)
-    office.hear(dismiss)
+    # It was lost: asked again, and nothing else is done until the answer comes.
+    clerk(kept).write({"a": b"2"}, 2)
+    assert kept.take_effects() == []
+    due_ns = kept.next_timer_ns()
+    assert due_ns is not None
+    kept.handle_timer(now_ns=due_ns)
+    assert to_keeper(kept.take_effects()) == [dismiss]
+    assert not kept.stopped
+    first, again = office.hear(dismiss), office.hear(dismiss)
+    assert first == again == [Dismissed(epoch=dismiss.epoch)]
     assert office.disk == {}
+    answer(kept, *first)
+    assert kept.take_effects() == [Refuse((), DISMISSED)]
+    assert kept.next_timer_ns() is None
 
 
 def test_frames_and_timers_of_the_node_reach_it() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ensue.order import Order, Total
 from ensue.protocols.core import Outcome
-from ensue.protocols.keeping import Kept
+from ensue.protocols.kept import Kept
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.unordered import UnorderedSubscriber
 from ensue.runtime.driver import Driver

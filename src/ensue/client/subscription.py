@@ -54,7 +54,7 @@ from ensue.protocols.core import (
     Refuse,
     Resumed,
 )
-from ensue.protocols.keeping import DISMISSED
+from ensue.protocols.kept import DISMISSED
 from ensue.runtime.hub import Hub, Slow
 from ensue.runtime.names import check_text
 

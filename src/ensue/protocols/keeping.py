@@ -5,53 +5,41 @@ it persists goes to a keeper, over the same wire as everything else.
 
 `Keeper` holds a map of records for each name. Taking a name up (`Recall`) starts a new epoch and is
 answered with the records; from then on only that epoch may change them, so of two processes that
-use one name the later wins, and the earlier is told (`Superseded`) and stops.
+use one name the later wins, and the earlier is told and stops. A question of the earlier one that comes
+late, or again, takes nothing back: the last `ASKED_MAX` questions are known for old.
 
-`Kept` wraps the node whose records they are. It recalls them, builds the node, and turns each batch of
-`Persist` into one numbered `Remember`. Whatever else the batch holds waits until the keeper has
-answered, as a driver waits for a disk. Batches that come while an answer is out are put together.
-
-Guarantee: what a node sent or delivered behind a `Persist` is remembered first, and a batch is
-remembered whole or not at all.
+Whose records they are is in `ensue.protocols.kept`.
 
 Limits: `records_max` records and `bytes_max` bytes a name, `names_max` names and `all_bytes_max` bytes in
 all; beyond, the keeper refuses, and says so.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ensue.event import Count
-from ensue.protocols.core import Effect, Frame, Node, Persist, Refuse, Resumed, Send
+from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.wire import Records
 
 __all__ = [
-    "DISMISSED",
     "FRAMES",
     "SUPERSEDED",
     "Dismiss",
+    "Dismissed",
     "Keeper",
     "KeeperConfig",
-    "Kept",
     "NotKept",
+    "NotRecalled",
     "Recall",
     "Recalled",
     "Remember",
     "Remembered",
 ]
 
-RETRY_NS = 500_000_000
-"""What got no answer is asked again after so long."""
-WRITES_MAX = 4096
-"""Records in one `Remember`."""
+ASKED_MAX = 16
+"""Earlier questions of a name that are known for old."""
 SUPERSEDED = "superseded"
-DISMISSED = "dismissed"
-
-N = TypeVar("N", bound=Node)
-_INT = Records[int](int)
 
 
 class Recall(Frame, frozen=True, tag=40):
@@ -98,7 +86,29 @@ class Dismiss(Frame, frozen=True, tag=45):
     epoch: Count
 
 
-FRAMES: tuple[type[Frame], ...] = (Recall, Recalled, Remember, Remembered, NotKept, Dismiss)
+class Dismissed(Frame, frozen=True, tag=46):
+    """Nothing of that epoch is kept any more."""
+
+    epoch: Count
+
+
+class NotRecalled(Frame, frozen=True, tag=47):
+    """You can't have the name, and why: `superseded`, or a limit."""
+
+    number: Count
+    reason: str
+
+
+FRAMES: tuple[type[Frame], ...] = (
+    Recall,
+    Recalled,
+    Remember,
+    Remembered,
+    NotKept,
+    Dismiss,
+    Dismissed,
+    NotRecalled,
+)
 
 
 class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,12 +124,14 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
 class _Name:
     """What is kept for one name."""
 
-    __slots__ = ("asked", "epoch", "last", "records", "size")
+    __slots__ = ("asked", "before", "epoch", "last", "records", "size")
 
     def __init__(self) -> None:
         self.epoch = 0
         self.asked = 0
         """The number of the `Recall` that began the epoch."""
+        self.before: tuple[int, ...] = ()
+        """Those that began the epochs before it."""
         self.last = 0
         """The last change of this epoch."""
         self.records: dict[str, bytes] = {}
@@ -142,6 +154,7 @@ class _EpochRecord(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     asked: int
     last: int
+    before: tuple[int, ...] = ()
 
 
 _EPOCH = Records[_EpochRecord](_EpochRecord)
@@ -171,6 +184,7 @@ class Keeper:
                 epoch = _EPOCH.decode(value)
                 known = self._names.setdefault(rest, _Name())
                 known.epoch, known.asked, known.last = epoch.epoch, epoch.asked, epoch.last
+                known.before = epoch.before
             elif kind == "kept":
                 size, _, names = rest.partition("/")
                 owner = self._names.setdefault(names[: int(size)], _Name())
@@ -190,6 +204,7 @@ class Keeper:
                 known = self._names.get(source)
                 if known is not None and known.epoch == epoch:
                     self._dismiss(source, known)
+                self._effects.append(Send(source, Dismissed(epoch=epoch)))
             case _:
                 pass  # Not for a keeper: a stray frame changes nothing.
 
@@ -222,12 +237,17 @@ class Keeper:
         known = self._names.get(source)
         if known is None:
             if len(self._names) >= self.config.names_max:
-                self._effects.append(Send(source, NotKept(epoch=0, reason="names_max")))
+                self._effects.append(Send(source, NotRecalled(number=number, reason="names_max")))
                 return
             known = self._names[source] = _Name()
             # Not from 1 on: whoever had the name before it was dismissed must stay superseded.
             known.epoch = max(0, number - 1)
+        if number in known.before:
+            self._effects.append(Send(source, NotRecalled(number=number, reason=SUPERSEDED)))
+            return
         if number != known.asked or known.epoch == 0:
+            if known.asked:
+                known.before = (*known.before, known.asked)[-ASKED_MAX:]
             known.epoch += 1
             known.asked = number
             known.last = 0
@@ -284,165 +304,9 @@ class Keeper:
         del self._names[source]
 
     def _persist_epoch(self, source: str, known: _Name) -> None:
-        record = _EpochRecord(known.epoch, known.asked, known.last)
+        record = _EpochRecord(known.epoch, known.asked, known.last, known.before)
         self._effects.append(Persist(f"keeper/{source}", _EPOCH.encode(record)))
 
 
 def _kept_key(owner: str, key: str) -> str:
     return f"kept/{len(owner)}/{owner}/{key}"
-
-
-class Kept(Generic[N]):
-    """A node whose records are kept by a keeper.
-
-    `build` makes the node from its records and the time. `inner` is None until they have come; commands
-    go to it. `number` must differ from that of any earlier incarnation of the name.
-    """
-
-    def __init__(
-        self,
-        build: Callable[[Mapping[str, bytes], int], N],
-        *,
-        name: str,
-        keeper: str,
-        number: int,
-        now_ns: int = 0,
-    ) -> None:
-        self.name = name
-        self.inner: N | None = None
-        self.stopped = ""
-        """Why it does nothing any more: `superseded`, or a limit of the keeper."""
-        self._build = build
-        self._keeper = keeper
-        self._number = number
-        self._epoch = 0
-        self._sent = 0
-        """The number of the last `Remember`."""
-        self._under_way: Remember | None = None
-        self._waiting: deque[tuple[list[Persist], list[Effect]]] = deque()
-        """Batches to be remembered, and what waits for each; those under way come first."""
-        self._covered = 0
-        """How many of them the `Remember` under way covers."""
-        self._now_ns = now_ns
-        """When it was last called with the time."""
-        self._finished: Callable[[N], bool] | None = None
-        self._due_ns: int | None = now_ns + RETRY_NS
-        self._effects: list[Effect] = [Send(keeper, Recall(number=number))]
-
-    @property
-    def unremembered(self) -> int:
-        """How many batches wait for the keeper."""
-        return len(self._waiting)
-
-    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle the keeper's answers; hand everything else to the node."""
-        if self.stopped:
-            return
-        self._now_ns = now_ns
-        match frame:
-            case Recalled(number=number, epoch=epoch, records=records):
-                if self.inner is None and number == self._number and source == self._keeper:
-                    self._epoch = epoch
-                    self._due_ns = None
-                    self.inner = self._build(records, now_ns)
-                    self._effects.append(Resumed())
-            case Remembered(epoch=epoch, number=number):
-                if epoch == self._epoch and number == self._sent and self._under_way is not None:
-                    self._remembered()
-            case NotKept(epoch=epoch, reason=reason):
-                if source == self._keeper and epoch == self._epoch:
-                    self._stop(reason)
-                    return
-            case _:
-                if self.inner is not None:
-                    self.inner.receive(frame, source=source, now_ns=now_ns)
-
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Ask again; let the node do what is due."""
-        if self.stopped:
-            return
-        self._now_ns = now_ns
-        if self._due_ns is not None and self._due_ns <= now_ns:
-            self._due_ns = now_ns + RETRY_NS
-            again: Frame = self._under_way or Recall(number=self._number)
-            self._effects.append(Send(self._keeper, again))
-        if self.inner is not None:
-            self.inner.handle_timer(now_ns=now_ns)
-
-    def next_timer_ns(self) -> int | None:
-        """Return when to ask again, or when the node has something due."""
-        if self.stopped:
-            return None
-        inner = None if self.inner is None else self.inner.next_timer_ns()
-        dues = [due for due in (self._due_ns, inner) if due is not None]
-        return min(dues, default=None)
-
-    def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done; what waits for the keeper comes later."""
-        if self.inner is not None and not self.stopped:
-            self._collect()
-            self._send()
-            if self._finished is not None and not self._waiting and self._finished(self.inner):
-                self._effects.append(Send(self._keeper, Dismiss(epoch=self._epoch)))
-                self._stop(DISMISSED)
-        effects, self._effects = self._effects, []
-        return effects
-
-    def repeat(self, *, now_ns: int) -> None:
-        """Ask again at once, and let the node do so: a connection was lost."""
-        if self.stopped:
-            return
-        if self._due_ns is not None:
-            self._due_ns = now_ns
-            self.handle_timer(now_ns=now_ns)
-        repeat = getattr(self.inner, "repeat", None)
-        if repeat is not None:
-            self._now_ns = now_ns
-            repeat(now_ns=now_ns)
-
-    def dismiss(self, finished: Callable[[N], bool]) -> None:
-        """Have the keeper forget this name as soon as the node is finished; then do nothing more."""
-        self._finished = finished
-
-    def _collect(self) -> None:
-        """Take what the node wants done: at once if nothing has to be remembered before it."""
-        assert self.inner is not None
-        effects = self.inner.take_effects()
-        if not effects:
-            return
-        writes = [effect for effect in effects if isinstance(effect, Persist)]
-        others: list[Effect] = [each for each in effects if not isinstance(each, Persist)]
-        if writes or self._waiting:
-            self._waiting.append((writes, others))
-        else:
-            self._effects += others
-
-    def _send(self) -> None:
-        if self._under_way is not None or not self._waiting:
-            return
-        writes: dict[str, bytes | None] = {}
-        self._covered = 0
-        for batch, _ in self._waiting:
-            if self._covered and len(writes) + len(batch) > WRITES_MAX:
-                break
-            writes.update((write.key, write.value) for write in batch)
-            self._covered += 1
-        self._sent += 1
-        self._under_way = Remember(
-            epoch=self._epoch, number=self._sent, writes=tuple(writes.items())
-        )
-        self._effects.append(Send(self._keeper, self._under_way))
-        self._due_ns = self._now_ns + RETRY_NS
-
-    def _remembered(self) -> None:
-        self._under_way = None
-        self._due_ns = None
-        for _ in range(self._covered):
-            self._effects += self._waiting.popleft()[1]
-        while self._waiting and not self._waiting[0][0]:
-            self._effects += self._waiting.popleft()[1]
-
-    def _stop(self, reason: str) -> None:
-        self.stopped = reason
-        self._waiting.clear()
-        self._effects.append(Refuse((), reason))

@@ -1,0 +1,205 @@
+"""A node whose state survives it at a keeper (`ensue.protocols.keeping`).
+
+`Kept` wraps the node whose records they are. It recalls them, builds the node, and turns each batch of
+`Persist` into one numbered `Remember`. Whatever else the batch holds waits until the keeper has
+answered, as a driver waits for a disk. Batches that come while an answer is out are put together.
+
+Guarantee: what a node sent or delivered behind a `Persist` is remembered first, and a batch is
+remembered whole or not at all.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from ensue.protocols.core import Effect, Frame, Node, Persist, Refuse, Resumed, Send
+from ensue.protocols.keeping import (
+    Dismiss,
+    Dismissed,
+    NotKept,
+    NotRecalled,
+    Recall,
+    Recalled,
+    Remember,
+    Remembered,
+)
+
+__all__ = ["DISMISSED", "Kept"]
+
+RETRY_NS = 500_000_000
+"""What got no answer is asked again after so long."""
+WRITES_MAX = 4096
+"""Records in one `Remember`."""
+DISMISSED = "dismissed"
+_ANSWERS = (Recalled, Remembered, NotKept, Dismissed, NotRecalled)
+
+N = TypeVar("N", bound=Node)
+
+
+class Kept(Generic[N]):
+    """A node whose records are kept by a keeper.
+
+    `build` makes the node from its records and the time. `inner` is None until they have come; commands
+    go to it. `number` must differ from that of any earlier incarnation of the name.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Mapping[str, bytes], int], N],
+        *,
+        name: str,
+        keeper: str,
+        number: int,
+        now_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.inner: N | None = None
+        self.stopped = ""
+        """Why it does nothing any more: `superseded`, or a limit of the keeper."""
+        self._build = build
+        self._keeper = keeper
+        self._number = number
+        self._epoch = 0
+        self._sent = 0
+        """The number of the last `Remember`."""
+        self._under_way: Remember | None = None
+        self._waiting: deque[tuple[list[Persist], list[Effect]]] = deque()
+        """Batches to be remembered, and what waits for each; those under way come first."""
+        self._covered = 0
+        """How many of them the `Remember` under way covers."""
+        self._now_ns = now_ns
+        """When it was last called with the time."""
+        self._finished: Callable[[N], bool] | None = None
+        self._dismissing = False
+        """Whether the node is finished, and the keeper was asked to forget it."""
+        self._due_ns: int | None = now_ns + RETRY_NS
+        self._effects: list[Effect] = [Send(keeper, Recall(number=number))]
+
+    @property
+    def unremembered(self) -> int:
+        """How many batches wait for the keeper."""
+        return len(self._waiting)
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle the keeper's answers; hand everything else to the node."""
+        if self.stopped:
+            return
+        self._now_ns = now_ns
+        if isinstance(frame, _ANSWERS):
+            if source == self._keeper:
+                self._answered(frame, now_ns)
+        elif self.inner is not None:
+            self.inner.receive(frame, source=source, now_ns=now_ns)
+
+    def _answered(self, frame: Frame, now_ns: int) -> None:
+        epoch, asking = self._epoch, self.inner is None
+        match frame:
+            case Recalled(number=self._number, epoch=begun, records=records) if asking:
+                self._epoch = begun
+                self._due_ns = None
+                self.inner = self._build(records, now_ns)
+                self._effects.append(Resumed())
+            case NotRecalled(number=self._number, reason=reason) if asking:
+                self._stop(reason)
+            case Remembered(epoch=of, number=self._sent) if of == epoch and self._under_way:
+                self._remembered()
+            case NotKept(epoch=of, reason=reason) if of == epoch:
+                self._stop(reason)
+            case Dismissed(epoch=of) if of == epoch and self._dismissing:
+                self._stop(DISMISSED)
+            case _:
+                pass  # Said to an earlier incarnation, or said before.
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Ask again; let the node do what is due."""
+        if self.stopped:
+            return
+        self._now_ns = now_ns
+        if self._due_ns is not None and self._due_ns <= now_ns:
+            self._due_ns = now_ns + RETRY_NS
+            again: Frame = self._under_way or Recall(number=self._number)
+            if self._dismissing:
+                again = Dismiss(epoch=self._epoch)
+            self._effects.append(Send(self._keeper, again))
+        if self.inner is not None and not self._dismissing:
+            self.inner.handle_timer(now_ns=now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when to ask again, or when the node has something due."""
+        if self.stopped:
+            return None
+        awake = None if self._dismissing else self.inner
+        inner = None if awake is None else awake.next_timer_ns()
+        dues = [due for due in (self._due_ns, inner) if due is not None]
+        return min(dues, default=None)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done; what waits for the keeper comes later."""
+        if self.inner is not None and not self.stopped and not self._dismissing:
+            self._collect()
+            self._send()
+            if self._finished is not None and not self._waiting and self._finished(self.inner):
+                self._dismissing = True
+                self._due_ns = self._now_ns + RETRY_NS
+                self._effects.append(Send(self._keeper, Dismiss(epoch=self._epoch)))
+        effects, self._effects = self._effects, []
+        return effects
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Ask again at once, and let the node do so: a connection was lost."""
+        if self.stopped:
+            return
+        if self._due_ns is not None:
+            self._due_ns = now_ns
+            self.handle_timer(now_ns=now_ns)
+        repeat = getattr(self.inner, "repeat", None)
+        if repeat is not None and not self._dismissing:
+            self._now_ns = now_ns
+            repeat(now_ns=now_ns)
+
+    def dismiss(self, finished: Callable[[N], bool]) -> None:
+        """Have the keeper forget this name as soon as the node is finished; then do nothing more."""
+        self._finished = finished
+
+    def _collect(self) -> None:
+        """Take what the node wants done: at once if nothing has to be remembered before it."""
+        assert self.inner is not None
+        effects = self.inner.take_effects()
+        if not effects:
+            return
+        writes = [effect for effect in effects if isinstance(effect, Persist)]
+        others: list[Effect] = [each for each in effects if not isinstance(each, Persist)]
+        if writes or self._waiting:
+            self._waiting.append((writes, others))
+        else:
+            self._effects += others
+
+    def _send(self) -> None:
+        if self._under_way is not None or not self._waiting:
+            return
+        writes: dict[str, bytes | None] = {}
+        self._covered = 0
+        for batch, _ in self._waiting:
+            if self._covered and len(writes) + len(batch) > WRITES_MAX:
+                break
+            writes.update((write.key, write.value) for write in batch)
+            self._covered += 1
+        self._sent += 1
+        self._under_way = Remember(
+            epoch=self._epoch, number=self._sent, writes=tuple(writes.items())
+        )
+        self._effects.append(Send(self._keeper, self._under_way))
+        self._due_ns = self._now_ns + RETRY_NS
+
+    def _remembered(self) -> None:
+        self._under_way = None
+        self._due_ns = None
+        for _ in range(self._covered):
+            self._effects += self._waiting.popleft()[1]
+        while self._waiting and not self._waiting[0][0]:
+            self._effects += self._waiting.popleft()[1]
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = reason
+        self._waiting.clear()
+        self._effects.append(Refuse((), reason))
