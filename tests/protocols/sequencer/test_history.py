@@ -82,6 +82,19 @@ def test_it_starts_at_a_place() -> None:
         assert net.delivered(reader) == names[place - 1 :], place
 
 
+def test_what_a_stamp_counts_from_before_the_place_to_start_at_is_not_waited_for() -> None:
+    # Two that are ordered together count what the reader passes over; the third has nothing to
+    # do with them, and must not get ahead meanwhile.
+    net = StationNet(ONE)
+    net.subscribe("earlier", "a", "b")
+    net.settle()
+    names = published(net, 9, "bac")
+    net.reader("s", start=2)
+    net.subscribe("s", "a", "b", "c")
+    net.come_to_rest()
+    assert net.delivered("s") == names[1:]
+
+
 def test_topics_that_nobody_has_published_on_are_joined_at_once() -> None:
     net = StationNet(ONE)
     net.reader("s", start=1)

@@ -105,7 +105,10 @@ class History:
             return True
         for topic, count in stamp.entries.items():
             past = self.topics.get(topic)
-            if past is not None and topic != event.topic and past.events and past.slot <= count:
+            if past is None or topic == event.topic or not past.events:
+                continue
+            # What was put out before the place to start at is passed over, and not waited for.
+            if (past.events[0].slot or 0) <= count:
                 return False
         return True
 
