@@ -62,7 +62,7 @@ class TestMqttAcknowledged(MqttSuite):
         ("mqtt://a?qos=2", "qos must be 0 or 1, not '2'"),
         ("mqtt://a?qos=", "qos must be 0 or 1, not ''"),
         ("mqtt://a?prefix=a/b", "prefix must be 1 to 32 letters, digits"),
-        ("mqtt://a?streams=1", "no option 'streams'; expected prefix or qos"),
+        ("mqtt://a?streams=1", "no option 'streams'; expected qos, prefix, tls, ca, cert or key"),
     ],
 )
 def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:

@@ -50,7 +50,10 @@ class TestJetStream(NatsSuite):
         ("nats://a?prefix=a.b", "prefix must be 1 to 32 letters, digits"),
         ("nats://a?prefix=", "prefix must be 1 to 32 letters, digits"),
         ("nats://a?prefix=a&prefix=b", "prefix is given more than once"),
-        ("nats://a?stream=1", "no option 'stream'; expected jetstream, prefix or tls"),
+        (
+            "nats://a?stream=1",
+            "no option 'stream'; expected jetstream, prefix, tls, ca, cert or key",
+        ),
         ("redis://a", "starts with redis://; expected nats://HOST:4222"),
     ],
 )
@@ -71,7 +74,7 @@ def test_a_url_is_read() -> None:
     options = NatsOptions.parse("nats://me:h%40sh@[::1]:1?jetstream=1&prefix=shop&tls=1")
     address = options.address
     assert (address.host, address.port, address.user, address.password) == ("::1", 1, "me", "h@sh")
-    assert (options.prefix, options.jetstream, options.tls) == ("shop", True, True)
+    assert (options.prefix, options.jetstream, options.address.tls.on) == ("shop", True, True)
     assert NatsOptions.parse("nats://a").address.port == 4222
 
 

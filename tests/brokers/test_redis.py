@@ -137,7 +137,10 @@ class TestRedisStreams(RedisSuite):
         ("redis://a/0/1", "a database of Redis is a number, not '0/1'"),
         ("redis://a/0?streams=2", "streams must be 0 or 1, not '2'"),
         ("redis://a?prefix=a:b", "prefix must be 1 to 32 letters, digits"),
-        ("redis://a?jetstream=1", "no option 'jetstream'; expected prefix or streams"),
+        (
+            "redis://a?jetstream=1",
+            "no option 'jetstream'; expected streams, prefix, tls, ca, cert or key",
+        ),
         ("rediss://a", "starts with rediss://; expected redis://HOST:6379"),
     ],
 )

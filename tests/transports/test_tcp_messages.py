@@ -29,6 +29,7 @@ from ensue.transports.tcp_messages import (
     framed,
 )
 from ensue.transports.tcp_options import DEFAULT_PORT, TcpOptions, parse_address
+from ensue.transports.tls import TlsOptions
 
 LIMITED = settings(derandomize=True, max_examples=150, deadline=None)
 
@@ -168,15 +169,12 @@ def test_a_url_is_read_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None
     assert TcpOptions.parse(full) == TcpOptions(
         host="h",
         port=1,
-        tls=True,
-        ca="c.pem",
-        cert="d.pem",
-        key="k.pem",
+        tls=TlsOptions(on=True, ca="c.pem", cert="d.pem", key="k.pem"),
         token="s&t",
         server_name="n",
     )
-    assert TcpOptions.parse("ensue://h?tls=1").tls
-    assert not TcpOptions.parse("ensue://h?tls=0&ca=c.pem").tls
+    assert TcpOptions.parse("ensue://h?tls=1").tls.on
+    assert not TcpOptions.parse("ensue://h?tls=0&ca=c.pem").tls.on
 
 
 def test_the_environment_gives_the_token_unless_the_url_does(
@@ -200,7 +198,7 @@ def test_the_environment_gives_the_token_unless_the_url_does(
         ("ensue://[::1", "Invalid IPv6"),
         ("ensue://h?colour=red", "there is no option 'colour'; expected one of tls, ca"),
         ("ensue://h?tls=1&tls=1", "tls is given more than once"),
-        ("ensue://h?tls=yes", "tls is 0 or 1, not 'yes'"),
+        ("ensue://h?tls=yes", "tls must be 0 or 1, not 'yes'"),
         ("ensue://h?cert=c.pem", "cert and key go together"),
         ("ensue://h?key=k.pem", "cert and key go together"),
     ],
@@ -232,9 +230,9 @@ def test_a_token_is_never_shown(url: str) -> None:
 
 def test_files_of_tls_that_are_not_there_are_named(tmp_path: os.PathLike[str]) -> None:
     missing = os.path.join(tmp_path, "missing.pem")  # noqa: PTH118 - as it stands in a URL
-    assert TcpOptions.parse("ensue://h").context() is None
+    assert TcpOptions.parse("ensue://h").tls.context() is None
     with pytest.raises(BadInput, match=r"TLS can't be set up from .*missing\.pem"):
-        TcpOptions(tls=True, ca=missing).context()
+        TlsOptions(on=True, ca=missing).context()
 
 
 @pytest.mark.parametrize(

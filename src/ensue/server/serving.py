@@ -30,6 +30,7 @@ from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member, Welcome
 from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.transports.tls import TlsOptions
 from ensue.wire import Codec
 
 __all__ = ["Server"]
@@ -209,9 +210,8 @@ class Server:
         secret = self.config.access.station_secret
         if tls is None:
             return TcpOptions(host=host, port=port, token=secret)
-        return TcpOptions(
-            host=host, port=port, tls=True, ca=tls.ca, cert=tls.cert, key=tls.key, token=secret
-        )
+        files = TlsOptions(on=True, ca=tls.ca, cert=tls.cert, key=tls.key)
+        return TcpOptions(host=host, port=port, tls=files, token=secret)
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():

@@ -85,7 +85,7 @@ class _Line:
         self._options = options
         self._name = f"reader~{token_hex(8)}"
         self._frames: deque[Any] = deque()
-        context = options.context()
+        context = options.tls.context()
         try:
             self._socket = socket.create_connection(address, timeout=CONNECT_S)
             try:
@@ -179,7 +179,7 @@ class _Line:
                 raise TransportError(self._why(error)) from error
             if not chunk:
                 early = "" if self.welcome is not None else " before it said welcome"
-                hint = ": does it want TLS (tls=1)?" if early and not self._options.tls else ""
+                hint = ": does it want TLS (tls=1)?" if early and not self._options.tls.on else ""
                 raise TransportError(f"the server at {self.address} hung up{early}{hint}")
             chunks.append(chunk)
             size -= len(chunk)

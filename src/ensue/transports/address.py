@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from ensue.errors import BadInput
+from ensue.transports.tls import TLS_OPTIONS, TlsOptions
 
 __all__ = ["Address", "check", "escape", "hide", "read_url", "switch", "unescape"]
 
@@ -53,6 +54,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     given: dict[str, str]
     """The options, `prefix` checked."""
+    tls: TlsOptions = TlsOptions()
 
     @property
     def prefix(self) -> str:
@@ -71,8 +73,13 @@ def hide(url: str) -> str:
     return f"{start}{slashes}{user}:***@{place}" if colon else f"{start}{slashes}***@{place}"
 
 
-def read_url(url: str, *, scheme: str, port: int, options: Sequence[str]) -> Address:
-    """Read a broker's URL, or say what is wrong with it."""
+def read_url(
+    url: str, *, scheme: str, port: int, tls_port: int | None = None, options: Sequence[str] = ()
+) -> Address:
+    """Read a broker's URL, or say what is wrong with it.
+
+    `options` are those of this kind of broker alone. With TLS the port is another, if there is one.
+    """
     shown = hide(url)
     example = f"{scheme}://HOST:{port}"
     try:
@@ -87,13 +94,12 @@ def read_url(url: str, *, scheme: str, port: int, options: Sequence[str]) -> Add
     if parts.fragment:
         raise BadInput(f"{shown}: '#' starts nothing here; write it as %23 in a password")
     given: dict[str, str] = {}
+    known = (*options, "prefix", *TLS_OPTIONS)
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in options:
-            known = ", ".join(options[:-1])
+        if name not in known:
+            listed = ", ".join(known[:-1])
             raise BadInput(
-                f"{shown}: there is no option {name!r}; expected {known} or {options[-1]}"
-                if known
-                else f"{shown}: there is no option {name!r}; expected {options[-1]}"
+                f"{shown}: there is no option {name!r}; expected {listed} or {known[-1]}"
             )
         if name in given:
             raise BadInput(f"{shown}: {name} is given more than once")
@@ -102,14 +108,17 @@ def read_url(url: str, *, scheme: str, port: int, options: Sequence[str]) -> Add
         raise BadInput(
             f"{shown}: prefix must be 1 to 32 letters, digits, '-' or '_', not {given['prefix']!r}"
         )
+    tls = TlsOptions.read(given, shown=shown)
+    usual = tls_port if tls.on and tls_port is not None else port
     return Address(
         url=shown,
         host=parts.hostname,
-        port=port if found_port is None else found_port,
+        port=usual if found_port is None else found_port,
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
         path=unquote(parts.path.removeprefix("/")),
         given=given,
+        tls=tls,
     )
 
 

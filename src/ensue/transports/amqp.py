@@ -65,7 +65,7 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, url: str) -> "AmqpOptions":
         """Read a URL, or say what is wrong with it."""
-        address = read_url(url, scheme="amqp", port=5672, options=("confirms", "prefix"))
+        address = read_url(url, scheme="amqp", port=5672, tls_port=5671, options=("confirms",))
         return cls(
             address=address,
             vhost=address.path or "/",
@@ -108,6 +108,7 @@ class AmqpCarrier(BrokerCarrier):
 
     async def _connect(self, session: Session) -> None:
         address = self.options.address
+        context = address.tls.context()
 
         def lost(_: object, error: BaseException | None) -> None:
             session.lose(error or "the broker closed the connection")
@@ -119,6 +120,8 @@ class AmqpCarrier(BrokerCarrier):
                 login=address.user or "guest",
                 password=address.password or "guest",
                 virtualhost=self.options.vhost,
+                ssl=context is not None,
+                ssl_context=context,
                 timeout=CONNECT_S,
                 client_properties={"connection_name": "ensue"},
                 heartbeat=max(1, math.ceil(self.heartbeat_s)),

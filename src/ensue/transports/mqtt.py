@@ -66,7 +66,7 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, url: str) -> "MqttOptions":
         """Read a URL, or say what is wrong with it."""
-        address = read_url(url, scheme="mqtt", port=1883, options=("prefix", "qos"))
+        address = read_url(url, scheme="mqtt", port=1883, tls_port=8883, options=("qos",))
         if address.path:
             raise BadInput(f"{address.url}: an MQTT broker has no path: mqtt://HOST:1883")
         qos = address.given.get("qos", "0")
@@ -177,6 +177,7 @@ class MqttCarrier(BrokerCarrier):
             password=address.password or None,
             identifier=f"ensue-{token_hex(8)}",
             protocol=ProtocolVersion.V5,
+            tls_context=address.tls.context(),
             clean_start=True,
             timeout=ANSWER_S,
             keepalive=max(1, math.ceil(self.heartbeat_s)),

@@ -20,7 +20,6 @@ HAZARD: a topic that was away longer than the stream's limits misses what is bey
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
@@ -74,19 +73,17 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     prefix: str = "ensue"
     jetstream: bool = False
-    tls: bool = False
 
     @classmethod
     def parse(cls, url: str) -> "NatsOptions":
         """Read a URL, or say what is wrong with it."""
-        address = read_url(url, scheme="nats", port=4222, options=("jetstream", "prefix", "tls"))
+        address = read_url(url, scheme="nats", port=4222, options=("jetstream",))
         if address.path:
             raise BadInput(f"{address.url}: a NATS server has no path: nats://HOST:4222")
         return cls(
             address=address,
             prefix=address.prefix,
             jetstream=switch(address, "jetstream"),
-            tls=switch(address, "tls"),
         )
 
     @property
@@ -148,7 +145,7 @@ class NatsCarrier(BrokerCarrier):
                 user=address.user if address.password else None,
                 password=address.password or None,
                 token=address.user if address.user and not address.password else None,
-                tls=ssl.create_default_context() if options.tls else None,
+                tls=address.tls.context(),
                 allow_reconnect=False,
                 # It would try for ever before the first connection: once more is all it can be told.
                 max_reconnect_attempts=1,

@@ -39,7 +39,7 @@ from ensue.transports.broker import (
 )
 
 try:
-    from redis.asyncio import Connection
+    from redis.asyncio import Connection, SSLConnection
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
     from redis.exceptions import AuthenticationError, RedisError, ResponseError
@@ -78,7 +78,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, url: str) -> "RedisOptions":
         """Read a URL, or say what is wrong with it."""
-        address = read_url(url, scheme="redis", port=6379, options=("prefix", "streams"))
+        address = read_url(url, scheme="redis", port=6379, options=("streams",))
         if address.path and not (address.path.isascii() and address.path.isdigit()):
             raise BadInput(
                 f"{address.url}: a database of Redis is a number, not {address.path!r}: "
@@ -136,7 +136,8 @@ class RedisCarrier(BrokerCarrier):
 
     def _connection(self) -> Connection:
         address = self.options.address
-        return Connection(
+        kind = SSLConnection if address.tls.on else Connection
+        connection = kind(
             host=address.host,
             port=address.port,
             db=self.options.database,
@@ -148,6 +149,9 @@ class RedisCarrier(BrokerCarrier):
             # Lost is lost: connecting again is ours, with everything that was open.
             retry=Retry(NoBackoff(), 0),
         )
+        if isinstance(connection, SSLConnection):
+            connection.ssl_context.context = address.tls.context()
+        return connection
 
     def _key(self, place: Place) -> bytes:
         return f"{self.options.prefix}:{place[0]}:{escape(place[1])}".encode()

@@ -87,6 +87,9 @@ def parse_url(url: str) -> Options:
         )
     # What follows may hold a password.
     shown = f"{scheme}://" if separator else url
+    plain = scheme.removesuffix("s")
+    if separator and plain in ("ensue", *BROKERS):
+        raise BadInput(f"no transport for {shown!r}; for TLS write {plain}://HOST?tls=1")
     raise BadInput(
         f"no transport for {shown!r}; expected memory://, memory://NAME, ensue://HOST:PORT, or a "
         f"broker: {', '.join(f'{each}://' for each in BROKERS)}"

@@ -225,7 +225,7 @@ class Link:
 
     async def _connect(self) -> Welcome:
         options = self.carrier.options
-        context = options.context()
+        context = options.tls.context()
         self._welcomed = self.loop.create_future()
         self._welcomed.add_done_callback(_seen)
         connection = Connection(self)
@@ -256,7 +256,7 @@ class Link:
             connection.abort()
             raise TransportError(
                 f"the server at {self.address} hung up before it said welcome"
-                + ("" if options.tls else ": does it want TLS (tls=1)?")
+                + ("" if options.tls.on else ": does it want TLS (tls=1)?")
             )
         welcome = self._welcomed.result()
         self.welcome, self.connection = welcome, connection
