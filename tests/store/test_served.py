@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.server import certificates
 from tests.server.helpers import People, serving
 from tests.store.publishing import publish, published, topics_at_random
 from tests.store.server_process import Served, mirrored, spare_port
@@ -17,7 +18,7 @@ from ensue.errors import AccessDenied, BadInput, OffsetsGone, TransportError
 from ensue.event import Event
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import OrderRequest
-from ensue.server.config import Retention
+from ensue.server.config import Retention, Tls
 from ensue.store import Bounds, LogReader, log_schema, open_log
 from ensue.store.served import ServedReader, _Line
 from ensue.transports.tcp_messages import Member
@@ -334,6 +335,38 @@ def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.Mon
                 assert [row["offset"] for row in rows(log, "x", 0, 1)] == [0]
                 with pytest.raises(AccessDenied, match="'bob' may not subscribe to 'y'"):
                     rows(log, "y", 0, 1)
+
+            await asyncio.to_thread(look)
+
+    asyncio.run(main())
+
+
+def test_a_log_behind_tls_is_read_when_both_have_proved_who_they_are(tmp_path: Path) -> None:
+    files = certificates.make(tmp_path / "certificates")
+    own = Tls(
+        ca=f"{files}/ca.pem",
+        cert=f"{files}/server.pem",
+        key=f"{files}/server.key",
+        clients="required",
+    )
+
+    async def main() -> None:
+        async with serving(tmp_path / "data", tls=own) as server:
+            place = server.url.partition("?")[0]
+            proof = f"cert={files}/auditor.pem&key={files}/auditor.key"
+            url = f"{place}?ca={files}/ca.pem&{proof}"
+            await published(url, ["x", "x"], ("x",))
+
+            def look() -> None:
+                assert [row["offset"] for row in rows(ServedReader(url), "x", 0, 2)] == [0, 1]
+                for stranger in (
+                    f"{place}?ca={files}/stranger.pem&{proof}",
+                    f"{place}?ca={files}/ca.pem",
+                ):
+                    with pytest.raises(TransportError):
+                        ServedReader(stranger)
+                with pytest.raises(TransportError, match=r"does it want TLS \(tls=1\)"):
+                    ServedReader(place)
 
             await asyncio.to_thread(look)
 
