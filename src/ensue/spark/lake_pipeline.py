@@ -309,6 +309,8 @@ class _Pipeline:
 
     def _wind_down(self) -> None:
         """Let every query finish the batch that it is at."""
+        # Told of everything that is done, one knows which batch each of them is at.
+        self._look()
         at = dict(self._told)
         while self._running:
             for stage, query in list(self._running.items()):
