@@ -4,10 +4,12 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["COUNT_MAX", "NAME_LENGTH_MAX", "Count", "Event", "Name", "Stamp", "event_id"]
+__all__ = ["CLOCK", "COUNT_MAX", "NAME_LENGTH_MAX", "Count", "Event", "Name", "Stamp", "event_id"]
 
 COUNT_MAX = 2**62
 """No count of events is larger: sums of two still fit into 64 bits."""
+CLOCK = "@r"
+"""The entry that says what a publisher's clock showed, in stamps that are made by clocks."""
 NAME_LENGTH_MAX = 255
 """Characters of a topic or a client's name, at the most."""
 
@@ -28,6 +30,9 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkno
     to counts and is never changed once the stamp is made. `whole` says what an absent entry means:
     True: it is zero, or of no concern to any subscriber of the event's topic. False: it has not
     changed since the previous event of that topic.
+
+    A stamp that is made by clocks has other entries, which all begin with `@`: see
+    `ensue.protocols.merge.timestamps`.
     """
 
     entries: dict[Name, Count]
@@ -61,6 +66,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_u
     def id(self) -> str:
         """The unique id of the event."""
         return event_id(self.publisher, self.topic, self.publisher_seq)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the stamp says which event of its topic it is: there is one, and not made by clocks."""
+        return self.stamp is not None and CLOCK not in self.stamp.entries
 
     @property
     def slot(self) -> int | None:

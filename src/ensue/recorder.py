@@ -17,7 +17,7 @@ Which effect becomes which row:
 | `Settle` | `discarded` with verdict `void` at the publisher; none if the event is out for good |
 | `Join` | `subscribed`; verdict `missed` if it starts anew because events could not be had |
 | `Leave` | `unsubscribed` |
-| `Refuse` | none |
+| `Refuse`, `Alert` | none |
 
 The sink decides what becomes of rows and how many it holds; the default is a list in memory.
 """

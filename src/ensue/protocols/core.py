@@ -6,7 +6,7 @@ timer calls and commands, each with the time, and afterwards drains its effects 
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
 2. `Send`, `Multicast`, `Broadcast`, `Attach` and `Detach`, in the order given;
 3. the outcomes for the application (`Publish`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
-   `Refuse`, `Acknowledged`, `Resumed`), in the order given.
+   `Refuse`, `Acknowledged`, `Resumed`, `Alert`), in the order given.
 
 Batches are carried out in the order they were drained. A node that crashes loses the batches
 that were not synced, together with what they would have sent, and restarts from what was synced.
@@ -25,6 +25,7 @@ from ensue.event import Event
 
 __all__ = [
     "Acknowledged",
+    "Alert",
     "Attach",
     "Broadcast",
     "Deliver",
@@ -121,7 +122,7 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
     position: int
     """1, 2, 3, … in this subscription."""
     verdict: str = ""
-    """Empty, or why this delivery is tagged: `out_of_order`."""
+    """Empty, or why this delivery is tagged: `out_of_order`, `late`, `skewed`, `early`."""
     held_ns: int = 0
     """How long the event was held back."""
 
@@ -131,7 +132,7 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 
     event: Event
     verdict: str
-    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `overflow`."""
+    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `skewed`, `corrupt`, `overflow`."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -177,11 +178,26 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False):
     position: int
 
 
+class Alert(msgspec.Struct, frozen=True, gc=False):
+    """Something that the order depends on is about to give way, or has: nothing else tells the application."""
+
+    assumption: str
+    """`clock`: another clock is ahead of this one. `delay`: a message takes long, or this clock is ahead."""
+    peer: str
+    """Whose messages show it."""
+    measured_ns: int
+    bound_ns: int
+    broken: bool
+    """False: it still holds."""
+
+
 class Resumed(msgspec.Struct, frozen=True, gc=False):
     """A node whose records are kept elsewhere has them, and takes commands."""
 
 
-Outcome = Publish | Deliver | Discard | Settle | Join | Leave | Refuse | Acknowledged | Resumed
+Outcome = (
+    Publish | Deliver | Discard | Settle | Join | Leave | Refuse | Acknowledged | Resumed | Alert
+)
 Effect = Persist | Send | Multicast | Broadcast | Attach | Detach | Outcome
 
 

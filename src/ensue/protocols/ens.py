@@ -68,7 +68,7 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Put(Frame, frozen=True, tag=1):
-    """Publish an event. One with no stamp gets the next free slot of its topic."""
+    """Publish an event. One that is not counted gets the next free slot of its topic."""
 
     event: Event
 

@@ -4,7 +4,7 @@ Guarantees
 - One event per slot. The first event put into a slot of a topic stays there; a different one that
   comes later is answered with `Taken` and reaches nobody. This is what makes voiding a stamp safe:
   the void and a late original compete for one slot, and everybody sees the same winner.
-- Putting the same stamped event again is harmless: it is `Accepted` again. One without a stamp
+- Putting the same stamped event again is harmless: it is `Accepted` again. One that is not counted
   gets a new slot each time; whoever uses those tells repetitions apart itself.
 - With a log (`keeps_log`), whoever attaches from a slot is sent everything from there on, so an
   event lost on its way can be had again: this is the reliable ENS. It is sent in batches that are
@@ -288,7 +288,7 @@ class TopicLog:
     def _put(self, event: Event, source: str) -> None:
         topic = event.topic
         log = self._topic(topic)
-        slot = event.slot if event.stamp is not None else log.next
+        slot = event.slot if event.counted else log.next
         if slot is None:
             return  # A stamp without an entry for its own topic is nobody's.
         present = self._event(topic, log, slot) if slot < log.next else None

@@ -1,0 +1,1 @@
+"""Merged order: publishers stamp by their clocks, subscribers sort, nobody is asked."""

@@ -1,0 +1,242 @@
+"""A subscriber of merged order: it sorts what comes by the stamps alone.
+
+What it guarantees, and why, is said in `merger`. Here is what becomes of the rest:
+
+- an event that comes too late, or whose stamp is from the future, is dropped as `late` or `skewed`; with `deliver_late` it is handed out at once
+  with that verdict instead, once;
+- a stamp that nobody can have made is dropped as `corrupt`, a second copy as `duplicate`.
+
+All are counted (`counts`), and what the messages show of other clocks and of delays is measured (`watch`).
+
+`eager` hands everything out as it comes, with the verdict `early`: for whoever wants to look before the order is known. Its process must
+have its publisher `observe` what it was handed, or its answers may be ordered before the questions.
+
+`mergers` are relays to be asked for topics in place of the notification service: see `relay`. All of them are asked; what comes
+from several of them is handed out once.
+
+After a crash it joins its topics again. What was held is lost.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ensue.event import Event
+from ensue.protocols.core import (
+    Attach,
+    Deliver,
+    Detach,
+    Discard,
+    Effect,
+    Frame,
+    Join,
+    Leave,
+    Persist,
+    Send,
+)
+from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
+from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merge.merger import ACCEPTED, DUPLICATE, LATE, OVERFLOW, SKEWED, Held, Merger
+from ensue.protocols.merge.timestamps import index_of, timestamps_for
+from ensue.protocols.merge.watching import MergeCounts, Watch
+
+__all__ = ["CORRUPT", "EARLY", "MergeSubscriber"]
+
+CORRUPT, EARLY = "corrupt", "early"
+TOPIC = "topic/"
+
+
+class MergeSubscriber:
+    """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
+
+    `records` is what an earlier incarnation persisted.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        config: MergeConfig,
+        eager: bool = False,
+        mergers: tuple[str, ...] = (),
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.eager = eager
+        self.watch = Watch(config)
+        self.merger = Merger(config)
+        self._kind = timestamps_for(config)
+        self._mergers = mergers
+        self._attaching: dict[str, int] = {}
+        """Topics that nobody has attached yet, and when to ask again."""
+        self._joined: dict[str, None] = {}
+        self._remembered: OrderedDict[str, None] = OrderedDict()
+        """Events that were handed out, the latest last, where one may come out of turn."""
+        self._remembers = eager or config.deliver_late
+        self._delivered = 0
+        self._effects: list[Effect] = []
+        topics = [key.removeprefix(TOPIC) for key in records or () if key.startswith(TOPIC)]
+        self._ask_for(topics, now_ns)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics in effect."""
+        return tuple(self._joined)
+
+    @property
+    def counts(self) -> MergeCounts:
+        """What became of the events that came."""
+        return self.watch.counts
+
+    @property
+    def held_count(self) -> int:
+        """How many events wait for their turn."""
+        return self.merger.held_count
+
+    def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Ask for topics; each takes effect with its `Join`."""
+        new = [
+            topic
+            for topic in dict.fromkeys(topics)
+            if topic not in self._attaching and topic not in self._joined
+        ]
+        if self.config.durable:
+            self._effects += (Persist(TOPIC + topic, b"") for topic in new)
+        self._ask_for(new, now_ns)
+
+    def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Leave topics, at once; what is held of them is dropped."""
+        del now_ns
+        left: dict[str, None] = {}
+        for topic in topics:
+            joined = topic in self._joined
+            if not joined and topic not in self._attaching:
+                continue
+            self._attaching.pop(topic, None)
+            self._joined.pop(topic, None)
+            left[topic] = None
+            if self.config.durable:
+                self._effects.append(Persist(TOPIC + topic, None))
+            if self._mergers:
+                self._effects += (
+                    Send(merger, DetachRequest(topic=topic)) for merger in self._mergers
+                )
+            else:
+                self._effects.append(Detach(topic))
+            if joined:
+                self._effects.append(Leave(topic))
+        for event in self.merger.drop(lambda event: event.topic in left):
+            self._effects.append(Discard(event, "not_subscribed"))
+
+    def acknowledge(self, position: int) -> None:
+        """Do nothing: nothing is delivered again."""
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle a notification or an answer."""
+        self._advance(now_ns)
+        match frame:
+            case Notify(event=event):
+                self._notify(event, now_ns)
+            case Attached(topic=topic):
+                self._attached(topic, source)
+            case _:
+                pass  # Not for a subscriber: a stray frame changes nothing.
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Hand out what is due, and ask again for topics that were not attached in time."""
+        self._advance(now_ns)
+        overdue = [topic for topic, due_ns in self._attaching.items() if due_ns <= now_ns]
+        self._ask_for(overdue, now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when something is due, or to be asked for again."""
+        asking_ns = min(self._attaching.values(), default=None)
+        due_tick = self.merger.due_tick()
+        if due_tick is None:
+            return asking_ns
+        due_ns = due_tick * self.config.tick_ns
+        return due_ns if asking_ns is None else min(due_ns, asking_ns)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _ask_for(self, topics: Iterable[str], now_ns: int) -> None:
+        for topic in topics:
+            self._attaching[topic] = now_ns + self.config.retry_ns
+            if self._mergers:
+                request = AttachRequest(topic=topic, from_slot=0)
+                self._effects += (Send(merger, request) for merger in self._mergers)
+            else:
+                self._effects.append(Attach(topic, 0))
+
+    def _attached(self, topic: str, source: str) -> None:
+        if topic in self._attaching and (not self._mergers or source in self._mergers):
+            del self._attaching[topic]
+            self._joined[topic] = None
+            self._effects.append(Join(topic))
+
+    def _notify(self, event: Event, now_ns: int) -> None:
+        counts = self.watch.counts
+        counts.received += 1
+        if event.topic not in self._joined or event.void:
+            self._effects.append(Discard(event, "void" if event.void else "not_subscribed"))
+            return
+        tick = self.config.tick(now_ns)
+        entries = {} if event.stamp is None else event.stamp.entries
+        timestamp = self._kind.from_entries(entries, tick)
+        if timestamp is None or not self._kind.is_sound(timestamp):
+            counts.corrupt += 1
+            self._effects.append(Discard(event, CORRUPT))
+            return
+        self._effects += self.watch.arrived(event.publisher, timestamp.r, tick)
+        if self.eager:
+            self._hand_out_of_turn(event, EARLY)
+            return
+        key = (self._kind.key(timestamp), event.publisher, index_of(entries))
+        verdict = self.merger.offer(Held(key, event, timestamp, now_ns), tick)
+        if verdict in (LATE, SKEWED):
+            self._refuse(event, verdict)
+        elif verdict != ACCEPTED:
+            counts.duplicate += verdict == DUPLICATE
+            counts.overflow += verdict == OVERFLOW
+            self._effects.append(Discard(event, verdict))
+
+    def _advance(self, now_ns: int) -> None:
+        leaving, overtaken = self.merger.advance(self.config.tick(now_ns))
+        for held in leaving:
+            self._delivered += 1
+            self._effects.append(
+                Deliver(held.event, self._delivered, "", max(0, now_ns - held.received_ns))
+            )
+            if self._remembers:
+                self._remember(held.event.id)
+        self.watch.counts.delivered += len(leaving)
+        for held in overtaken:
+            self._refuse(held.event, LATE)
+
+    def _refuse(self, event: Event, verdict: str) -> None:
+        if verdict == LATE:
+            self.watch.counts.late += 1
+        else:
+            self.watch.counts.skewed += 1
+        if self.config.deliver_late:
+            self._hand_out_of_turn(event, verdict)
+        else:
+            self._effects.append(Discard(event, verdict))
+
+    def _hand_out_of_turn(self, event: Event, verdict: str) -> None:
+        if event.id in self._remembered:
+            self.watch.counts.duplicate += 1
+            self._effects.append(Discard(event, DUPLICATE))
+            return
+        self._remember(event.id)
+        self._delivered += 1
+        self._effects.append(Deliver(event, self._delivered, verdict))
+
+    def _remember(self, event_id: str) -> None:
+        self._remembered[event_id] = None
+        if len(self._remembered) > self.config.remembered_max:
+            self._remembered.popitem(last=False)

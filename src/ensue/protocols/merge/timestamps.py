@@ -1,0 +1,279 @@
+"""Logical timestamps over physical clocks that differ by at most epsilon.
+
+Theory of operation. A timestamp says at which tick of its process's clock an event was made (r) and how far the largest clock
+that the event can know of was ahead of it (c). So r + c never falls along a chain of causes. Among events with the same
+r + c something must still tell causes from effects:
+
+- one counter (`CounterTimestamps`, the default): k is one more than the largest k among the causes with the same r + c, or 0
+  if there is none. Order: (r + c, k).
+- an array (`ArrayTimestamps`): kn[t] counts the events known of that were made at tick r + t. Order: r + c, then the counts from the newest tick
+  to the oldest, kn[c], kn[c - 1], …, kn[c - epsilon].
+
+Both guarantee that a cause has a smaller key than its effect, provided that clocks don't go back and differ by at most epsilon.
+The key is no total order yet: ties are broken by the process and the index within its event, see `merger`.
+
+Departures from the paper, which is "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant):
+- c may be epsilon, and the array has 2 epsilon + 1 elements of which epsilon + 1 are compared: a process can know of a clock
+  that is epsilon ahead of its own, through a relay or an instantaneous message. As printed the array ends one too early.
+- Counts are bounded by K n for K events a tick, not by n, or the check would reset correct states.
+- The counter replaces the paper's own program without an array (its section 5.1), whose comparison has cycles and whose c
+  grows without bound. Its space is O(log epsilon + log n + log delta), which the paper's section 7 asks for.
+- Nothing is remembered of an event more than 2 epsilon ticks back, so that idle processes don't take their old
+  timestamps for new ones.
+
+HAZARD: a clock that goes back, or is more than epsilon away from others, makes timestamps that order effects before
+their causes, or that others refuse. A process notices when it would have to set c above epsilon, and then starts afresh
+(`Timeline.resets`): what it knew is forgotten, and causality through it is broken once.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from ensue.event import CLOCK, COUNT_MAX
+from ensue.protocols.merge.config import MergeConfig
+
+__all__ = [
+    "MARK",
+    "AnyTimestamp",
+    "ArrayTimestamp",
+    "ArrayTimestamps",
+    "CounterTimestamp",
+    "CounterTimestamps",
+    "Timeline",
+    "Timestamps",
+    "index_of",
+    "timestamps_for",
+]
+
+MARK = "@"
+"""Begins the name of every entry of a merged stamp, and of no topic on a merged bus."""
+TICK, AHEAD, COUNTER, INDEX = CLOCK, "@c", "@k", "@i"
+
+
+class CounterTimestamp(msgspec.Struct, frozen=True, gc=False):
+    """One counter: the default."""
+
+    r: int
+    """What the process's clock showed."""
+    c: int
+    """How far ahead of it the largest clock was that the event can know of."""
+    k: int
+    """How many causes in a row have the same r + c."""
+
+
+class ArrayTimestamp(msgspec.Struct, frozen=True, gc=False):
+    """A count for each tick that may matter."""
+
+    r: int
+    c: int
+    kn: tuple[int, ...]
+    """Known events of the ticks r - epsilon to r + epsilon."""
+
+
+AnyTimestamp = CounterTimestamp | ArrayTimestamp
+T = TypeVar("T")
+
+
+class Timestamps(Protocol[T]):
+    """One kind of timestamps. All of it is arithmetic: what a process knows is in `Timeline`."""
+
+    config: MergeConfig
+
+    def after(self, tick: int, known: Sequence[T]) -> T:
+        """Return the timestamp of an event at a tick that knows of these: the last of its process, and those received.
+
+        It may be unsound if what is known is.
+        """
+        ...
+
+    def first(self, tick: int) -> T:
+        """Return the timestamp of an event that knows of no other."""
+        ...
+
+    def is_sound(self, timestamp: T) -> bool:
+        """Tell whether a process without faults can have made it."""
+        ...
+
+    def key(self, timestamp: T) -> tuple[int, ...]:
+        """Return what orders it: r + c first, and causes before effects."""
+        ...
+
+    def to_entries(self, timestamp: T) -> dict[str, int]:
+        """Return it as it travels; what is zero is left out."""
+        ...
+
+    def from_entries(self, entries: Mapping[str, int], tick: int) -> T | None:
+        """Return what travelled, read at a tick; None if it is no timestamp of this kind."""
+        ...
+
+
+class CounterTimestamps:
+    """Timestamps of one counter."""
+
+    __slots__ = ("_counter_max", "config")
+
+    def __init__(self, config: MergeConfig) -> None:
+        self.config = config
+        self._counter_max = config.count_max * (config.epsilon_ticks + 1)
+
+    def after(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
+        """See `Timestamps`."""
+        most, k = tick, 0
+        for each in known:
+            reach = each.r + each.c
+            if reach > most:
+                most, k = reach, each.k + 1
+            elif reach == most and each.k >= k:
+                k = each.k + 1
+        return CounterTimestamp(tick, most - tick, k)
+
+    def first(self, tick: int) -> CounterTimestamp:
+        """See `Timestamps`."""
+        return CounterTimestamp(tick, 0, 0)
+
+    def is_sound(self, timestamp: CounterTimestamp) -> bool:
+        """See `Timestamps`."""
+        return (
+            0 <= timestamp.c <= self.config.epsilon_ticks and 0 <= timestamp.k < self._counter_max
+        )
+
+    def key(self, timestamp: CounterTimestamp) -> tuple[int, ...]:
+        """See `Timestamps`."""
+        return (timestamp.r + timestamp.c, timestamp.k)
+
+    def to_entries(self, timestamp: CounterTimestamp) -> dict[str, int]:
+        """See `Timestamps`."""
+        entries = {TICK: _reduced(timestamp.r, self.config)}
+        if timestamp.c:
+            entries[AHEAD] = timestamp.c
+        if timestamp.k:
+            entries[COUNTER] = timestamp.k
+        return entries
+
+    def from_entries(self, entries: Mapping[str, int], tick: int) -> CounterTimestamp | None:
+        """See `Timestamps`."""
+        r = _unreduced(entries.get(TICK), tick, self.config)
+        if r is None:
+            return None
+        return CounterTimestamp(r, entries.get(AHEAD, 0), entries.get(COUNTER, 0))
+
+
+class ArrayTimestamps:
+    """Timestamps of an array of counts."""
+
+    __slots__ = ("_names", "config")
+
+    def __init__(self, config: MergeConfig) -> None:
+        self.config = config
+        epsilon = config.epsilon_ticks
+        self._names = {f"{MARK}{t}": t + epsilon for t in range(-epsilon, epsilon + 1)}
+
+    def after(self, tick: int, known: Sequence[ArrayTimestamp]) -> ArrayTimestamp:
+        """See `Timestamps`."""
+        size = 2 * self.config.epsilon_ticks + 1
+        counts = [0] * size
+        c = 0
+        for each in known:
+            c = max(c, each.r + each.c - tick)
+            moved = tick - each.r
+            for at in range(max(0, -moved), min(size, len(each.kn) - moved)):
+                counts[at] = max(counts[at], each.kn[at + moved])
+        counts[self.config.epsilon_ticks] += 1
+        return ArrayTimestamp(tick, c, tuple(counts))
+
+    def first(self, tick: int) -> ArrayTimestamp:
+        """See `Timestamps`."""
+        epsilon = self.config.epsilon_ticks
+        return ArrayTimestamp(tick, 0, (0,) * epsilon + (1,) + (0,) * epsilon)
+
+    def is_sound(self, timestamp: ArrayTimestamp) -> bool:
+        """See `Timestamps`."""
+        epsilon, counts = self.config.epsilon_ticks, timestamp.kn
+        return (
+            0 <= timestamp.c <= epsilon
+            and len(counts) == 2 * epsilon + 1
+            and counts[epsilon + timestamp.c] > 0
+            and not any(counts[epsilon + timestamp.c + 1 :])
+            and min(counts) >= 0
+            and max(counts) <= self.config.count_max
+        )
+
+    def key(self, timestamp: ArrayTimestamp) -> tuple[int, ...]:
+        """See `Timestamps`."""
+        newest = timestamp.c + self.config.epsilon_ticks
+        return (
+            timestamp.r + timestamp.c,
+            *timestamp.kn[newest : timestamp.c : -1],
+            timestamp.kn[timestamp.c],
+        )
+
+    def to_entries(self, timestamp: ArrayTimestamp) -> dict[str, int]:
+        """See `Timestamps`."""
+        entries = {TICK: _reduced(timestamp.r, self.config)}
+        if timestamp.c:
+            entries[AHEAD] = timestamp.c
+        entries.update(
+            (name, timestamp.kn[at]) for name, at in self._names.items() if timestamp.kn[at]
+        )
+        return entries
+
+    def from_entries(self, entries: Mapping[str, int], tick: int) -> ArrayTimestamp | None:
+        """See `Timestamps`."""
+        r = _unreduced(entries.get(TICK), tick, self.config)
+        if r is None:
+            return None
+        counts = tuple(entries.get(name, 0) for name in self._names)
+        return ArrayTimestamp(r, entries.get(AHEAD, 0), counts)
+
+
+def timestamps_for(config: MergeConfig) -> Timestamps[Any]:
+    """Return the kind of timestamps that a configuration asks for."""
+    return ArrayTimestamps(config) if config.array else CounterTimestamps(config)
+
+
+def index_of(entries: Mapping[str, int]) -> int:
+    """Return which of the events that were sent together a stamp belongs to."""
+    return entries.get(INDEX, 0)
+
+
+class Timeline:
+    """What one process knows: the timestamp of its last event. Everything it makes is behind that."""
+
+    __slots__ = ("kind", "last", "resets")
+
+    def __init__(self, kind: Timestamps[Any]) -> None:
+        self.kind = kind
+        self.last: AnyTimestamp | None = None
+        self.resets = 0
+        """How often what it knew could not be: a clock or a memory was wrong."""
+
+    def event(self, tick: int, heard: Sequence[AnyTimestamp] = ()) -> AnyTimestamp:
+        """Make an event at a tick, which receives these timestamps if any."""
+        known = list(heard)
+        last = self.last
+        if last is not None and tick - last.r <= 2 * self.kind.config.epsilon_ticks:
+            known.append(last)
+        made: AnyTimestamp = self.kind.after(tick, known)
+        if not self.kind.is_sound(made):
+            self.resets += 1
+            made = self.kind.first(tick)
+        self.last = made
+        return made
+
+
+def _reduced(r: int, config: MergeConfig) -> int:
+    return r if config.modulus is None else r % config.modulus
+
+
+def _unreduced(sent: int | None, tick: int, config: MergeConfig) -> int | None:
+    """Return the clock reading that was sent, as seen from a tick; None if nobody can have sent it."""
+    if sent is None or not 0 <= sent <= COUNT_MAX:
+        return None
+    if config.modulus is None:
+        return sent
+    if sent >= config.modulus:
+        return None
+    newest = tick + config.epsilon_ticks
+    return newest - (newest - sent) % config.modulus

@@ -1,0 +1,136 @@
+"""The published rules, word for word, to show what they do: never used by the product.
+
+From "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant): the timestamps of Figure 1 with the checks of section 3.3, those of
+Figure 3 with their `less`, and the delivery of section 4.2 with its condition as printed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merge.merger import Held
+
+
+class Figure1(msgspec.Struct, frozen=True):
+    """A timestamp of Figure 1: kn from -epsilon to epsilon - 1."""
+
+    r: int
+    c: int
+    kn: dict[int, int]
+
+
+class Figure1Line:
+    """The program of Figure 1. `checked` adds the resets of section 3.3, with the bound that is printed there."""
+
+    def __init__(self, config: MergeConfig, *, checked: bool = False) -> None:
+        self.epsilon = config.epsilon_ticks
+        self.processes = config.processes_max
+        self.checked = checked
+        self.last: Figure1 | None = None
+        self.resets = 0
+
+    def event(self, tick: int, heard: Sequence[Figure1] = ()) -> Figure1:
+        known = list(heard) if self.last is None else [*heard, self.last]
+        c = max([0, *(each.r + each.c - tick for each in known)])
+        kn = {
+            t: max([0, *(each.kn.get(t + tick - each.r, 0) for each in known)])
+            for t in range(-self.epsilon, self.epsilon)
+        }
+        kn[0] = kn.get(0, 0) + 1
+        made = Figure1(tick, c, kn)
+        if self.checked and not self.is_sound(made):
+            self.resets += 1
+            made = Figure1(tick, 0, {0: 1})
+        self.last = made
+        return made
+
+    def is_sound(self, made: Figure1) -> bool:
+        return (
+            made.c < self.epsilon
+            and max(made.kn.values()) <= self.processes
+            and made.kn.get(made.c, 0) > 0
+            and not any(count for t, count in made.kn.items() if t > made.c)
+        )
+
+
+def figure1_key(config: MergeConfig, made: Figure1) -> tuple[int, ...]:
+    """`less` of section 3.2 as a key: epsilon elements of the array are compared."""
+    counts = (made.kn.get(made.c - back, 0) for back in range(config.epsilon_ticks))
+    return (made.r + made.c, *counts)
+
+
+class Figure3(msgspec.Struct, frozen=True):
+    """A timestamp of Figure 3."""
+
+    r: int
+    c: int
+
+
+class Figure3Line:
+    """The program of Figure 3."""
+
+    def __init__(self, config: MergeConfig) -> None:
+        self.epsilon = config.epsilon_ticks
+        self.last = Figure3(0, 0)
+
+    def event(self, tick: int, heard: Sequence[Figure3] = ()) -> Figure3:
+        c = 0
+        last, old = self.last, tick - 2 * self.epsilon
+        if not (last.r < old and all(each.r < old for each in heard)):
+            c = max(0, last.r + last.c - tick, *(each.r + each.c - tick + 1 for each in heard), 0)
+        self.last = Figure3(tick, c)
+        return self.last
+
+
+def figure3_less(one: Figure3, other: Figure3, epsilon: int) -> bool:
+    """`less` of section 5.1."""
+    if one.r + epsilon < other.r:
+        return True
+    if abs(one.r - other.r) > epsilon:
+        return False
+    reach, other_reach = one.r + one.c, other.r + other.c
+    return reach < other_reach or (reach == other_reach and one.r < other.r)
+
+
+def figure3_key(_config: MergeConfig, made: Figure3) -> tuple[int, ...]:
+    """The order in which the delivery condition takes them: by r + c, then by r."""
+    return (made.r + made.c, made.r)
+
+
+@dataclass
+class PublishedMerger:
+    """Section 4.2: buffer whatever comes, and deliver it when its condition holds.
+
+    `equal` is the condition as printed; without it what has passed is delivered too, still on the first instant of the tick. With a
+    modulus clocks are compared modulo it.
+    """
+
+    config: MergeConfig
+    equal: bool = True
+    modulus: int | None = None
+
+    def __post_init__(self) -> None:
+        self.buffer: list[Held] = []
+
+    @property
+    def held_count(self) -> int:
+        return len(self.buffer)
+
+    def offer(self, held: Held, tick: int) -> str:
+        del tick
+        self.buffer.append(held)
+        return ""
+
+    def advance(self, tick: int) -> tuple[list[Held], list[Held]]:
+        due = [each for each in self.buffer if self.is_due(each.timestamp, tick)]
+        self.buffer = [each for each in self.buffer if not self.is_due(each.timestamp, tick)]
+        return sorted(due, key=lambda each: each.key[:2]), []
+
+    def is_due(self, made: Any, tick: int) -> bool:
+        left: int = made.r + made.c + self.config.wait_ticks - tick
+        if self.modulus is not None:
+            left %= self.modulus
+        return left == 0 if self.equal or self.modulus is not None else left <= 0

@@ -1,0 +1,493 @@
+"""What the published program does when it is built word for word, and that ours does not.
+
+One section for each fault. Counts are of seeds out of `SEEDS`; how many go wrong differs with the scheduler, that some do does not.
+"""
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from tests.protocols.merge.harness import Message, Options, World, bad_seeds
+from tests.protocols.merge.published import (
+    Figure1Line,
+    Figure3,
+    Figure3Line,
+    PublishedMerger,
+    figure1_key,
+    figure3_key,
+    figure3_less,
+)
+
+from ensue.errors import ConfigurationError
+from ensue.event import Event
+from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merge.merger import Held, Merger
+from ensue.protocols.merge.timestamps import (
+    CounterTimestamp,
+    CounterTimestamps,
+    Timeline,
+    timestamps_for,
+)
+
+SEEDS = range(100)
+KINDS = pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
+
+
+def config(epsilon: int, delta: int, **others: Any) -> MergeConfig:
+    return MergeConfig(epsilon_ticks=epsilon, delta_ticks=delta, tick_ns=1, **others)
+
+
+def ours(seed: int, options: Options) -> World:
+    return World(seed, options).play()
+
+
+def cured(options: Options) -> None:
+    for array in (False, True):
+        chosen = with_array(options, array)
+        assert bad_seeds(partial(ours, options=chosen), SEEDS) == [], chosen
+
+
+def with_array(options: Options, array: bool) -> Options:
+    return Options(**{**vars(options), "array": array})
+
+
+# -- Kind worlds: where the literal program is right -----------------------------------------------
+
+
+def test_within_the_model_that_it_assumes_the_published_program_is_right() -> None:
+    """The end of the tick, one event a tick, one message a send, steps of one, no message at clock r - epsilon."""
+    kind = Options(epsilon=3, delta=4, early_ticks=False)
+
+    def play(seed: int) -> World:
+        world = World(seed, kind, line=Figure1Line, key=figure1_key, merger=MergesPunctually)
+        return world.play()
+
+    assert len(bad_seeds(play, SEEDS, what="deliveries against causality")) == 0
+    assert len(bad_seeds(play, SEEDS, what="different orders")) == 0
+
+
+class MergesPunctually(PublishedMerger):
+    """The published merger with the one correction that the kind world does not do without: the end of the tick."""
+
+    def is_due(self, made: Any, tick: int) -> bool:
+        return bool(made.r + made.c + self.config.wait_ticks + 1 == tick)
+
+
+# -- M1: delivery at the first instant of the tick --------------------------------------------------
+
+
+def scripted_first_instant(merger: Any) -> list[str]:
+    """k sends m1 at 2; l hears of it at 1 and sends m2 at 2; m1 arrives in the tick in which m2 is due."""
+    settings = config(2, 3)
+    m1, m2 = CounterTimestamp(2, 0, 0), CounterTimestamp(2, 0, 2)
+    order: list[str] = []
+    for tick in range(2, 9):
+        leaving, _ = merger.advance(tick)
+        order += [held.event.publisher for held in leaving]
+        arrivals = {3: [("l", m2)], 7: [("k", m1)]}.get(tick, [])
+        for name, made in arrivals:
+            event = Event(topic="t", payload=b"", publisher=name, publisher_seq=1)
+            merger.offer(Held((timestamps_for(settings).key(made), name, 0), event, made, 0), tick)
+    return order
+
+
+def test_m1_a_cause_arrives_in_the_tick_in_which_its_effect_is_delivered() -> None:
+    settings = config(2, 3)
+    early = PublishedMerger(settings, equal=False)
+    assert scripted_first_instant(early) == ["l", "k"], "the effect came before its cause"
+    assert scripted_first_instant(Merger(settings)) == ["k", "l"]
+
+
+def test_m1_delivery_at_the_first_instant_gives_different_orders() -> None:
+    options = Options(epsilon=2, delta=3, per_tick=3)
+
+    def first_instant(seed: int) -> World:
+        merger = partial(PublishedMerger, equal=False)
+        return World(seed, options, merger=merger).play()
+
+    wrong = bad_seeds(first_instant, SEEDS, what="different orders")
+    assert wrong
+    cured(options)
+
+
+# -- M2: delivery on equality -----------------------------------------------------------------------
+
+
+def test_m2_a_clock_that_skips_the_value_leaves_messages_for_ever() -> None:
+    options = Options(epsilon=3, delta=3, skip=3)
+
+    def on_equality(seed: int) -> World:
+        return World(seed, options, merger=PublishedMerger).play()
+
+    assert bad_seeds(on_equality, SEEDS, what="left in buffers")
+    cured(options)
+
+
+# -- M3: the array is one element too short ---------------------------------------------------------
+
+
+def test_m3_a_relay_makes_c_as_large_as_epsilon() -> None:
+    """k at 3 to a relay at 1; the relay at 2 to j at 0, though each message waits for its receiver's clock."""
+    settings = config(3, 4)
+    k, between, j = (Figure1Line(settings) for _ in range(3))
+    sent = k.event(3)
+    between.event(1, (sent,))
+    relayed = between.event(2)
+    at_j = j.event(0, (relayed,))
+    assert at_j.c == 3, "c is to be below epsilon, says Lemma 3.2"
+    assert figure1_key(settings, at_j) < figure1_key(settings, relayed), "the effect is the smaller"
+    kind = timestamps_for(config(3, 4, array=True))
+    ours_k, ours_l, ours_j = (Timeline(kind) for _ in range(3))
+    heard = ours_k.event(3)
+    ours_l.event(1, (heard,))
+    passed = ours_l.event(2)
+    assert kind.key(passed) < kind.key(ours_j.event(0, (passed,)))
+
+
+def test_m3_as_printed_causes_get_larger_timestamps_than_effects() -> None:
+    options = Options(epsilon=2, delta=2)
+
+    def as_printed(seed: int) -> World:
+        return World(seed, options, line=Figure1Line, key=figure1_key).play()
+
+    assert bad_seeds(as_printed, SEEDS, what="keys against causality")
+    cured(options)
+
+
+def test_m3_with_the_printed_check_a_process_without_fault_resets_itself() -> None:
+    options = Options(epsilon=2, delta=2)
+    resets = []
+    for seed in SEEDS:
+        world = World(seed, options, line=partial(Figure1Line, checked=True), key=figure1_key)
+        world.play()
+        resets.append(sum(each.line.resets for each in world.processes))  # type: ignore[attr-defined]
+    assert any(resets)
+    for array in (False, True):
+        for seed in SEEDS:
+            world = ours(seed, with_array(options, array))
+            assert not any(each.line.resets for each in world.processes), seed  # type: ignore[attr-defined]
+
+
+def test_m3_without_clock_differences_the_printed_array_is_empty() -> None:
+    options = Options(epsilon=0, delta=3, per_tick=2)
+
+    def as_printed(seed: int) -> World:
+        return World(seed, options, line=Figure1Line, key=figure1_key).play()
+
+    assert bad_seeds(as_printed, SEEDS, what="keys against causality")
+    cured(options)
+
+
+# -- M4: several events a tick ----------------------------------------------------------------------
+
+
+def test_m4_the_printed_bound_resets_correct_states_with_several_events_a_tick() -> None:
+    options = Options(epsilon=3, delta=3, per_tick=3, steps=250)
+
+    class RightButForTheBound(Figure1Line):
+        """Figure 1 with the longer array, and the bound n as printed."""
+
+        def __init__(self, settings: MergeConfig) -> None:
+            super().__init__(settings, checked=True)
+            self.kind = timestamps_for(msgspec.structs.replace(settings, array=True))
+            self.line = Timeline(self.kind)
+
+        def event(self, tick: int, heard: Any = ()) -> Any:
+            made = self.line.event(tick, heard)
+            if max(made.kn) > self.processes:  # type: ignore[union-attr]
+                self.resets += 1
+                made = self.line.last = self.kind.first(tick)
+            return made
+
+    def printed(seed: int) -> World:
+        return World(seed, with_array(options, True), line=RightButForTheBound).play()
+
+    assert bad_seeds(printed, SEEDS, what="keys against causality")
+    cured(options)
+
+
+# -- M5: several messages of one send ---------------------------------------------------------------
+
+
+def test_m5_two_messages_of_one_send_are_delivered_in_different_orders() -> None:
+    options = Options(epsilon=2, delta=4, per_send=3)
+
+    def without_index(seed: int) -> World:
+        """The tie is broken by the process alone, so what came first stays first."""
+        world = World(seed, options, merger=partial(PublishedMerger, equal=False))
+        return world.play()
+
+    assert bad_seeds(without_index, SEEDS, what="different orders")
+    cured(options)
+
+
+# -- M6: late messages ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("equal", [True, False], ids=["=", ">="])
+def test_m6_late_messages_stay_for_ever_or_come_out_of_order(equal: bool) -> None:
+    options = Options(epsilon=2, delta=2, lateness=9)
+
+    def accepts_late(seed: int) -> World:
+        return World(seed, options, merger=partial(PublishedMerger, equal=equal)).play()
+
+    what = "left in buffers" if equal else "different orders"
+    assert bad_seeds(accepts_late, SEEDS, what=what)
+    cured(options)
+
+
+# -- M7: duplicates ---------------------------------------------------------------------------------
+
+
+def test_m7_duplicates_are_delivered_twice() -> None:
+    options = Options(epsilon=2, delta=4, duplication=0.3)
+
+    def accepts_all(seed: int) -> World:
+        return World(seed, options, merger=partial(PublishedMerger, equal=False)).play()
+
+    assert bad_seeds(accepts_all, SEEDS, what="delivered twice")
+    cured(options)
+
+
+# -- M8 to M10: clocks modulo B ---------------------------------------------------------------------
+
+
+def test_m8_comparing_reduced_clocks_plainly_gives_the_wrong_order() -> None:
+    options = Options(epsilon=2, delta=4)
+    modulus = 6 * options.epsilon + options.delta + 1  # The paper's own B.
+
+    def reduced_key(settings: MergeConfig, made: CounterTimestamp) -> tuple[int, ...]:
+        return ((made.r % modulus) + made.c, made.k)
+
+    def plainly(seed: int) -> World:
+        world = World(seed, options, key=reduced_key)
+        return world.play()
+
+    assert bad_seeds(plainly, SEEDS, what="keys against causality")
+
+
+def over_the_wire(options: Options) -> Any:
+    """Carry timestamps as they travel: reduced, and read against the receiver's clock."""
+    kind = CounterTimestamps(options.config())
+
+    def carry(made: CounterTimestamp, _sent: int, read: int) -> CounterTimestamp:
+        found = kind.from_entries(kind.to_entries(made), read)
+        assert found is not None
+        return found
+
+    return carry
+
+
+@pytest.mark.parametrize("epsilon", [0, 1, 3])
+def test_m8_ours_reads_readings_modulo_the_smallest_b_rightly(epsilon: int) -> None:
+    options = Options(epsilon=epsilon, delta=4, modulus=2 * epsilon + 5, per_tick=2, skip=2)
+
+    def reduced(seed: int) -> World:
+        return World(seed, options, carry=over_the_wire(options)).play()
+
+    assert bad_seeds(reduced, SEEDS) == []
+
+
+def test_m8_one_less_than_the_smallest_b_is_refused_and_would_go_wrong() -> None:
+    options = Options(epsilon=2, delta=4)
+    with pytest.raises(ConfigurationError, match="must be at least 9"):
+        config(2, 4, modulus=8)
+
+    def carry(made: CounterTimestamp, _sent: int, read: int) -> CounterTimestamp:
+        newest = read + 2
+        return CounterTimestamp(newest - (newest - made.r) % 8, made.c, made.k)
+
+    def too_small(seed: int) -> World:
+        return World(seed, options, carry=carry).play()
+
+    assert bad_seeds(too_small, SEEDS)
+
+
+def test_m9_an_idle_process_takes_its_old_reduced_timestamp_for_a_new_one() -> None:
+    options = Options(epsilon=2, delta=3, quiet=0.3, steps=400)
+    settings = options.config()
+    modulus = settings.modulus_min
+
+    class Reduced:
+        """Our timestamps with the last one kept modulo B and nothing ever forgotten, as printed."""
+
+        def __init__(self, _settings: MergeConfig) -> None:
+            self.kind = CounterTimestamps(settings)
+            self.last: CounterTimestamp | None = None
+            self.too_high = 0
+
+        def event(self, tick: int, heard: Any = ()) -> CounterTimestamp:
+            known = list(heard)
+            if self.last is not None:
+                newest = tick + settings.epsilon_ticks
+                r = newest - (newest - self.last.r) % modulus
+                if r != self.last.r and r + self.last.c >= tick:
+                    self.too_high += 1
+                known.append(CounterTimestamp(r, self.last.c, self.last.k))
+            self.last = self.kind.after(tick, known)
+            return self.last
+
+    fooled = 0
+    for seed in SEEDS:
+        world = World(seed, options, line=Reduced).play()
+        fooled += sum(each.line.too_high for each in world.processes)  # type: ignore[attr-defined]
+    assert fooled
+    cured(options)
+
+
+def test_m9_ours_knows_nothing_of_an_event_more_than_two_epsilon_ago() -> None:
+    for array in (False, True):
+        kind = timestamps_for(config(2, 3, array=array))
+        line = Timeline(kind)
+        line.event(10)
+        assert line.event(10 + 2 * 2 + 1) == kind.first(15)
+
+
+def test_m10_a_message_later_than_b_allows_for_looks_fresh() -> None:
+    options = Options(epsilon=2, delta=3, lateness=20, modulus=8)
+    patient = Options(epsilon=2, delta=3, lateness=20, longest_lateness=20, modulus=28)
+    whole = Options(epsilon=2, delta=3, lateness=20)
+
+    def play(seed: int, chosen: Options) -> World:
+        carry = over_the_wire(chosen) if chosen.modulus else None
+        return World(seed, chosen, **({"carry": carry} if carry else {})).play()
+
+    assert bad_seeds(partial(play, chosen=options), SEEDS)
+    assert bad_seeds(partial(play, chosen=patient), SEEDS) == []
+    assert bad_seeds(partial(play, chosen=whole), SEEDS) == []
+
+
+# -- M11: the program without an array --------------------------------------------------------------
+
+
+def test_m11_the_order_of_figure_3_has_a_cycle() -> None:
+    circle = [Figure3(6, 3), Figure3(5, 5), Figure3(8, 0), Figure3(6, 3)]
+    assert all(figure3_less(one, other, 2) for one, other in pairwise(circle))
+
+
+def pumped(make: Any, epsilon: int, turns: int) -> list[list[Any]]:
+    """Figure 4: j to k to l to j, over and over, with clocks that keep within epsilon. The events of each of them."""
+    settings = config(epsilon, 3 * epsilon)
+    first, second, third = (make(settings) for _ in range(3))
+    made: list[list[Any]] = [[first.event(epsilon)], [], []]
+    for turn in range(turns):
+        for place, line, tick in (
+            (1, second, 1 + 2 * turn),
+            (2, third, 1 + 2 * turn),
+            (0, first, epsilon + 1 + 2 * turn),
+        ):
+            heard = made[place - 1][-1]
+            made[place] += (line.event(tick, (heard,)), line.event(tick + 1))
+    return made
+
+
+def test_m11_the_cycle_can_be_reached() -> None:
+    """What the messages of Figure 4 make, and one event of a process that has been silent for long."""
+    made = [each for events in pumped(Figure3Line, 2, 20) for each in events]
+    silent = [Figure3Line(config(2, 6)).event(tick) for tick in range(5, 40)]
+    assert any(
+        figure3_less(a, b, 2) and figure3_less(b, quiet, 2) and figure3_less(quiet, a, 2)
+        for a in made
+        for b in made
+        for quiet in silent
+    )
+
+
+def test_figure_4_c_grows_without_bound_among_three_processes() -> None:
+    """Two events of j for each turn; c grows by one a turn with Figure 3, and never beyond epsilon with ours."""
+    grown = [each.c for each in pumped(Figure3Line, 3, 40)[0]]
+    assert grown[-1] > 20 > grown[1]
+    for array in (False, True):
+
+        def ours_line(settings: MergeConfig, array: bool = array) -> Timeline:
+            return Timeline(timestamps_for(msgspec.structs.replace(settings, array=array)))
+
+        assert max(each.c for events in pumped(ours_line, 3, 40) for each in events) <= 3
+
+
+def test_m11_a_silent_process_resets_and_its_effects_are_delivered_before_their_causes() -> None:
+    """Pump c up as in Figure 4, then let somebody who has been silent for long hear of it: r + c falls."""
+    epsilon, delta = 2, 9
+    settings = config(epsilon, delta)
+    silent = Figure3Line(settings)
+    message = pumped(Figure3Line, epsilon, 30)[0][-1]
+    heard_at = message.r + 2 * epsilon + 1
+    answer = silent.event(heard_at, (message,))
+    assert answer.r + answer.c < message.r + message.c, "r + c fell along a chain of causes"
+    merger = PublishedMerger(settings, equal=False)
+    for name, made in (("question", message), ("answer", answer)):
+        event = Event(topic="t", payload=b"", publisher=name, publisher_seq=1)
+        key = (figure3_key(settings, made), name, 0)
+        merger.offer(Held(key, event, made, 0), heard_at)  # type: ignore[arg-type]
+    order: list[str] = []
+    for tick in range(heard_at, heard_at + 100):
+        order += [held.event.publisher for held in merger.advance(tick)[0]]
+    assert order == ["answer", "question"]
+
+
+def test_m11_with_two_events_a_tick_figure_3_orders_nothing() -> None:
+    options = Options(epsilon=2, delta=4, per_tick=2)
+
+    def figure3(seed: int) -> World:
+        return World(seed, options, line=Figure3Line, key=figure3_key).play()
+
+    assert bad_seeds(figure3, SEEDS, what="keys against causality")
+    cured(options)
+
+
+# -- M12: stabilisation -----------------------------------------------------------------------------
+
+
+def test_m12_a_corrupted_stamp_in_the_published_buffer_waits_for_ever() -> None:
+    settings = config(2, 3)
+    for merger, stays in (
+        (PublishedMerger(settings, equal=False), True),
+        (Merger(settings), False),
+    ):
+        for tick in range(100, 110):
+            merger.advance(tick)
+        made = CounterTimestamp(10**12, 0, 0)
+        held = Held(
+            ((10**12, 0), "p", 0),
+            Event(topic="t", payload=b"", publisher="p", publisher_seq=1),
+            made,
+            0,
+        )
+        if isinstance(merger, PublishedMerger):
+            merger.buffer.append(held)
+        else:
+            merger._rebuild([held])
+        for tick in range(110, 110 + settings.span_ticks + 1):
+            merger.advance(tick)
+        assert bool(merger.held_count) is stays
+
+
+# -- M13: restart ------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_m13_a_restarted_process_that_goes_on_at_once_forgets_its_causes(array: bool) -> None:
+    """It had heard of a clock that is ahead; after the restart its events are smaller than their causes."""
+    kind = timestamps_for(config(3, 4, array=array))
+    ahead, process = Timeline(kind), Timeline(kind)
+    heard = ahead.event(13)
+    before = process.event(10, (heard,))
+    assert kind.key(Timeline(kind).event(11)) < kind.key(before), "at once is too early"
+    assert kind.key(Timeline(kind).event(10 + 3 + 1)) > kind.key(before), (
+        "epsilon + 1 ticks are enough"
+    )
+
+
+def test_a_run_that_goes_wrong_says_what_it_was() -> None:
+    """The checks of the harness see what they are made for, message by message."""
+    world = ours(0, Options(epsilon=2, delta=4))
+    process = next(each for each in world.processes if len(each.delivered) > 1)
+    process.delivered.reverse()
+    assert {"different orders", "deliveries against causality"} & world.wrong().keys()
+    process.delivered.append(process.delivered[0])
+    assert "delivered twice" in world.wrong()
+    lost: Message = process.delivered[0][0]
+    process.delivered = [each for each in process.delivered if each[0] is not lost]
+    assert world.wrong()["not delivered"]
