@@ -95,7 +95,7 @@ class Message:
     sender: Happened
     index: int
     target: int
-    copy: bool = False
+    timestamp: Any
     received_tick: int | None = None
     lost: bool = False
 
@@ -142,6 +142,7 @@ class World:
         line: MakeLine = our_line,
         merger: MakeMerger = Merger,
         key: MakeKey = our_key,
+        accepts: Callable[[Any, int], bool] = lambda _timestamp, _tick: True,
         carry: Callable[[Any, int, int], Any] = lambda timestamp, _sent, _read: timestamp,
         tie: Callable[[int, int], tuple[str, int]] = lambda process, index: (f"p{process}", index),
     ) -> None:
@@ -150,6 +151,8 @@ class World:
         self.config = self.options.config()
         self.random = Random(seed)
         self.key = key
+        self.accepts = accepts
+        """Whether a timestamp is looked at that comes at a tick."""
         self.carry = carry
         """What becomes of a timestamp on its way: from one clock's tick to another's."""
         self.tie = tie
@@ -175,7 +178,7 @@ class World:
             before |= process.last.before | 1 << process.last.number
         for message in heard:
             before |= message.sender.before | 1 << message.sender.number
-            stamps.append(self.carry(message.sender.timestamp, message.sender.tick, process.tick))
+            stamps.append(self.carry(message.timestamp, message.sender.tick, process.tick))
         timestamp = process.line.event(process.tick, stamps)
         made = Happened(len(self.events), process.number, process.tick, timestamp, before)
         self.events.append(made)
@@ -188,7 +191,7 @@ class World:
         sent = []
         for target in targets:
             for index in range(count):
-                message = Message(len(self.messages), made, index, target)
+                message = Message(len(self.messages), made, index, target, made.timestamp)
                 self.messages.append(message)
                 self.under_way.append(message)
                 sent.append(message)
@@ -198,6 +201,9 @@ class World:
     def receive(self, message: Message) -> None:
         self.under_way.remove(message)
         process = self.processes[message.target]
+        read = self.carry(message.timestamp, message.sender.tick, process.tick)
+        if not self.accepts(read, process.tick):
+            return
         if message.received_tick is None:
             message.received_tick = process.tick
         self.event(process, (message,))
@@ -205,7 +211,7 @@ class World:
 
     def offer(self, process: Process, message: Message) -> None:
         made = message.sender
-        read = self.carry(made.timestamp, made.tick, process.tick)
+        read = self.carry(message.timestamp, made.tick, process.tick)
         tie, index = self.tie(made.process, message.index)
         event = Event(topic="t", payload=b"", publisher=tie, publisher_seq=message.number)
         key = (self.key(self.config, read), tie, index)

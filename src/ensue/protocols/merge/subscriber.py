@@ -218,23 +218,25 @@ class MergeSubscriber:
             self._refuse(held.event, LATE)
 
     def _refuse(self, event: Event, verdict: str) -> None:
+        if self.config.deliver_late and not self._hand_out_of_turn(event, verdict):
+            return
         if verdict == LATE:
             self.watch.counts.late += 1
         else:
             self.watch.counts.skewed += 1
-        if self.config.deliver_late:
-            self._hand_out_of_turn(event, verdict)
-        else:
+        if not self.config.deliver_late:
             self._effects.append(Discard(event, verdict))
 
-    def _hand_out_of_turn(self, event: Event, verdict: str) -> None:
+    def _hand_out_of_turn(self, event: Event, verdict: str) -> bool:
+        """Deliver an event at once; False if it was handed out before."""
         if event.id in self._remembered:
             self.watch.counts.duplicate += 1
             self._effects.append(Discard(event, DUPLICATE))
-            return
+            return False
         self._remember(event.id)
         self._delivered += 1
         self._effects.append(Deliver(event, self._delivered, verdict))
+        return True
 
     def _remember(self, event_id: str) -> None:
         self._remembered[event_id] = None

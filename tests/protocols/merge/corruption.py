@@ -1,0 +1,123 @@
+"""Corrupt everything that can be reached, at once, in the small world; and say which events come late enough after it."""
+
+from random import Random
+
+from tests.protocols.merge.harness import Merging, Options, Process, World
+
+from ensue.event import Event
+from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merge.merger import Held, Merger
+from ensue.protocols.merge.timestamps import (
+    AnyTimestamp,
+    ArrayTimestamp,
+    CounterTimestamp,
+    Timeline,
+    timestamps_for,
+)
+
+
+def any_timestamp(random: Random, config: MergeConfig, tick: int) -> AnyTimestamp:
+    """Something that looks like a timestamp: near the truth, at its bounds, or far out."""
+    epsilon = config.epsilon_ticks
+    near = config.span_ticks + 2
+    r = random.choice((tick + random.randint(-near, near), tick + epsilon, random.randrange(10**9)))
+    c = random.choice((0, epsilon, random.randint(0, epsilon), random.randrange(10**6)))
+    if config.array:
+        counts = [random.randrange(config.count_max + 1) for _ in range(2 * epsilon + 1)]
+        if random.random() < 0.7 and c <= epsilon:
+            counts[epsilon + c] = max(1, counts[epsilon + c])
+            counts[epsilon + c + 1 :] = [0] * (epsilon - c)
+        return ArrayTimestamp(r, c, tuple(counts))
+    bound = config.count_max * (epsilon + 1)
+    return CounterTimestamp(r, c, random.choice((0, random.randrange(bound), bound - 1, 10**9)))
+
+
+def corrupt_merger(random: Random, merger: Merger, tick: int) -> None:
+    """Fill a merger's memory with anything."""
+    config = merger.config
+    counts = (0,) * (config.epsilon_ticks + 1 if config.array else 1)
+    for _ in range(random.randrange(6)):
+        made = any_timestamp(random, config, tick)
+        key = ((made.r + made.c, *counts), "ghost", 0)
+        event = Event(topic="t", payload=b"", publisher="ghost", publisher_seq=0)
+        bucket = random.choice((made.r + made.c, random.randrange(10**9)))
+        merger._held.setdefault(bucket, {})[key] = Held(key, event, made, 0)
+    merger._reaches = [random.randrange(2 * tick + 2) for _ in range(random.randrange(4))]
+    merger._count = random.randrange(100)
+    merger._tick = random.choice((0, tick, tick + random.randrange(100), 10**12))
+    merger._audit_tick = random.choice((0, tick, 10**12))
+    if random.random() < 0.7:
+        made = any_timestamp(random, config, tick)
+        merger._frontier = ((made.r + made.c, *counts), "zzz", 0)
+
+
+def corrupt_process(random: Random, process: Process) -> None:
+    """Corrupt what a process remembers."""
+    assert isinstance(process.merger, Merger)
+    assert isinstance(process.line, Timeline)
+    corrupt_merger(random, process.merger, process.tick)
+    if random.random() < 0.8:
+        process.line.last = any_timestamp(random, process.merger.config, process.tick)
+
+
+def after_corruption(seed: int, options: Options) -> tuple[World, set[int]]:
+    """Play a world in which everything is corrupted half-way. Return it, and the events that are to be right again.
+
+    Clocks jump and are mended before the count begins, as the claim has it. Ghosts that come out of corrupted buffers are taken
+    away: they are no messages of anybody.
+    """
+    config = options.config()
+    kind = timestamps_for(config)
+
+    def accepts(made: AnyTimestamp, tick: int) -> bool:
+        """What publishers and subscribers look at before anything else."""
+        return kind.is_sound(made) and made.r + made.c <= tick + config.epsilon_ticks
+
+    world = World(seed, options, accepts=accepts)
+    random = Random(seed + 10**6)
+    for _ in range(options.steps):
+        world.step()
+    true_ticks = [process.tick for process in world.processes]
+    for process in world.processes:
+        process.tick = max(0, process.tick + random.randint(-30, 30))
+        if random.random() < 0.5:
+            world.event(process)
+        corrupt_process(random, process)
+    for message in world.under_way:
+        if random.random() < 0.7:
+            message.timestamp = any_timestamp(random, world.config, message.sender.tick)
+    for process, tick in zip(world.processes, true_ticks, strict=True):
+        process.tick = tick
+        corrupt_process(random, process)
+    for process in world.processes:
+        process.merger = _WithoutGhosts(process.merger)
+    mended, first = max(true_ticks), len(world.events)
+    for _ in range(options.steps * 3):
+        world.step()
+    world.finish()
+    later = {
+        each.number for each in world.events[first:] if each.tick > mended + world.config.span_ticks
+    }
+    return world, later
+
+
+class _WithoutGhosts:
+    """A merger whose ghosts are not shown."""
+
+    def __init__(self, inner: Merging) -> None:
+        self.inner = inner
+
+    @property
+    def held_count(self) -> int:
+        return self.inner.held_count
+
+    def offer(self, held: Held, tick: int) -> str:
+        return self.inner.offer(held, tick)
+
+    def advance(self, tick: int) -> tuple[list[Held], list[Held]]:
+        leaving, overtaken = self.inner.advance(tick)
+        return _real(leaving), _real(overtaken)
+
+
+def _real(held: list[Held]) -> list[Held]:
+    return [each for each in held if each.event.publisher != "ghost"]
