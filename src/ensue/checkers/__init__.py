@@ -38,6 +38,7 @@ __all__ = [
 ORDERS = {
     "total": ("fifo", "total", "complete"),
     "causal": ("fifo", "causal", "complete"),
+    "causal-topic": ("fifo", "causal-topic", "complete"),
     "fifo": ("fifo", "complete"),
     "none": ("complete",),
 }
@@ -112,6 +113,8 @@ def judge(
             total.judge(history, collector, disagreements_max=violations_max)
         elif rule == "causal":
             causal_order.judge(history, collector)
+        elif rule == "causal-topic":
+            causal_order.judge_topics(history, collector)
         else:
             complete.judge(history, collector, terms)
 

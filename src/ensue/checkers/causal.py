@@ -5,6 +5,9 @@ delivered e (at any of its subscriptions, tagged or not) before; or through a ch
 steps. No subscriber delivers f and later e. Tagged deliveries are set aside at the subscriber
 that is judged, and of an event delivered twice the first counts.
 
+`judge_topics` looks at each topic as if there were no other: a chain counts only if all its events
+are of one topic.
+
 Method. What comes before an event is, for each publishing node, a prefix of what that node
 published. So the past of an event is one number a node: a vector. Walking the rows of the
 publishing nodes, each as far as the events it delivers have already been published, gives the
@@ -26,7 +29,7 @@ from operator import attrgetter
 from ensue.checkers.history import Delivery, History, Publication, ordinal
 from ensue.checkers.verdict import Collector, Subscriber
 
-__all__ = ["judge"]
+__all__ = ["judge", "judge_topics"]
 
 
 def judge(history: History, collector: Collector) -> None:
@@ -39,6 +42,12 @@ def judge(history: History, collector: Collector) -> None:
         return
     for subscriber in history.delivered:
         _judge_subscriber(history, pasts, subscriber, collector)
+
+
+def judge_topics(history: History, collector: Collector) -> None:
+    """Report every delivery that came after one of its effects in the same topic."""
+    for topic in sorted({publication.topic for publication in history.published.values()}):
+        judge(history.of_topic(topic), collector)
 
 
 class _Pasts:

@@ -115,6 +115,24 @@ class History:
                 self._names[known] = known.node if alone else f"{known.node}/{known.subscription}"
         return self._names[subscriber]
 
+    def of_topic(self, topic: str) -> "History":
+        """Return what was published and delivered of one topic, and nothing else."""
+        part = History(run=self.run, simulated=self.simulated, excerpt=self.excerpt)
+        part.published = {event: one for event, one in self.published.items() if one.topic == topic}
+        part.publications_at = {
+            node: [one for one in all_of_them if one.topic == topic]
+            for node, all_of_them in self.publications_at.items()
+        }
+        part.deliveries_at = {
+            node: [one for one in all_of_them if one.topic == topic]
+            for node, all_of_them in self.deliveries_at.items()
+        }
+        part.delivered = {
+            subscriber: [one for one in all_of_them if one.topic == topic]
+            for subscriber, all_of_them in self.delivered.items()
+        }
+        return part
+
     def judged(self, subscriber: Subscriber) -> list[Delivery]:
         """List the first delivery of each event that was not tagged: what order is judged by."""
         seen: set[str] = set()

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from ensue import trace as traces
-from ensue.checkers import Verdict
+from ensue.checkers import Verdict, rules_of
 from ensue.checkers.statistics import statistics
 from ensue.cli import describe, output, seeds
 from ensue.errors import BadInput, EnsueError
@@ -34,6 +34,7 @@ class Protocol(StrEnum):
     """What can be searched for faults."""
 
     TOTAL = "total"
+    CAUSAL = "causal"
 
 
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
@@ -273,8 +274,9 @@ def _replay(protocol: Protocol, seed: int) -> str:
 
 def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
     """Return the line that judges a trace as the run itself was judged."""
-    words = [output.program(), "check", str(trace), "--order", scenario.order]
-    if any(finding.checker == "causal" for finding in outcome.report.findings):
+    words = [output.program(), "check", str(trace), "--order", outcome.report.order]
+    rules = [finding.checker for finding in outcome.report.findings]
+    if "causal" in rules and "causal" not in rules_of(outcome.report.order):
         words.append("--causal")
     if not scenario.ens_config.keeps_log:
         words.append("--lossy")

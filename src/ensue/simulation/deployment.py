@@ -15,6 +15,7 @@ import msgspec
 from ensue.checkers import Report
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Outcome
+from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
@@ -40,6 +41,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     subscriber: type[Subscriber] = Subscriber
     ens: type[TopicLog] = TopicLog
     station: type[Station] = Station
+    cube: type[HypercubeNode] = HypercubeNode
 
 
 class Deployment:
@@ -89,8 +91,8 @@ class Deployment:
         raise NotImplementedError
 
     def ens_for(self, topic: str) -> str:
-        """Return the node that keeps a topic."""
-        raise NotImplementedError
+        """Return the node that keeps a topic, if the protocol has such nodes."""
+        raise NotImplementedError(topic)
 
     def judge(self, rows: list[Row]) -> Report:
         """Judge the trace by what was promised."""

@@ -7,7 +7,8 @@ what its seeds stand for. A new protocol adds one line to each, and a value to `
 
 from collections.abc import Callable
 
-from ensue.simulation import swarm
+from ensue.simulation import swarm, swarm_causal
+from ensue.simulation.causal import CausalDeployment
 from ensue.simulation.deployment import Deployment
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.total import TotalDeployment
@@ -16,11 +17,13 @@ __all__ = ["DEPLOYMENTS", "DRAWS"]
 
 DEPLOYMENTS: dict[str, type[Deployment]] = {
     "total": TotalDeployment,
+    "causal": CausalDeployment,
     "none": TotalDeployment,
 }
 """Who builds a scenario, by its order."""
 
 DRAWS: dict[str, Callable[[int], Scenario]] = {
     "total": swarm.draw,
+    "causal": swarm_causal.draw,
 }
 """What can be searched for faults, by name: seed to scenario."""

@@ -7,6 +7,7 @@ and `run` plays it. Together with a seed it decides a run completely.
 import msgspec
 
 from ensue.errors import ConfigurationError
+from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.topic_log import EnsConfig
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
+ORDERS = ("total", "causal", "none")
+"""What a scenario can be about; `families` says who builds it."""
+_ORDERS_IN_WORDS = f"{', '.join(ORDERS[:-1])} or {ORDERS[-1]}"
 
 
 class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +125,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     order: str = "total"
-    """`total`, or `none` for events as they arrive."""
+    """`total`, `causal`, or `none` for events as they arrive."""
     duration_ns: int = 10 * SECOND_NS
     """How long events flow and faults strike. Then everything is healed."""
     settle_ns: int = 120 * SECOND_NS
@@ -132,6 +136,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: tuple[SubscriberSpec, ...] = ()
     sequencer: SequencerConfig = SequencerConfig()
     ens_config: EnsConfig = EnsConfig()
+    hypercube: HypercubeConfig = HypercubeConfig()
+    """For order `causal`, which has no chain and no notification service."""
     link: LinkConfig = LinkConfig()
     network: NetworkConfig = NetworkConfig()
     disk: DiskConfig = DiskConfig()
@@ -143,8 +149,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Send every frame as bytes, which exercises the wire and gives sizes to the trace."""
 
     def __post_init__(self) -> None:
-        if self.order not in ("total", "none"):
-            raise ConfigurationError(f"order must be total or none, not {self.order!r}")
+        if self.order not in ORDERS:
+            raise ConfigurationError(f"order must be {_ORDERS_IN_WORDS}, not {self.order!r}")
         names = [
             each.name
             for group in (self.chain, self.ens, self.publishers, self.subscribers)

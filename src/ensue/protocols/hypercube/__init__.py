@@ -1,0 +1,1 @@
+"""Causal order with no broker in the middle: spanning trees in a virtual hypercube."""

@@ -1,0 +1,68 @@
+"""The configuration that the nodes of one cube share."""
+
+import msgspec
+
+from ensue.errors import ConfigurationError
+
+__all__ = ["HypercubeConfig"]
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Named limits, waits and choices. `across_topics` must be the same everywhere."""
+
+    across_topics: bool = True
+    """Whether causes come before effects across all topics of a node. False: within each topic, as
+    in the paper; then events name predecessors in their own topic alone."""
+    durable: bool = True
+    """False: nothing is persisted, for a cube that lives and dies with one process."""
+    retry_ns: int = 200 * MILLISECOND_NS
+    """A copy that was not acknowledged is sent again after so long, then after twice as long, …"""
+    retry_ns_max: int = 2 * SECOND_NS
+    """… but never waits longer than this."""
+    suspect_ns: int = SECOND_NS
+    """A node that has left something unanswered for so long is suspected until it is heard again."""
+    beat_ns: int = SECOND_NS
+    """How often neighbours compare who is subscribed to what, and so notice who is away."""
+    digest_ns: int = 500 * MILLISECOND_NS
+    """How long after something happened in a topic its members compare what they have, …"""
+    digest_ns_max: int = 4 * SECOND_NS
+    """… then after twice as long, and so on, but never less often than this."""
+    gap_ns: int = 100 * MILLISECOND_NS
+    """A node that holds something back asks for what is missing after so long."""
+    patience_ns: int = 30 * SECOND_NS
+    """Across topics: an event that others depend on, whose source is away, and that nobody who can be reached
+    has, is waited for so long."""
+    window: int = 8
+    """Messages of one node and topic that may be under way, not yet acknowledged by everybody."""
+    batch_max: int = 64
+    """Events in one message, at the most."""
+    outgoing_max: int = 65_536
+    """Events of one node that are not yet out."""
+    held_max: int = 65_536
+    """Events of one topic that wait for others; more are dropped, and asked for again."""
+    retained_max: int = 65_536
+    """Events kept for whoever lacks them. A member that needs one that nobody has kept joins anew."""
+
+    def __post_init__(self) -> None:
+        for field in (
+            "retry_ns",
+            "retry_ns_max",
+            "suspect_ns",
+            "beat_ns",
+            "digest_ns",
+            "digest_ns_max",
+            "gap_ns",
+            "patience_ns",
+            "window",
+            "batch_max",
+            "outgoing_max",
+            "held_max",
+            "retained_max",
+        ):
+            if getattr(self, field) < 1:
+                raise ConfigurationError(
+                    f"HypercubeConfig.{field} must be at least 1, not {getattr(self, field)}"
+                )

@@ -1,0 +1,170 @@
+"""What the nodes of a cube send each other, and what is in it.
+
+| frame | from | to | why |
+|---|---|---|---|
+| `Publication` | source, forwarder | child in the tree | events for a set of members |
+| `Change` | joiner or leaver, forwarder | child in the tree | what a node is subscribed to now; asks for start vectors |
+| `Receipt` | child | parent | who has got it below; membership and start vectors on their way back |
+| `Summary` | member, source | member | how far I am in a topic |
+| `Fill` | who has them | who lacks them | events |
+| `Gone` | who had them | who lacks them | I don't keep these any more |
+| `Beat` | neighbour | neighbour | are you there, and do we know the same subscriptions? |
+| `Here` | neighbour | neighbour | I am, and we do |
+| `Versions` | neighbour | neighbour | which subscriptions I know |
+| `Rows` | neighbour | neighbour | subscriptions that you don't know |
+
+Nodes are named by their numbers in the cube. A number that nobody bears is stepped over.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from ensue.event import Count, Event, Name
+from ensue.protocols.core import Frame
+
+__all__ = [
+    "FRAMES",
+    "Beat",
+    "Change",
+    "Counts",
+    "Fill",
+    "Gone",
+    "Here",
+    "Item",
+    "Publication",
+    "Receipt",
+    "Row",
+    "Rows",
+    "Summary",
+    "Versions",
+]
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+"""A node."""
+Height = Annotated[int, msgspec.Meta(ge=1, le=16)]
+"""A cluster."""
+Counts = dict[Number, Count]
+"""Source to how many of its events of one topic: 1, 2, … up to that number."""
+
+
+class Item(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """An event with its causal barrier."""
+
+    event: Event
+    after: dict[Name, Counts] = {}
+    """By topic: the events it comes right after. The one before it of the same source and topic is
+    not named: the number of the event says it."""
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """What one node is subscribed to. The greater version is the truth."""
+
+    node: Number
+    version: Count
+    topics: tuple[Name, ...]
+
+
+class Publication(Frame, frozen=True, tag=80):
+    """Events of one source and topic, in the order of their numbers."""
+
+    token: Count
+    """Names this copy between parent and child."""
+    height: Height
+    """The cluster of the parent in which the child is."""
+    below: bytes
+    """Whom else of that cluster the child has to see to."""
+    items: tuple[Item, ...]
+
+
+class Change(Frame, frozen=True, tag=81):
+    """A node is subscribed to something else than before."""
+
+    token: Count
+    height: Height
+    below: bytes
+    row: Row
+    joins: tuple[Name, ...] = ()
+    """Topics for which it needs a start vector."""
+
+
+class Receipt(Frame, frozen=True, tag=82):
+    """Who of a cluster has got a message."""
+
+    token: Count
+    covered: bytes
+    final: bool
+    """False: there may be more to come; True: whoever is not covered can't be reached from here."""
+    rows: tuple[Row, ...] = ()
+    """What those who are members of the joined topics are subscribed to."""
+    vectors: dict[Name, Counts] = msgspec.field(default_factory=dict)
+    """By topic: what has been delivered or published by those who are covered."""
+    doubts: dict[Name, tuple[Number, ...]] = msgspec.field(default_factory=dict)
+    """By topic: whose events those who are covered do not take for now; see `causality`."""
+
+
+class Summary(Frame, frozen=True, tag=83):
+    """How many events of each source a node has received with none missing before them."""
+
+    topic: Name
+    have: Counts
+    follows: bool
+    """Whether the node wants what it lacks; else it only tells what it published itself."""
+    urgent: bool = False
+    """Whether it is to be given even what has just been sent, and not to be asked in return."""
+
+
+class Fill(Frame, frozen=True, tag=84):
+    """Events that a node lacks."""
+
+    topic: Name
+    items: tuple[Item, ...]
+    more: bool
+    """Whether there are more to be had."""
+
+
+class Gone(Frame, frozen=True, tag=85):
+    """Events up to a number are not kept here any more."""
+
+    topic: Name
+    source: Number
+    up_to: Count
+
+
+class Beat(Frame, frozen=True, tag=86):
+    """A sign of life that wants an answer."""
+
+    digest: bytes
+    """Of the versions of all rows."""
+
+
+class Here(Frame, frozen=True, tag=87):
+    """The answer of one who knows the same rows."""
+
+
+class Versions(Frame, frozen=True, tag=88):
+    """The answer of one who knows other rows."""
+
+    versions: dict[Number, Count]
+    answer: bool = False
+    """True: it answers a `Versions` and wants no further one."""
+
+
+class Rows(Frame, frozen=True, tag=89):
+    """Rows that the other one does not know."""
+
+    rows: tuple[Row, ...]
+
+
+FRAMES: tuple[type[Frame], ...] = (
+    Publication,
+    Change,
+    Receipt,
+    Summary,
+    Fill,
+    Gone,
+    Beat,
+    Here,
+    Versions,
+    Rows,
+)

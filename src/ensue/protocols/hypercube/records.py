@@ -1,0 +1,64 @@
+"""What a node of a cube persists, and how it is written.
+
+Keys are plain text, `kind/…`; a topic comes last, because it may contain a slash.
+"""
+
+import msgspec
+
+from ensue.event import Event
+from ensue.protocols.hypercube.frames import Counts, Item, Row
+from ensue.wire import Records
+
+__all__ = [
+    "ITEM",
+    "NODE",
+    "ROW",
+    "TOPIC",
+    "WAITING",
+    "NodeRecord",
+    "TopicRecord",
+    "kept_key",
+    "parse_kept",
+]
+
+
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What a node knows of itself."""
+
+    run: int
+    """How many times it was started."""
+    position: int
+    """How many events its application got."""
+
+
+class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How far a node is in a topic."""
+
+    state: str
+    wanted: bool
+    own: int
+    settled: int
+    delivered: Counts
+    start: Counts
+    barrier: Counts
+    missed: tuple[int, int] | None
+    floor: Counts
+    doubt: tuple[int, ...]
+
+
+NODE = Records[NodeRecord](NodeRecord)
+TOPIC = Records[TopicRecord](TopicRecord)
+ROW = Records[Row](Row)
+ITEM = Records[Item](Item)
+WAITING = Records[Event](Event)
+
+
+def kept_key(topic: str, source: int, number: int) -> str:
+    """Return the key of a kept event."""
+    return f"kept/{source}/{number}/{topic}"
+
+
+def parse_kept(key: str) -> tuple[str, int, int]:
+    """Return topic, source and number of a kept event."""
+    _, source, number, topic = key.split("/", 3)
+    return topic, int(source), int(number)

@@ -1,0 +1,281 @@
+"""Find what is missing and get it from whoever has it.
+
+The trees bring an event to all members that its source can reach. Everything else is found here:
+
+- **Gaps.** Events are numbered per source and topic, and barriers name others. A node that holds
+  something back asks, after `gap_ns`, the source of what is missing; then, one after the other, the
+  members of the topic.
+- **Ends.** What nobody announces is found by comparing: some time after something happened in a topic
+  its members tell the first member of each of their clusters how far they are. Those
+  edges connect all members, so whatever one of them has, all of them get. A source that
+  is no member tells how many events it has published.
+- **Returns.** Whoever is heard again after a suspicion is told at once.
+
+Whoever hears of somebody who lacks something it keeps sends it. If it does not keep it any more it says
+so; a member that hears this and finds nobody who does keep it joins anew. So does one that waits, for
+longer than `patience_ns`, for something of another topic whose source is away: see `causality`.
+"""
+
+from collections.abc import Callable
+
+from ensue.protocols.core import Frame
+from ensue.protocols.hypercube.causality import IN, Causality, TopicState
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.cube import Cube, bits, first_in_cluster, split
+from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Item, Summary
+from ensue.protocols.hypercube.rolls import Rolls
+from ensue.protocols.hypercube.store import Store
+from ensue.protocols.hypercube.suspects import Suspects
+
+__all__ = ["Repair"]
+
+GAP_BACKOFF_MAX = 16
+"""Somebody who finds no help asks less often, but never so many times less often."""
+GONE_PATIENCE = 8
+"""After so many times `gap_ns` nobody is expected to have what somebody does not keep any more."""
+
+
+class _Watch:
+    """What is due in one topic."""
+
+    __slots__ = ("compare_ns", "gap_ns", "gone", "missing_ns", "tries", "wait_ns")
+
+    def __init__(self) -> None:
+        self.compare_ns: int | None = None
+        self.wait_ns = 0
+        self.gap_ns: int | None = None
+        self.tries = 0
+        self.gone: dict[int, tuple[int, int]] = {}
+        """By source: since when it is known that somebody does not keep its events any more up to a
+        number that this node has not reached; and the number."""
+        self.missing_ns: dict[tuple[str, int], int] = {}
+        """By topic and source of what is missing: since when."""
+
+
+class Repair:
+    """What one node asks and answers about missing events."""
+
+    def __init__(
+        self,
+        me: int,
+        cube: Cube,
+        config: HypercubeConfig,
+        causality: Causality,
+        rolls: Rolls,
+        suspects: Suspects,
+        store: Store,
+        send: Callable[[int, Frame], None],
+    ) -> None:
+        self._me = me
+        self._cube = cube
+        self._config = config
+        self._causality = causality
+        self._rolls = rolls
+        self._suspects = suspects
+        self._store = store
+        self._send = send
+        self._watches: dict[str, _Watch] = {}
+        self.fell_behind: dict[str, tuple[tuple[int, int], Counts]] = {}
+        """Topics of which something can't be had any more: the first and the last number, and behind
+        what the topic has to be joined anew."""
+
+    # -- When to look ---------------------------------------------------------------------------
+
+    def stir(self, topic: str, *, now_ns: int) -> None:
+        """Note that something happened in a topic, so that it is compared before long."""
+        watch = self._watch(topic)
+        watch.wait_ns = self._config.digest_ns
+        due_ns = now_ns + watch.wait_ns
+        if watch.compare_ns is None or watch.compare_ns > due_ns:
+            watch.compare_ns = due_ns
+
+    def look(self, topic: str, *, now_ns: int) -> None:
+        """Start or stop to wait for what is missing in a topic."""
+        state, watch = self._causality.topics[topic], self._watch(topic)
+        if state.state != IN or not state.held:
+            watch.gap_ns = None
+            watch.tries = 0
+        elif watch.gap_ns is None:
+            watch.gap_ns = now_ns + self._config.gap_ns
+
+    def forget(self, topic: str) -> None:
+        """Look after a topic no longer, unless this node has published in it."""
+        watch = self._watches.pop(topic, None)
+        if watch is not None and self._causality.topic(topic).own:
+            self._watches[topic] = watch
+            watch.gap_ns = None
+
+    def progressed(self, topic: str) -> None:
+        """Note that something was delivered: help has come."""
+        watch = self._watches.get(topic)
+        if watch is not None:
+            watch.tries = 0
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Compare and ask where it is time."""
+        for topic, watch in self._watches.items():
+            if watch.compare_ns is not None and watch.compare_ns <= now_ns:
+                self._compare(topic)
+                watch.wait_ns = min(2 * watch.wait_ns, self._config.digest_ns_max)
+                watch.compare_ns = now_ns + watch.wait_ns
+            if watch.gap_ns is not None and watch.gap_ns <= now_ns:
+                self._ask(topic, watch, now_ns)
+                backoff = min(1 << min(watch.tries // 2, 8), GAP_BACKOFF_MAX)
+                watch.gap_ns = now_ns + backoff * self._config.gap_ns
+            if watch.gone:
+                self._give_up_gone(topic, watch, now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when to compare or to ask next."""
+        dues = [each.compare_ns for each in self._watches.values() if each.compare_ns is not None]
+        dues += [each.gap_ns for each in self._watches.values() if each.gap_ns is not None]
+        patience_ns = GONE_PATIENCE * self._config.gap_ns
+        for watch in self._watches.values():
+            dues += [since_ns + patience_ns for since_ns, _ in watch.gone.values()]
+        return min(dues, default=None)
+
+    def back(self, peer: int, *, now_ns: int) -> None:
+        """Compare all that a node that is heard again has to do with."""
+        for topic in self._watches:
+            if self._rolls.members(topic) >> peer & 1:
+                self._tell(topic, peer)
+                self.stir(topic, now_ns=now_ns)
+
+    # -- Asking ---------------------------------------------------------------------------------
+
+    def ask(self, topic: str, peer: int) -> None:
+        """Ask a peer for all that is missing here."""
+        self._tell(topic, peer, urgent=True)
+
+    def _compare(self, topic: str) -> None:
+        others = self._rolls.members(topic) & self._cube.everyone & ~(1 << self._me)
+        others &= ~self._suspects.suspected
+        for cluster, part in split(self._me, self._cube.dimensions, others):
+            first = first_in_cluster(self._me, cluster, part)
+            assert first is not None
+            self._tell(topic, first)
+
+    def _ask(self, topic: str, watch: _Watch, now_ns: int) -> None:
+        """Ask one peer for what is missing; another one each time."""
+        asked: set[tuple[str, int]] = set()
+        missing = self._causality.missing(topic)
+        self._lose_patience(topic, watch, missing, now_ns)
+        for name, source in missing:
+            peers = self._helpers(name, source)
+            if not peers:
+                continue
+            peer = peers[watch.tries % len(peers)]
+            if (name, peer) not in asked:
+                asked.add((name, peer))
+                self._tell(name, peer, urgent=True)
+        watch.tries += 1
+
+    def _lose_patience(
+        self, topic: str, watch: _Watch, missing: dict[tuple[str, int], int], now_ns: int
+    ) -> None:
+        """Give up what is needed of another topic if its source has been away for too long."""
+        known = watch.missing_ns
+        watch.missing_ns = {each: min(known.get(each, now_ns), now_ns) for each in missing}
+        for (name, source), since_ns in watch.missing_ns.items():
+            away = self._suspects.suspected >> source & 1
+            if name != topic and away and now_ns - since_ns >= self._config.patience_ns:
+                first, last = self._causality.topic(name).have(source) + 1, missing[name, source]
+                self.fell_behind[name] = ((first, last), {source: last})
+
+    def _helpers(self, topic: str, source: int) -> list[int]:
+        """List who may have an event: its source, then the members of the topic, the nearest first."""
+        others = self._rolls.members(topic) & self._cube.everyone & ~(1 << self._me)
+        others &= ~(1 << source)
+        reachable = others & ~self._suspects.suspected
+        peers = sorted(bits(reachable), key=lambda peer: peer ^ self._me)
+        if source != self._me and not self._suspects.suspected >> source & 1:
+            peers.insert(0, source)
+        return peers
+
+    def _tell(self, topic: str, peer: int, *, urgent: bool = False) -> None:
+        state = self._causality.topic(topic)
+        if state.state == IN:
+            have = state.haves()
+        elif state.own:
+            have = {self._me: state.own}
+        else:
+            return
+        follows = state.state == IN
+        self._send(peer, Summary(topic=topic, have=have, follows=follows, urgent=urgent))
+
+    # -- Answering ------------------------------------------------------------------------------
+
+    def summary(self, frame: Summary, peer: int, *, now_ns: int) -> None:
+        """Give a peer what it lacks; ask in return for what it has more of."""
+        state = self._causality.topic(frame.topic)
+        if frame.follows:
+            self._give(state, frame, peer, now_ns)
+        if state.state == IN and not frame.urgent:
+            lacks = any(state.have(source) < count for source, count in frame.have.items())
+            if lacks:
+                self._tell(frame.topic, peer, urgent=True)
+
+    def gone(self, frame: Gone, *, now_ns: int) -> None:
+        """Hear that a peer does not keep what is missing here, and ask all others."""
+        state = self._causality.topics.get(frame.topic)
+        if state is None or state.state != IN or state.have(frame.source) >= frame.up_to:
+            return
+        gone = self._watch(frame.topic).gone
+        if frame.source not in gone:
+            gone[frame.source] = (now_ns, frame.up_to)
+            for peer in self._helpers(frame.topic, frame.source):
+                self._tell(frame.topic, peer, urgent=True)
+
+    def _give_up_gone(self, topic: str, watch: _Watch, now_ns: int) -> None:
+        """Fall behind if nobody had what somebody does not keep any more."""
+        state = self._causality.topic(topic)
+        for source, (since_ns, up_to) in list(watch.gone.items()):
+            have = state.have(source)
+            if state.state != IN or have >= up_to:
+                del watch.gone[source]
+            elif not 0 <= now_ns - since_ns < GONE_PATIENCE * self._config.gap_ns:
+                del watch.gone[source]
+                self.fell_behind[topic] = ((have + 1, up_to), {})
+
+    def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> None:
+        mine = state.haves() if state.state == IN else {}
+        if state.own:
+            mine[self._me] = state.own
+        items: list[Item] = []
+        more = False
+        for source, last in mine.items():
+            first = frame.have.get(source, 0) + 1
+            if source == peer or last < first:
+                continue
+            for number in range(first, last + 1):
+                if len(items) >= self._config.batch_max:
+                    more = True
+                    break
+                found = self._find(state, source, number)
+                if found is None:
+                    if number == first:
+                        self._send(peer, self._gone(state, source, number, last))
+                    break
+                item, since_ns = found
+                if not frame.urgent and 0 <= now_ns - since_ns < self._config.digest_ns:
+                    break  # It is likely on its way.
+                items.append(item)
+        if items:
+            self._send(peer, Fill(topic=state.name, items=tuple(items), more=more))
+
+    def _gone(self, state: TopicState, source: int, number: int, last: int) -> Gone:
+        while number < last and self._find(state, source, number + 1) is None:
+            number += 1
+        return Gone(topic=state.name, source=source, up_to=number)
+
+    def _find(self, state: TopicState, source: int, number: int) -> tuple[Item, int] | None:
+        held = state.held.get((source, number))
+        if held is not None:
+            return held, state.since_ns[source, number]
+        return self._store.get((state.name, source, number))
+
+    def _watch(self, topic: str) -> _Watch:
+        watch = self._watches.get(topic)
+        if watch is None:
+            watch = self._watches[topic] = _Watch()
+        return watch

@@ -1,0 +1,89 @@
+"""Causal order in a world: every publisher and every subscriber is a node of one cube.
+
+There is no chain and no notification service. A subscriber that replies publishes by its own node.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from ensue.checkers import Report, check
+from ensue.event import Event
+from ensue.protocols.core import Node
+from ensue.protocols.ens import Put
+from ensue.protocols.hypercube.frames import FRAMES, Counts
+from ensue.protocols.hypercube.node import HypercubeNode
+from ensue.protocols.hypercube.trees import raise_counts
+from ensue.simulation.deployment import Deployment
+from ensue.simulation.process import Factory
+from ensue.trace import Row
+from ensue.wire import Codec
+
+__all__ = ["CausalDeployment"]
+
+Records = Mapping[str, bytes]
+
+
+class CausalDeployment(Deployment):
+    """The nodes of a cube, numbered as they stand in the scenario: publishers, then subscribers."""
+
+    def _prepare(self) -> Codec:
+        scenario = self.scenario
+        people = [(each.name, each.site) for each in scenario.publishers]
+        self._sites = dict(people + [(each.name, each.site) for each in scenario.subscribers])
+        self._names = list(self._sites)
+        # What an application published is written into the trace as it would be put on a wire.
+        return Codec((*FRAMES, Put))
+
+    def _add_nodes(self) -> None:
+        for name, site in self._sites.items():
+            clock = self.scenario.clocks.get(name)
+            factory = self._factory(name)
+            self.world.add(name, factory, site=site, clock=clock, disk=self._client_disk)
+
+    def _factory(self, name: str) -> Factory:
+        role, names, config = self.roles.cube, self._names, self.scenario.hypercube
+
+        def build(records: Records, now_ns: int) -> Node:
+            return role(name=name, names=names, config=config, records=records, now_ns=now_ns)
+
+        return build
+
+    def _replier(self, subscriber: str) -> str:
+        return subscriber
+
+    def judge(self, rows: list[Row]) -> Report:
+        """Judge the trace by the order across topics, or within each."""
+        across = self.scenario.hypercube.across_topics
+        return check(rows, order="causal" if across else "causal-topic")
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield nothing: there is no log, and no slots in one."""
+        return iter(())
+
+    def nodes(self) -> Iterator[HypercubeNode]:
+        """Yield the nodes that are up."""
+        for name in self._names:
+            node = self.world.node(name)
+            if isinstance(node, HypercubeNode):
+                yield node
+
+    def waits(self) -> Iterator[str]:
+        """Say who still waits for what: all members must be as far as anybody is."""
+        yield from super().waits()
+        furthest: dict[str, Counts] = {}
+        for node in self.nodes():
+            for topic, count in node.published_counts().items():
+                raise_counts(furthest.setdefault(topic, {}), {node.number: count})
+            for topic, counts in node.progress().items():
+                raise_counts(furthest.setdefault(topic, {}), counts)
+        for node in self.nodes():
+            if node.unsettled_count:
+                yield f"{node.name} has {node.unsettled_count} unsettled events"
+            for topic in node.joining:
+                yield f"{node.name} has not joined {topic}"
+            for topic, counts in node.progress().items():
+                for source, count in furthest[topic].items():
+                    if counts.get(source, 0) < count:
+                        yield (
+                            f"{node.name} has {counts.get(source, 0)} of {count} events of "
+                            f"{self._names[source]} on {topic}"
+                        )

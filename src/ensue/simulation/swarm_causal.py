@@ -1,0 +1,69 @@
+"""Random scenarios for causal order, one from each seed: churn, answers, and every fault there is.
+
+As in `swarm`, sizes are small and limits often low; each seed turns some faults on and others off.
+"""
+
+from random import Random
+
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.simulation.delays import Constant, Uniform
+from ensue.simulation.disks import DiskConfig
+from ensue.simulation.draws import (
+    MS,
+    SECOND,
+    draw_clocks,
+    draw_delay,
+    draw_faults,
+    draw_network,
+    draw_publishers,
+    draw_subscribers,
+)
+from ensue.simulation.scenario import Scenario, Vanish
+
+__all__ = ["draw"]
+
+
+def draw(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    random = Random(f"swarm/causal/{seed}")
+    duration_ns = random.randrange(1 * SECOND, 4 * SECOND)
+    topics = [f"t{index}" for index in range(random.choice((1, 1, 2, 3, 4, 6)))]
+    subscribers = draw_subscribers(random, topics, duration_ns, fixed=random.random() < 0.1)
+    publishers = draw_publishers(random, topics, duration_ns)
+    nodes = [each.name for group in (publishers, subscribers) for each in group]
+    vanish: tuple[Vanish, ...] = ()
+    if random.random() < 0.2:
+        gone = random.choice(publishers).name
+        vanish = (Vanish(publisher=gone, at_ns=random.randrange(duration_ns)),)
+    return Scenario(
+        name="swarm-causal",
+        order="causal",
+        duration_ns=duration_ns,
+        publishers=publishers,
+        subscribers=subscribers,
+        hypercube=_config(random),
+        network=draw_network(random),
+        disk=DiskConfig(sync=random.choice((Constant(0), Uniform(0, 5 * MS), draw_delay(random)))),
+        clocks=draw_clocks(random, nodes),
+        faults=draw_faults(random, nodes, duration_ns),
+        vanish=vanish,
+        encode=random.random() < 0.2,
+    )
+
+
+def _config(random: Random) -> HypercubeConfig:
+    return HypercubeConfig(
+        across_topics=random.random() < 0.6,
+        retry_ns=random.randrange(20 * MS, 300 * MS),
+        suspect_ns=random.randrange(50 * MS, 1500 * MS),
+        beat_ns=random.randrange(200 * MS, 2 * SECOND),
+        digest_ns=random.randrange(50 * MS, SECOND),
+        gap_ns=random.randrange(20 * MS, 300 * MS),
+        # Longer than any fault lasts: nobody but who vanished is given up.
+        patience_ns=15 * SECOND,
+        window=random.choice((1, 2, 8)),
+        batch_max=random.choice((1, 3, 64)),
+        held_max=random.choice((4, 65_536, 65_536)),
+        # Mostly enough for everything: who comes back late is to be given what it lacks.
+        retained_max=random.choice((8, 65_536, 65_536, 65_536)),
+    )
