@@ -14,7 +14,7 @@ from ensue.simulation.queueing import QueueConfig
 from ensue.simulation.run import play
 from ensue.simulation.scenario import Change, Publication, Rate, Reply, Scenario, Vanish
 from ensue.simulation.scenario_file import keys, load, loads
-from ensue.simulation.scenario_tables import SequencerTable
+from ensue.simulation.scenario_tables import HypercubeTable, SequencerTable
 from ensue.simulation.scenario_values import parse_duration
 
 MS = 1_000_000
@@ -396,6 +396,7 @@ PLACES = {
     "publishers": "### Who takes part",
     "subscribers": "### Who takes part",
     "sequencer": "### `[sequencer]`: how the chain orders",
+    "hypercube": "### `[hypercube]`: how the nodes of a cube order",
     "link": "### `[link]`: the numbered links between chain nodes",
     "network": "### `[network]`",
     "network.sites": "### `[network]`",
@@ -433,6 +434,19 @@ def test_defaults_in_the_manual_are_those_of_the_code() -> None:
             assert value is (told == "true"), name
         else:
             assert (parse_duration(told) if told[-1] == "s" else int(told)) == value, name
+
+
+def test_defaults_of_the_cube_in_the_manual_are_those_of_the_code() -> None:
+    manual = MANUAL.read_text(encoding="utf-8")
+    section = manual.partition(PLACES["hypercube"])[2].partition("###")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| `?\"?([\w.]+)\"?`? \|", section, re.MULTILINE))
+    for name, value in msgspec.structs.asdict(HypercubeTable()).items():
+        said = told.pop(name)
+        if said in ("true", "false"):
+            assert value is (said == "true"), name
+        else:
+            assert (parse_duration(said) if said[-1] == "s" else int(said)) == value, name
+    assert not told
 
 
 def test_every_scenario_in_the_manual_runs() -> None:

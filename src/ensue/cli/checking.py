@@ -31,6 +31,7 @@ class Order(StrEnum):
 
     TOTAL = "total"
     CAUSAL = "causal"
+    CAUSAL_TOPIC = "causal-topic"
     FIFO = "fifo"
     NONE = "none"
 

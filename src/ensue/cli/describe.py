@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ensue.checkers import Violation
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.simulation.delays import Constant, DelayModel, LogNormal, Normal, Uniform
 from ensue.simulation.faults import (
     ClockJump,
@@ -53,9 +55,9 @@ def _names(names: Sequence[str], empty: str = "nothing") -> str:
 
 
 def _people(scenario: Scenario) -> Iterator[str]:
-    for node in scenario.chain:
+    for node in scenario.chain if scenario.order == "total" else ():
         yield f"  chain node {node.name}{_site(node.site)} hosts {_names(node.topics, 'by hash')}"
-    for ens in scenario.ens:
+    for ens in scenario.ens if scenario.order != "causal" else ():
         yield f"  notification service {ens.name}{_site(ens.site)}"
     for publisher in scenario.publishers:
         rates = [
@@ -98,15 +100,32 @@ def _settings(scenario: Scenario) -> Iterator[str]:
     fifo = ", fifo" if network.fifo else ""
     yield f"  network: {_delay(network.default)}{fifo}, {_names(chances, 'no loss')}"
     yield f"  disk: a sync takes {_delay(scenario.disk.sync)}"
-    yield (
+    if scenario.order == "causal":
+        yield _cube(scenario.hypercube)
+    else:
+        yield _sequencer(chain)
+    for node, clock in scenario.clocks.items():
+        yield f"  clock of {node}: {duration(clock.skew_ns)} ahead, drift {clock.drift_ppm:.0f} ppm"
+
+
+def _cube(cube: HypercubeConfig) -> str:
+    return (
+        f"  cube: order kept {'across topics' if cube.across_topics else 'within a topic'}, "
+        f"retry {duration(cube.retry_ns)}, suspect {duration(cube.suspect_ns)}, "
+        f"beat {duration(cube.beat_ns)}, digest {duration(cube.digest_ns)}, "
+        f"gap {duration(cube.gap_ns)}, window {cube.window}, batch_max {cube.batch_max}, "
+        f"held_max {cube.held_max}, retained_max {cube.retained_max}"
+    )
+
+
+def _sequencer(chain: SequencerConfig) -> str:
+    return (
         f"  sequencer: groups {chain.groups}, {'reliable' if chain.reliable else 'unreliable'}, "
         f"{'leaves out' if chain.leave_out else 'sends all'} entries, "
         f"publishers' order kept {'across topics' if chain.publisher_order else 'within a topic'}, "
         f"lease {duration(chain.lease_ns)}, retry {duration(chain.retry_ns)}, "
         f"gap {duration(chain.gap_ns)}, window {chain.window}, held_max {chain.held_max}"
     )
-    for node, clock in scenario.clocks.items():
-        yield f"  clock of {node}: {duration(clock.skew_ns)} ahead, drift {clock.drift_ppm:.0f} ppm"
 
 
 def _delay(model: DelayModel) -> str:

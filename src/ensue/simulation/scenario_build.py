@@ -5,6 +5,8 @@ would happen after it would not happen at all. Errors begin with the place in th
 """
 
 from ensue.errors import BadInput
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import FRAMES
@@ -86,6 +88,7 @@ class _Builder:
                 publishers=self._publishers(),
                 subscribers=subscribers,
                 sequencer=self._sequencer(subscribers),
+                hypercube=self._hypercube(),
                 ens_config=ens_config,
                 link=link,
                 network=self._network(),
@@ -237,6 +240,26 @@ class _Builder:
                 clients_max=table.clients_max,
             )
 
+    def _hypercube(self) -> HypercubeConfig:
+        table = self.file.hypercube
+        with placed("hypercube"):
+            return HypercubeConfig(
+                across_topics=table.across_topics,
+                retry_ns=table.retry,
+                retry_ns_max=table.retry_max,
+                suspect_ns=table.suspect,
+                beat_ns=table.beat,
+                digest_ns=table.digest,
+                digest_ns_max=table.digest_max,
+                gap_ns=table.gap,
+                patience_ns=table.patience,
+                window=table.window,
+                batch_max=table.batch_max,
+                outgoing_max=table.outgoing_max,
+                held_max=table.held_max,
+                retained_max=table.retained_max,
+            )
+
     def _network(self) -> NetworkConfig:
         table = self.file.network
         sites: dict[tuple[str, str], DelayModel] = {}
@@ -295,7 +318,8 @@ class _Builder:
         table = self.file.queueing
         if table is None:
             return None
-        known = [frame.__name__ for frame in FRAMES]
+        frames = CUBE_FRAMES if self.file.order == "causal" else FRAMES
+        known = [frame.__name__ for frame in frames]
         for name in table.service_by_frame:
             if name not in known:
                 raise unknown(f"queueing.service_by_frame.{name}", "frame", name, known)

@@ -55,10 +55,13 @@ class Directory:
         self.ens = self._members("ens", file.ens)
         self.publishers = self._members("publishers", file.publishers)
         self.subscribers = self._members("subscribers", file.subscribers)
-        # Without an order there is no chain: what strikes a site strikes the others there.
+        # Without total order there is no chain: what strikes a site strikes the others there.
         self._absent: set[str] = set()
-        if file.order == "none":
+        self._order = file.order
+        if file.order != "total":
             self._absent = {name for table in self.chain for name, _ in table}
+        if file.order == "causal":
+            self._absent |= {name for table in self.ens for name, _ in table}
         self._topics: dict[str, list[str]] = {}
         self._declare_topics(file)
 
@@ -69,9 +72,10 @@ class Directory:
             if name in self._nodes:
                 members = self._nodes[name]
                 if self._absent.issuperset(members):
+                    nobody = "no chain" if self._order == "none" else "neither chain nor ens"
                     raise BadInput(
-                        f'{place}: with order = "none" there is no chain, so {name!r} is not '
-                        'there; name another, or use order = "total"'
+                        f'{place}: with order = "{self._order}" there is {nobody}, so {name!r} is '
+                        'not there; name another, or use order = "total"'
                     )
             elif name in self.sites:
                 members = [one for one in self.sites[name] if one not in self._absent]

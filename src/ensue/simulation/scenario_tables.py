@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.topic_log import EnsConfig
@@ -22,6 +23,7 @@ __all__ = ["FaultsTable", "File", "Member", "PairDelay", "Topics"]
 
 _SCENARIO = Scenario(name="defaults")
 _SEQUENCER = SequencerConfig()
+_HYPERCUBE = HypercubeConfig()
 _NETWORK = NetworkConfig()
 _LINK = LinkConfig()
 _LOG = EnsConfig()
@@ -128,6 +130,25 @@ class SequencerTable(Table, frozen=True, kw_only=True):
     missing_max: int = _SEQUENCER.missing_max
     topics_max: int = _SEQUENCER.topics_max
     clients_max: int = _SEQUENCER.clients_max
+
+
+class HypercubeTable(Table, frozen=True, kw_only=True):
+    """How the nodes of a cube order."""
+
+    across_topics: bool = _HYPERCUBE.across_topics
+    retry: Duration = Duration(_HYPERCUBE.retry_ns)
+    retry_max: Duration = Duration(_HYPERCUBE.retry_ns_max)
+    suspect: Duration = Duration(_HYPERCUBE.suspect_ns)
+    beat: Duration = Duration(_HYPERCUBE.beat_ns)
+    digest: Duration = Duration(_HYPERCUBE.digest_ns)
+    digest_max: Duration = Duration(_HYPERCUBE.digest_ns_max)
+    gap: Duration = Duration(_HYPERCUBE.gap_ns)
+    patience: Duration = Duration(_HYPERCUBE.patience_ns)
+    window: int = _HYPERCUBE.window
+    batch_max: int = _HYPERCUBE.batch_max
+    outgoing_max: int = _HYPERCUBE.outgoing_max
+    held_max: int = _HYPERCUBE.held_max
+    retained_max: int = _HYPERCUBE.retained_max
 
 
 class LinkTable(Table, frozen=True, kw_only=True):
@@ -275,7 +296,7 @@ class File(Table, frozen=True, kw_only=True):
 
     name: str = ""
     """Empty: the name of the file."""
-    order: Literal["total", "none"] = "total"
+    order: Literal["total", "causal", "none"] = "total"
     duration: Duration = Duration(_SCENARIO.duration_ns)
     settle: Duration = Duration(_SCENARIO.settle_ns)
     sites: Names = _NOBODY
@@ -285,6 +306,7 @@ class File(Table, frozen=True, kw_only=True):
     publishers: tuple[PublisherTable, ...] = ()
     subscribers: tuple[SubscriberTable, ...] = ()
     sequencer: SequencerTable = SequencerTable()
+    hypercube: HypercubeTable = HypercubeTable()
     link: LinkTable = LinkTable()
     ens_log: LogTable = LogTable()
     network: NetworkTable = NetworkTable()

@@ -61,6 +61,11 @@ def audit(
     are told of each tile. `sizes` says how a trace is cut up.
     """
     rules = rules_of(order, causal=causal)
+    if "causal-topic" in rules:
+        raise BadInput(
+            "causal-topic is not audited on Spark: use ensue check; or audit causal, which is "
+            "more than that"
+        )
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     terms = Terms(
