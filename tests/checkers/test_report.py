@@ -105,6 +105,8 @@ def test_each_order_has_its_rules() -> None:
     assert checked == {
         "total": ["fifo", "total", "complete"],
         "causal": ["fifo", "causal", "complete"],
+        "causal-topic": ["fifo", "causal-topic", "complete"],
+        "merged": ["fifo", "total", "causal", "complete"],
         "fifo": ["fifo", "complete"],
         "none": ["complete"],
     }
@@ -118,7 +120,7 @@ def test_each_order_has_its_rules() -> None:
 
 
 def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no order 'partial'.*total, causal, fifo, none"):
+    with pytest.raises(BadInput, match=r"no order 'partial'.*total, causal, causal-topic, merged, fifo, none"):
         check(good(), "partial")
 
 

@@ -6,13 +6,13 @@ subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps
 believed: a wrong stamp that every node obeys must still be found out.
 
 `check` picks the rules that an order promises and returns a `Report`. Each rule has a module of
-its own, which opens with its exact definition: `fifo`, `total`, `causal`, `complete`.
+its own, which opens with its exact definition: `fifo`, `total`, `causal`, `complete`, `timely`.
 """
 
 from collections.abc import Sequence
 
 from ensue.checkers import causal as causal_order
-from ensue.checkers import complete, fifo, total
+from ensue.checkers import complete, fifo, timely, total
 from ensue.checkers.disagreement import Inversions, Side, inversions
 from ensue.checkers.history import History, histories
 from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
@@ -39,6 +39,7 @@ ORDERS = {
     "total": ("fifo", "total", "complete"),
     "causal": ("fifo", "causal", "complete"),
     "causal-topic": ("fifo", "causal-topic", "complete"),
+    "merged": ("fifo", "total", "causal", "complete"),
     "fifo": ("fifo", "complete"),
     "none": ("complete",),
 }
@@ -53,13 +54,14 @@ def check(
     lossy: bool = False,
     settle_ns: int | None = None,
     clock_error_ns: int = 0,
+    within_ns: int | None = None,
     violations_max: int = 20,
 ) -> Report:
     """Judge a trace by the order that was promised.
 
     `causal` adds that rule to any order. `lossy` accepts that events are lost. `settle_ns` and
-    `clock_error_ns` say what counts as owed, see `complete`. At most `violations_max` violations
-    of each rule are explained.
+    `clock_error_ns` say what counts as owed, see `complete`. `within_ns` adds the rule `timely`. At most
+    `violations_max` violations of each rule are explained.
     """
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
@@ -68,12 +70,21 @@ def check(
         settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
     )
     runs, reasons = histories(rows)
+    if within_ns is not None:
+        rules.insert(-1, "timely")
     collectors = {rule: Collector(rule, violations_max=violations_max) for rule in rules}
     for history in runs:
         if not any(history.delivered.values()):
             # Nothing can be said of the order; but if something was owed, it was lost.
             reasons.append(f"run {history.run} has no deliveries")
         judge(history, collectors, terms, violations_max)
+        if within_ns is not None:
+            timely.judge(
+                history,
+                collectors["timely"],
+                within_ns=within_ns,
+                clock_error_ns=clock_error_ns,
+            )
     if not rows:
         reasons.append("the trace is empty")
     if "complete" in collectors:
@@ -115,7 +126,7 @@ def judge(
             causal_order.judge(history, collector)
         elif rule == "causal-topic":
             causal_order.judge_topics(history, collector)
-        else:
+        elif rule == "complete":
             complete.judge(history, collector, terms)
 
 

@@ -54,6 +54,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """1, 2, 3, … among the deliveries of its subscriber, counted here."""
     tagged: bool
     """Whether the subscriber was told that this delivery breaks the order."""
+    time_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -292,8 +293,9 @@ class _Reader:
         position = len(earlier) + 1
         if self._history.excerpt is not None and row.position is not None:
             position = row.position
+        time_ns, tagged = self._time_ns(row), row.verdict != ""
         delivery = Delivery(
-            event, topic, publisher, publisher_seq, row.step, position, row.verdict != ""
+            event, topic, publisher, publisher_seq, row.step, position, tagged, time_ns
         )
         earlier.append(delivery)
         self._history.deliveries_at.setdefault(row.node, []).append(delivery)

@@ -35,6 +35,7 @@ class Protocol(StrEnum):
 
     TOTAL = "total"
     CAUSAL = "causal"
+    MERGED = "merged"
 
 
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]

@@ -7,9 +7,10 @@ what its seeds stand for. A new protocol adds one line to each, and a value to `
 
 from collections.abc import Callable
 
-from ensue.simulation import swarm, swarm_causal
+from ensue.simulation import swarm, swarm_causal, swarm_merged
 from ensue.simulation.causal import CausalDeployment
 from ensue.simulation.deployment import Deployment
+from ensue.simulation.merged import MergedDeployment
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.total import TotalDeployment
 
@@ -18,6 +19,7 @@ __all__ = ["DEPLOYMENTS", "DRAWS"]
 DEPLOYMENTS: dict[str, type[Deployment]] = {
     "total": TotalDeployment,
     "causal": CausalDeployment,
+    "merged": MergedDeployment,
     "none": TotalDeployment,
 }
 """Who builds a scenario, by its order."""
@@ -25,5 +27,6 @@ DEPLOYMENTS: dict[str, type[Deployment]] = {
 DRAWS: dict[str, Callable[[int], Scenario]] = {
     "total": swarm.draw,
     "causal": swarm_causal.draw,
+    "merged": swarm_merged.draw,
 }
 """What can be searched for faults, by name: seed to scenario."""

@@ -9,6 +9,7 @@ import msgspec
 from ensue.errors import ConfigurationError
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.link import LinkConfig
+from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.topic_log import EnsConfig
 from ensue.simulation.clocks import ClockConfig
@@ -19,7 +20,9 @@ from ensue.simulation.queueing import QueueConfig
 
 __all__ = [
     "Change",
+    "Corruption",
     "EnsSpec",
+    "MergeSpec",
     "Publication",
     "PublisherSpec",
     "Rate",
@@ -31,7 +34,7 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
-ORDERS = ("total", "causal", "none")
+ORDERS = ("total", "causal", "merged", "none")
 """What a scenario can be about; `families` says who builds it."""
 _ORDERS_IN_WORDS = f"{', '.join(ORDERS[:-1])} or {ORDERS[-1]}"
 
@@ -120,12 +123,43 @@ class Vanish(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
 
 
+class Corruption(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of a node of merged order is filled with anything."""
+
+    node: str
+    at_ns: int
+
+
+class MergeSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scenario of merged order says besides; see `ensue.simulation.merged`."""
+
+    config: MergeConfig = MergeConfig(epsilon_ticks=10, delta_ticks=100)
+    eager: tuple[str, ...] = ()
+    """Subscribers that are handed everything as it comes, tagged."""
+    relays: tuple[str, ...] = ()
+    """Mergers between the notification service and the stacked subscribers."""
+    stacked: tuple[str, ...] = ()
+    link_delta_ticks: int = 0
+    """How long a message from a relay may take."""
+    corruptions: tuple[Corruption, ...] = ()
+    tampered_share: float = 0.0
+    """How many events are tampered with on their way to a subscriber or relay …"""
+    tampered_until_ns: int = 0
+    """… until then."""
+    judged_from_ns: int = 0
+    """What was published earlier is not judged."""
+    lossy: bool = True
+    """Whether events may be missing."""
+    within_ns: int | None = None
+    """How long a delivery may take, if that is judged."""
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run but its seed."""
 
     name: str
     order: str = "total"
-    """`total`, `causal`, or `none` for events as they arrive."""
+    """`total`, `causal`, `merged`, or `none` for events as they arrive."""
     duration_ns: int = 10 * SECOND_NS
     """How long events flow and faults strike. Then everything is healed."""
     settle_ns: int = 120 * SECOND_NS
@@ -138,6 +172,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     ens_config: EnsConfig = EnsConfig()
     hypercube: HypercubeConfig = HypercubeConfig()
     """For order `causal`, which has no chain and no notification service."""
+    merge: MergeSpec = MergeSpec()
+    """For order `merged`, which has no chain."""
     link: LinkConfig = LinkConfig()
     network: NetworkConfig = NetworkConfig()
     disk: DiskConfig = DiskConfig()
@@ -155,7 +191,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             each.name
             for group in (self.chain, self.ens, self.publishers, self.subscribers)
             for each in group
-        ]
+        ] + list(self.merge.relays)
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ConfigurationError(f"names must be unique; used twice: {', '.join(repeated)}")

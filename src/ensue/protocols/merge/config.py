@@ -58,7 +58,9 @@ class MergeConfig(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool = True
     """False: nothing is persisted, for a process whose name dies with it."""
     retry_ns: int = 500 * MILLISECOND_NS
-    """A topic that was asked for in vain is asked for again after so long."""
+    """A topic that was asked for in vain is asked for again after so long …"""
+    poll_ns: int = 2 * SECOND_NS
+    """… and one that was not after so long, in case that whoever carries it has forgotten."""
 
     def __post_init__(self) -> None:
         for field in ("epsilon_ticks", "delta_ticks", "lateness_ticks"):
@@ -75,6 +77,7 @@ class MergeConfig(msgspec.Struct, frozen=True, kw_only=True):
             "remembered_max",
             "peers_max",
             "retry_ns",
+            "poll_ns",
         ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"{field} must be at least 1, not {getattr(self, field)}")

@@ -70,6 +70,7 @@ class Merger:
         self._reaches: list[int] = []
         """The values of r + c for which something is held: a heap."""
         self._count = 0
+        """How many there are, as long as nothing has gone wrong: looked at for every event."""
         self._tick = 0
         self._frontier: Key | None = None
         """The key of the last event that left in its turn."""
@@ -79,7 +80,7 @@ class Merger:
     @property
     def held_count(self) -> int:
         """How many events wait."""
-        return self._count
+        return sum(map(len, self._held.values()))
 
     def due_tick(self) -> int | None:
         """Return the tick at which something is to leave next."""

@@ -14,7 +14,8 @@ have its publisher `observe` what it was handed, or its answers may be ordered b
 `mergers` are relays to be asked for topics in place of the notification service: see `relay`. All of them are asked; what comes
 from several of them is handed out once.
 
-After a crash it joins its topics again. What was held is lost.
+After a crash it joins its topics again. What was held is lost. It asks for its topics again now and then, in case that whoever carries them
+has forgotten: a request to leave that was overtaken by one to join again would leave it deaf.
 """
 
 from collections import OrderedDict
@@ -71,6 +72,7 @@ class MergeSubscriber:
         self._attaching: dict[str, int] = {}
         """Topics that nobody has attached yet, and when to ask again."""
         self._joined: dict[str, None] = {}
+        self._poll_due_ns = 0
         self._remembered: OrderedDict[str, None] = OrderedDict()
         """Events that were handed out, the latest last, where one may come out of turn."""
         self._remembers = eager or config.deliver_late
@@ -139,24 +141,25 @@ class MergeSubscriber:
             case Notify(event=event):
                 self._notify(event, now_ns)
             case Attached(topic=topic):
-                self._attached(topic, source)
+                self._attached(topic, source, now_ns)
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Hand out what is due, and ask again for topics that were not attached in time."""
         self._advance(now_ns)
-        overdue = [topic for topic, due_ns in self._attaching.items() if due_ns <= now_ns]
-        self._ask_for(overdue, now_ns)
+        self._ask_again(now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due, or to be asked for again."""
-        asking_ns = min(self._attaching.values(), default=None)
+        due_ns = min(self._attaching.values(), default=None)
+        if self._joined:
+            due_ns = self._poll_due_ns if due_ns is None else min(due_ns, self._poll_due_ns)
         due_tick = self.merger.due_tick()
         if due_tick is None:
-            return asking_ns
-        due_ns = due_tick * self.config.tick_ns
-        return due_ns if asking_ns is None else min(due_ns, asking_ns)
+            return due_ns
+        leave_ns = due_tick * self.config.tick_ns
+        return leave_ns if due_ns is None else min(due_ns, leave_ns)
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
@@ -166,15 +169,34 @@ class MergeSubscriber:
     def _ask_for(self, topics: Iterable[str], now_ns: int) -> None:
         for topic in topics:
             self._attaching[topic] = now_ns + self.config.retry_ns
-            if self._mergers:
-                request = AttachRequest(topic=topic, from_slot=0)
-                self._effects += (Send(merger, request) for merger in self._mergers)
-            else:
-                self._effects.append(Attach(topic, 0))
+            self._attach(topic)
 
-    def _attached(self, topic: str, source: str) -> None:
+    def _ask_again(self, now_ns: int) -> None:
+        """Ask for what is overdue; or due so late that the clock must have gone back since."""
+        retry_ns, poll_ns = self.config.retry_ns, self.config.poll_ns
+        overdue = [
+            topic
+            for topic, due_ns in self._attaching.items()
+            if not now_ns < due_ns <= now_ns + retry_ns
+        ]
+        self._ask_for(overdue, now_ns)
+        if self._joined and not now_ns < self._poll_due_ns <= now_ns + poll_ns:
+            self._poll_due_ns = now_ns + poll_ns
+            for topic in self._joined:
+                self._attach(topic)
+
+    def _attach(self, topic: str) -> None:
+        if self._mergers:
+            request = AttachRequest(topic=topic, from_slot=0)
+            self._effects += (Send(merger, request) for merger in self._mergers)
+        else:
+            self._effects.append(Attach(topic, 0))
+
+    def _attached(self, topic: str, source: str, now_ns: int) -> None:
         if topic in self._attaching and (not self._mergers or source in self._mergers):
             del self._attaching[topic]
+            if not self._joined:
+                self._poll_due_ns = now_ns + self.config.poll_ns
             self._joined[topic] = None
             self._effects.append(Join(topic))
 

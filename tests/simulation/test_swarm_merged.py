@@ -1,0 +1,303 @@
+"""Merged order in random scenarios: right inside its assumptions, right again soon after anything; and planted bugs are found.
+
+`python -m tests.simulation.test_swarm_merged [NAME …]` searches for the first seed that finds each planted bug.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from unittest import mock
+
+import msgspec
+import pytest
+
+from ensue.errors import LimitReached, RemoteProtocolError
+from ensue.event import Event
+from ensue.protocols.core import Deliver, Effect, Persist
+from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merge.merger import Held, Merger
+from ensue.protocols.merge.publisher import MergePublisher
+from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.merge.timestamps import (
+    ArrayTimestamp,
+    ArrayTimestamps,
+    CounterTimestamp,
+    CounterTimestamps,
+)
+from ensue.simulation.deployment import Roles
+from ensue.simulation.run import Outcome, play
+from ensue.simulation.swarm_merged import draw, kind_of
+from ensue.trace import digest
+
+SEEDS = 500
+CHUNK = 50
+SEEDS_MAX = 200
+"""Every mutant must be caught by one of the first so many seeds."""
+
+
+def complaint(outcome: Outcome) -> str:
+    sentences = "\n".join(f"  {sentence}" for sentence in outcome.sentences())
+    return f"ensue replay merged --seed {outcome.seed}\n{sentences}"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
+    complaints = []
+    for seed in range(first, first + CHUNK):
+        outcome = play(draw(seed), seed)
+        if not outcome.valid:
+            complaints.append(complaint(outcome))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(90):
+        scenario = draw(seed)
+        outcome = play(scenario, seed)
+        seen["strict"] += not scenario.merge.lossy
+        seen["stacked"] += bool(scenario.merge.stacked and outcome.delivered)
+        for row in outcome.rows:
+            seen[row.action if not row.verdict else f"{row.action} {row.verdict}"] += 1
+            if row.action == "published" and row.stamp is not None:
+                seen["c"] += row.stamp.get("@c", 0) > 0
+                seen["k"] += row.stamp.get("@k", 0) > 0
+    for what in (
+        "crashed",
+        "delivered",
+        "delivered early",
+        "delivered late",
+        "delivered skewed",
+        "discarded late",
+        "discarded skewed",
+        "discarded corrupt",
+        "discarded duplicate",
+        "strict",
+        "stacked",
+        "c",
+        "k",
+    ):
+        assert seen[what], f"no {what} in {seen}"
+
+
+@pytest.mark.parametrize("seed", [0, 3, 4, 5])
+def test_one_seed_gives_one_trace(seed: int) -> None:
+    first, again = (play(draw(seed), seed, peer_frames=True) for _ in range(2))
+    assert digest(first.rows) == digest(again.rows)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 4, 5])
+def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int) -> None:
+    objects, encoded = (play(draw(seed), seed, encode=encode) for encode in (False, True))
+    assert objects.delivered
+    for one, other in zip(objects.rows, encoded.rows, strict=True):
+        assert msgspec.structs.replace(other, bytes=None) == msgspec.structs.replace(
+            one, bytes=None
+        )
+
+
+# -- Planted bugs -----------------------------------------------------------------------------------
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One mistake: classes for roles, or replacements for attributes (target, name, value)."""
+
+    name: str
+    hint: int
+    """The seed to try first: the first that caught it when last searched."""
+    roles: Roles = Roles()
+    patches: tuple[tuple[object, str, object], ...] = ()
+
+
+def patched(name: str, hint: int, target: object, method: str, value: object) -> Mutant:
+    return Mutant(name, hint, Roles(), ((target, method, value),))
+
+
+real_advance, real_offer, real_notify = Merger.advance, Merger.offer, MergeSubscriber._notify
+
+
+def advance_early(by: Callable[[MergeConfig], int]) -> object:
+    """Deliver so many ticks too early."""
+    return lambda self, tick: real_advance(self, tick + by(self.config))
+
+
+def advance_on_equality(self: Merger, tick: int) -> tuple[list[Held], list[Held]]:
+    due = tick - self.config.wait_ticks - 1
+    bucket = self._held.pop(due, {})
+    if due in self._reaches:
+        self._reaches.remove(due)
+    self._count -= len(bucket)
+    self._tick = tick
+    return sorted(bucket.values(), key=lambda each: each.key), []
+
+
+def advance_in_order_of_arrival(self: Merger, tick: int) -> tuple[list[Held], list[Held]]:
+    """Events with the same r + c leave as they came."""
+    leaving, overtaken = real_advance(self, tick)
+    return sorted(leaving, key=lambda each: (each.key[0][0], each.received_ns)), overtaken
+
+
+def advance_without_frontier(self: Merger, tick: int) -> tuple[list[Held], list[Held]]:
+    """Nobody remembers what left last: without that, a late event is called late when it leaves."""
+    self._frontier = None
+    return real_advance(self, tick)
+
+
+def offer_whatever(self: Merger, held: Held, tick: int) -> str:
+    """Nothing is too late."""
+    reach = held.timestamp.r + held.timestamp.c
+    if reach > tick + self.config.epsilon_ticks:
+        return "skewed"
+    if reach not in self._held:
+        self._held[reach] = {}
+        self._reaches.append(reach)
+        self._reaches.sort()
+    self._held[reach][held.key] = held
+    self._count += 1
+    return ""
+
+
+def offer_copies(self: Merger, held: Held, tick: int) -> str:
+    """A second copy is another event."""
+    bucket = self._held.get(held.timestamp.r + held.timestamp.c, {})
+    while held.key in bucket:
+        key = (held.key[0], held.key[1], held.key[2] + 1)
+        held = Held(key, held.event, held.timestamp, held.received_ns)
+    return real_offer(self, held, tick)
+
+
+class TagsNothing(MergeSubscriber):
+    """What comes too late is handed out as if it were in its turn."""
+
+    def _hand_out_of_turn(self, event: Event, verdict: str) -> bool:
+        handed = super()._hand_out_of_turn(event, verdict)
+        if handed and verdict == "late":
+            last = self._effects.pop()
+            assert isinstance(last, Deliver)
+            self._effects.append(Deliver(event, last.position))
+        return handed
+
+
+class DropsWhatIsDue(MergeSubscriber):
+    """An event that is due when another comes is forgotten."""
+
+    def _notify(self, event: Event, now_ns: int) -> None:
+        if self.merger.held_count > 3:
+            self.merger._rebuild([])
+        super()._notify(event, now_ns)
+
+
+class ObservesNothing(MergePublisher):
+    """What was seen out of turn has no part in what is published next."""
+
+    def observe(self, entries: Mapping[str, int], *, now_ns: int) -> bool:
+        return True
+
+
+class ForgetsNumbers(MergePublisher):
+    """A restarted publisher gives its numbers again."""
+
+    def take_effects(self) -> list[Effect]:
+        return [each for each in super().take_effects() if not isinstance(each, Persist)]
+
+
+class StampsByTheClockAlone(MergePublisher):
+    """The timestamp is the clock reading, whatever was known."""
+
+    def _send(self, events: tuple[Event, ...], tick: int, now_ns: int) -> None:
+        self.timeline.last = None
+        super()._send(events, tick, now_ns)
+
+
+def counter_that_never_counts(
+    self: CounterTimestamps, tick: int, known: Iterable[CounterTimestamp]
+) -> CounterTimestamp:
+    most = max([tick, *(each.r + each.c for each in known)])
+    return CounterTimestamp(tick, most - tick, 0)
+
+
+def counter_that_forgets_clocks(
+    self: CounterTimestamps, tick: int, known: Iterable[CounterTimestamp]
+) -> CounterTimestamp:
+    return CounterTimestamp(tick, 0, max([0, *(each.k + 1 for each in known if each.r == tick)]))
+
+
+def array_as_printed(self: ArrayTimestamps, made: ArrayTimestamp) -> tuple[int, ...]:
+    """Only the counts from the newest tick on are compared, and one too few of them."""
+    newest = made.c + self.config.epsilon_ticks
+    return (made.r + made.c, *made.kn[newest : made.c : -1], 0)
+
+
+def read_backwards(sent: int | None, tick: int, config: MergeConfig) -> int | None:
+    """A reduced reading is never of a clock that is ahead."""
+    if sent is None or config.modulus is None:
+        return sent
+    return tick - (tick - sent) % config.modulus
+
+
+MUTANTS = (
+    patched("delivers at the first instant", 126, Merger, "advance", advance_early(lambda _c: 1)),
+    patched(
+        "waits for delta alone",
+        121,
+        Merger,
+        "advance",
+        advance_early(lambda config: config.epsilon_ticks),
+    ),
+    patched("delivers on equality", 0, Merger, "advance", advance_on_equality),
+    patched("ties by arrival", 0, Merger, "advance", advance_in_order_of_arrival),
+    Mutant(
+        "accepts what is late",
+        3,
+        Roles(),
+        ((Merger, "offer", offer_whatever), (Merger, "advance", advance_without_frontier)),
+    ),
+    patched("accepts copies", 0, Merger, "offer", offer_copies),
+    patched("looks for no faults", 5, Merger, "_look_for_faults", lambda *_: None),
+    Mutant("tags nothing", 39, Roles(merge_subscriber=TagsNothing)),
+    Mutant("drops what is due", 6, Roles(merge_subscriber=DropsWhatIsDue)),
+    Mutant("observes nothing", 4, Roles(merge_publisher=ObservesNothing)),
+    Mutant("forgets numbers", 0, Roles(merge_publisher=ForgetsNumbers)),
+    Mutant("stamps by the clock alone", 4, Roles(merge_publisher=StampsByTheClockAlone)),
+    patched("never counts", 62, CounterTimestamps, "after", counter_that_never_counts),
+    patched("forgets clocks", 4, CounterTimestamps, "after", counter_that_forgets_clocks),
+    patched("array as printed", 91, ArrayTimestamps, "key", array_as_printed),
+    patched(
+        "reads backwards",
+        10,
+        sys.modules["ensue.protocols.merge.timestamps"],
+        "_unreduced",
+        read_backwards,
+    ),
+)
+
+CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
+
+
+def is_caught(mutant: Mutant, seed: int) -> bool:
+    with ExitStack() as stack:
+        for target, name, value in mutant.patches:
+            stack.enter_context(mock.patch.object(target, name, value))
+        try:
+            return not play(draw(seed), seed, roles=mutant.roles).valid
+        except CAUGHT:
+            return True
+
+
+def first_caught(mutant: Mutant, seeds: Iterable[int]) -> int | None:
+    return next((seed for seed in seeds if is_caught(mutant, seed)), None)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    assert not is_caught(Mutant("no mistake", 0), mutant.hint)
+    assert first_caught(mutant, (mutant.hint, *range(SEEDS_MAX))) is not None
+
+
+if __name__ == "__main__":
+    for chosen in MUTANTS:
+        if len(sys.argv) == 1 or chosen.name in sys.argv[1:]:
+            found = first_caught(chosen, range(SEEDS_MAX))
+            kind = "" if found is None else kind_of(found)
+            print(f"{chosen.name}: {found} {kind}", flush=True)  # noqa: T201
