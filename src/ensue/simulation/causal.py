@@ -71,9 +71,7 @@ class CausalDeployment(Deployment):
         yield from super().waits()
         furthest: dict[str, Counts] = {}
         for node in self.nodes():
-            for topic, count in node.published_counts().items():
-                raise_counts(furthest.setdefault(topic, {}), {node.number: count})
-            for topic, counts in node.progress().items():
+            for topic, counts in node.seen().items():
                 raise_counts(furthest.setdefault(topic, {}), counts)
         for node in self.nodes():
             if node.unsettled_count:

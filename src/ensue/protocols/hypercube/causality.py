@@ -242,6 +242,11 @@ class Causality:
                             wanted[name, each] = max(count, wanted.get((name, each), 0))
         return wanted
 
+    def needed(self, topic: str, name: str, source: int) -> int:
+        """Return up to which number events of a source in one topic are needed by all held in another."""
+        held = self.topics[topic].held.values()
+        return max(item.after.get(name, {}).get(source, 0) for item in held)
+
     def _missing(self, item: Item) -> tuple[str, int] | None:
         """Return a topic and source that must be further before an event is delivered."""
         for name, counts in item.after.items():

@@ -9,7 +9,7 @@
 | `Fill` | who has them | who lacks them | events |
 | `Gone` | who had them | who lacks them | I don't keep these any more |
 | `Beat` | neighbour | neighbour | are you there, and do we know the same subscriptions? |
-| `Here` | neighbour | neighbour | I am, and we do |
+| `Here` | who was asked | who asked | I am, and we do; or: I have nothing that you lack |
 | `Versions` | neighbour | neighbour | which subscriptions I know |
 | `Rows` | neighbour | neighbour | subscriptions that you don't know |
 
@@ -139,7 +139,7 @@ class Beat(Frame, frozen=True, tag=86):
 
 
 class Here(Frame, frozen=True, tag=87):
-    """The answer of one who knows the same rows."""
+    """The answer of one who has nothing else to say."""
 
 
 class Versions(Frame, frozen=True, tag=88):

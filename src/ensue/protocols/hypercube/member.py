@@ -408,7 +408,9 @@ class Member:
                 if kept is not None:
                     outbox.add(kept[0])
         for topic, state in self._causality.topics.items():
-            if state.own or state.state == IN:
+            if state.state == OUT:
+                self._repair.leave(topic, now_ns=now_ns)
+            else:
                 self._repair.stir(topic, now_ns=now_ns)
         for topic in self._joins:
             self._patient_until_ns[topic] = now_ns + self.config.patience_ns

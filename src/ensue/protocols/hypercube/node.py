@@ -96,9 +96,9 @@ class HypercubeNode(Member):
             if state.state == IN
         }
 
-    def published_counts(self) -> dict[str, int]:
-        """Return how many events this node has published in each topic."""
-        return {name: state.own for name, state in self._causality.topics.items() if state.own}
+    def seen(self) -> dict[str, Counts]:
+        """Return the same for every topic it ever had to do with, its own events included."""
+        return {name: dict(state.delivered) for name, state in self._causality.topics.items()}
 
     # -- Commands -------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class HypercubeNode(Member):
             self._joins.pop(topic, None)
             self._patient_until_ns.pop(topic, None)
             self._causality.leave(topic)
-            self._repair.forget(topic)
+            self._repair.leave(topic, now_ns=now_ns)
             self._memory.touch(topic)
         if left:
             self._announce((), now_ns)

@@ -8,7 +8,8 @@ The trees bring an event to all members that its source can reach. Everything el
 - **Ends.** What nobody announces is found by comparing: some time after something happened in a topic
   its members tell the first member of each of their clusters how far they are. Those
   edges connect all members, so whatever one of them has, all of them get. A source that
-  is no member tells how many events it has published.
+  is no member tells how many events it has published, and one that left tells, for a while, what it has
+  seen: it may be the only one.
 - **Returns.** Whoever is heard again after a suspicion is told at once.
 
 Whoever hears of somebody who lacks something it keeps sends it. If it does not keep it any more it says
@@ -19,10 +20,10 @@ longer than `patience_ns`, for something of another topic whose source is away: 
 from collections.abc import Callable
 
 from ensue.protocols.core import Frame
-from ensue.protocols.hypercube.causality import IN, Causality, TopicState
+from ensue.protocols.hypercube.causality import IN, OUT, Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits, first_in_cluster, split
-from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Item, Summary
+from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Here, Item, Summary
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.store import Store
 from ensue.protocols.hypercube.suspects import Suspects
@@ -31,6 +32,8 @@ __all__ = ["Repair"]
 
 GAP_BACKOFF_MAX = 16
 """Somebody who finds no help asks less often, but never so many times less often."""
+FAREWELLS = 8
+"""So often a node that left a topic still tells the members what it has seen."""
 GONE_PATIENCE = 8
 """After so many times `gap_ns` nobody is expected to have what somebody does not keep any more."""
 
@@ -38,18 +41,20 @@ GONE_PATIENCE = 8
 class _Watch:
     """What is due in one topic."""
 
-    __slots__ = ("compare_ns", "gap_ns", "gone", "missing_ns", "tries", "wait_ns")
+    __slots__ = ("compare_ns", "farewells", "gap_ns", "gone", "missing_ns", "tries", "wait_ns")
 
     def __init__(self) -> None:
         self.compare_ns: int | None = None
         self.wait_ns = 0
+        self.farewells = 0
+        """How often this node, who left, has still to tell what it has seen."""
         self.gap_ns: int | None = None
         self.tries = 0
         self.gone: dict[int, tuple[int, int]] = {}
         """By source: since when it is known that somebody does not keep its events any more up to a
         number that this node has not reached; and the number."""
         self.missing_ns: dict[tuple[str, int], int] = {}
-        """By topic and source of what is missing: since when."""
+        """By topic and source: since when something of it is missing, or its source is away."""
 
 
 class Repair:
@@ -98,12 +103,14 @@ class Repair:
         elif watch.gap_ns is None:
             watch.gap_ns = now_ns + self._config.gap_ns
 
-    def forget(self, topic: str) -> None:
-        """Look after a topic no longer, unless this node has published in it."""
-        watch = self._watches.pop(topic, None)
-        if watch is not None and self._causality.topic(topic).own:
-            self._watches[topic] = watch
-            watch.gap_ns = None
+    def leave(self, topic: str, *, now_ns: int) -> None:
+        """Want nothing more of a topic, but give for a while."""
+        watch = self._watch(topic)
+        watch.gap_ns = None
+        watch.gone.clear()
+        watch.missing_ns.clear()
+        watch.farewells = FAREWELLS
+        self.stir(topic, now_ns=now_ns)
 
     def progressed(self, topic: str) -> None:
         """Note that something was delivered: help has come."""
@@ -118,6 +125,7 @@ class Repair:
                 self._compare(topic)
                 watch.wait_ns = min(2 * watch.wait_ns, self._config.digest_ns_max)
                 watch.compare_ns = now_ns + watch.wait_ns
+                self._part(topic, watch)
             if watch.gap_ns is not None and watch.gap_ns <= now_ns:
                 self._ask(topic, watch, now_ns)
                 backoff = min(1 << min(watch.tries // 2, 8), GAP_BACKOFF_MAX)
@@ -140,6 +148,14 @@ class Repair:
             if self._rolls.members(topic) >> peer & 1:
                 self._tell(topic, peer)
                 self.stir(topic, now_ns=now_ns)
+
+    def _part(self, topic: str, watch: _Watch) -> None:
+        """Have done with a topic that this node left, and never published in, after a while."""
+        state = self._causality.topic(topic)
+        if state.state == OUT and not state.own:
+            watch.farewells -= 1
+            if watch.farewells <= 0:
+                watch.compare_ns = None
 
     # -- Asking ---------------------------------------------------------------------------------
 
@@ -167,6 +183,7 @@ class Repair:
             peer = peers[watch.tries % len(peers)]
             if (name, peer) not in asked:
                 asked.add((name, peer))
+                self._suspects.ask(peer, now_ns)
                 self._tell(name, peer, urgent=True)
         watch.tries += 1
 
@@ -175,11 +192,18 @@ class Repair:
     ) -> None:
         """Give up what is needed of another topic if its source has been away for too long."""
         known = watch.missing_ns
+        suspected = self._suspects.suspected
         watch.missing_ns = {each: min(known.get(each, now_ns), now_ns) for each in missing}
-        for (name, source), since_ns in watch.missing_ns.items():
-            away = self._suspects.suspected >> source & 1
+        # Whoever was given up once is not waited for again until it is back.
+        watch.missing_ns.update(
+            {each: ns for each, ns in known.items() if suspected >> each[1] & 1}
+        )
+        for name, source in missing:
+            since_ns = watch.missing_ns[name, source]
+            away = self._suspects.away(source, now_ns)
             if name != topic and away and now_ns - since_ns >= self._config.patience_ns:
-                first, last = self._causality.topic(name).have(source) + 1, missing[name, source]
+                last = self._causality.needed(topic, name, source)
+                first = self._causality.topic(name).have(source) + 1
                 self.fell_behind[name] = ((first, last), {source: last})
 
     def _helpers(self, topic: str, source: int) -> list[int]:
@@ -194,13 +218,10 @@ class Repair:
 
     def _tell(self, topic: str, peer: int, *, urgent: bool = False) -> None:
         state = self._causality.topic(topic)
-        if state.state == IN:
-            have = state.haves()
-        elif state.own:
-            have = {self._me: state.own}
-        else:
-            return
+        have = state.haves()
         follows = state.state == IN
+        if not have and not follows:
+            return
         self._send(peer, Summary(topic=topic, have=have, follows=follows, urgent=urgent))
 
     # -- Answering ------------------------------------------------------------------------------
@@ -208,8 +229,9 @@ class Repair:
     def summary(self, frame: Summary, peer: int, *, now_ns: int) -> None:
         """Give a peer what it lacks; ask in return for what it has more of."""
         state = self._causality.topic(frame.topic)
-        if frame.follows:
-            self._give(state, frame, peer, now_ns)
+        given = frame.follows and self._give(state, frame, peer, now_ns)
+        if frame.urgent and not given:
+            self._send(peer, Here())  # Whoever asks wants to know that somebody is there.
         if state.state == IN and not frame.urgent:
             lacks = any(state.have(source) < count for source, count in frame.have.items())
             if lacks:
@@ -237,10 +259,8 @@ class Repair:
                 del watch.gone[source]
                 self.fell_behind[topic] = ((have + 1, up_to), {})
 
-    def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> None:
-        mine = state.haves() if state.state == IN else {}
-        if state.own:
-            mine[self._me] = state.own
+    def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
+        mine = state.haves()
         items: list[Item] = []
         more = False
         for source, last in mine.items():
@@ -253,7 +273,7 @@ class Repair:
                     break
                 found = self._find(state, source, number)
                 if found is None:
-                    if number == first:
+                    if number == first and (state.state == IN or source == self._me):
                         self._send(peer, self._gone(state, source, number, last))
                     break
                 item, since_ns = found
@@ -262,6 +282,7 @@ class Repair:
                 items.append(item)
         if items:
             self._send(peer, Fill(topic=state.name, items=tuple(items), more=more))
+        return bool(items)
 
     def _gone(self, state: TopicState, source: int, number: int, last: int) -> Gone:
         while number < last and self._find(state, source, number + 1) is None:
