@@ -4,7 +4,18 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["CLOCK", "COUNT_MAX", "NAME_LENGTH_MAX", "Count", "Event", "Name", "Stamp", "event_id"]
+__all__ = [
+    "CLOCK",
+    "COUNT_MAX",
+    "NAME_LENGTH_MAX",
+    "Count",
+    "Event",
+    "Name",
+    "Stamp",
+    "event_id",
+    "text_bytes",
+    "wire_bytes",
+]
 
 COUNT_MAX = 2**62
 """No count of events is larger: sums of two still fit into 64 bits."""
@@ -12,6 +23,10 @@ CLOCK = "@r"
 """The entry that says what a publisher's clock showed, in stamps that are made by clocks."""
 NAME_LENGTH_MAX = 255
 """Characters of a topic or a client's name, at the most."""
+_FIXED_BYTES = 64
+"""What numbers, flags and lengths of an event take at the most."""
+_ENTRY_BYTES = 14
+"""What lengths and a count take beside a name."""
 
 
 def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
@@ -76,3 +91,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_u
     def slot(self) -> int | None:
         """The event's place in its own topic, if stamped."""
         return None if self.stamp is None else self.stamp.entries.get(self.topic)
+
+
+def text_bytes(text: str) -> int:
+    """Return how many bytes a text is."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def wire_bytes(event: Event) -> int:
+    """Return how many bytes an event takes in a message: never less than it does, and hardly more."""
+    size = _FIXED_BYTES + len(event.payload) + text_bytes(event.topic) + text_bytes(event.publisher)
+    if event.key is not None:
+        size += len(event.key)
+    for name, value in event.headers.items():
+        size += text_bytes(name) + text_bytes(value) + _ENTRY_BYTES
+    if event.stamp is not None:
+        for topic in event.stamp.entries:
+            size += text_bytes(topic) + _ENTRY_BYTES
+    return size

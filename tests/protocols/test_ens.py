@@ -560,13 +560,43 @@ def test_an_answer_is_bounded_by_events_and_by_bytes() -> None:
     filled(service, 10)
     assert [len(fetch(service, start).events) for start in (1, 5, 9)] == [4, 4, 2]
     heavy = Service(EnsConfig(batch_bytes_max=10_000))
-    for slot in range(1, 6):
-        heavy.put(event(slot, "x" * 6_000))
-    answer = fetch(heavy)
-    assert (len(answer.events), answer.next) == (2, 3)
-    # One that is larger than all that is allowed goes alone, or nobody would ever get it.
-    heavy.put(event(6, "x" * 20_000))
-    assert len(fetch(heavy, 6).events) == 1
+    plain = msgspec.structs.replace(event(1), payload=bytes(4_000))
+    for slot, large in enumerate(
+        (
+            plain,
+            msgspec.structs.replace(plain, payload=b"", key=bytes(4_000)),
+            msgspec.structs.replace(plain, payload=b"", headers={"h": "é" * 2_000}),
+            msgspec.structs.replace(
+                plain, payload=b"", stamp=Stamp({f"{number:0250}": 1 for number in range(16)})
+            ),
+            # One that is larger than all that is allowed goes alone, or nobody would ever get it.
+            msgspec.structs.replace(plain, payload=bytes(20_000)),
+            plain,
+        ),
+        1,
+    ):
+        assert large.stamp is not None
+        stamp = Stamp({**large.stamp.entries, "t": slot})
+        heavy.put(msgspec.structs.replace(large, stamp=stamp, publisher_seq=slot))
+    start, pages = 1, []
+    while (answer := fetch(heavy, start)).events:
+        pages.append([each.slot for each in answer.events])
+        assert len(pages[-1]) == 1 or len(msgspec.msgpack.encode(answer)) <= 10_000 + 64
+        start = answer.next
+    assert pages == [[1, 2], [3, 4], [5], [6]]
+
+
+def test_an_answer_that_names_topics_is_bounded_by_bytes() -> None:
+    service = Service(EnsConfig(batch_bytes_max=10_000))
+    for number in range(100):
+        service.put(event(1, topic=f"{number:0250}"))
+    seen, start = 0, 0
+    while start < 100:
+        ((_, answer),) = service.hear(Fetch(topic="*", start=start, stop=0, survey=("*",)), "s")
+        assert isinstance(answer, Surveyed)
+        assert len(msgspec.msgpack.encode(answer)) <= 10_000 + 300
+        seen, start = seen + len(answer.topics), answer.next
+    assert seen == 100
 
 
 def test_fetching_what_nobody_has_published_gives_nothing_and_makes_no_topic() -> None:

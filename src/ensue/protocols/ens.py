@@ -38,7 +38,8 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
     batch_max: int = 256
     """Events sent in answer to one `AttachRequest`, …"""
     batch_bytes_max: int = 1024 * 1024
-    """… but no more once their payloads come to this."""
+    """… but no more once they come to this. Also the bytes of an answer to a `Fetch`, which travels
+    whole, unless one event alone is more."""
     fetch_max: int = 4096
     """Events in one answer to a `Fetch`; topics looked at for one that asks for topics."""
     burst_bytes_max: int = 4 * 1024 * 1024

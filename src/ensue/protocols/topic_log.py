@@ -20,9 +20,8 @@ so now and then a stamp that leaves entries out is made whole before it is put o
 `WHOLE_PLACES`): whoever reads from the middle need not look further back for what was left out.
 
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
-`batch_max` events and about `batch_bytes_max` bytes an answer to one `AttachRequest`; `fetch_max` events
-or topics, and as many bytes, one to a `Fetch`;
-`listeners_max` listeners a topic.
+`batch_max` events an answer to one `AttachRequest`, `fetch_max` events or topics one to a `Fetch`, and
+`batch_bytes_max` bytes either, unless one event alone is more; `listeners_max` listeners a topic.
 
 HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
 it is out; it is told that it is not.
@@ -33,14 +32,12 @@ be seen by some subscribers and not by others.
 """
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Protocol
 
 import msgspec
 
-from ensue.event import Event, Stamp
+from ensue.event import Event, Stamp, text_bytes, wire_bytes
 from ensue.protocols.core import Effect, Frame, Multicast, Persist, Send
 from ensue.protocols.ens import (
     Accepted,
@@ -55,50 +52,19 @@ from ensue.protocols.ens import (
     Surveyed,
     Taken,
 )
+from ensue.protocols.topic_state import KeptEvents, Topic
 from ensue.wire import Records
 
 __all__ = ["EnsConfig", "KeptEvents", "TopicLog"]
 
-OVERHEAD_BYTES = 128
-"""What an event or a topic takes in an answer, its payload aside."""
+BOUNDS_BYTES = 32
+"""What a topic takes in an answer beside its name."""
 PEERS_MAX = 10_000
 """Sets of listeners that are remembered as one, over all topics."""
 RECENT = 1024
 """So many of the last slots of a topic are looked at for the last place that was given."""
 WHOLE_PLACES = 16_384
 """After so many events of all topics, a topic's next stamp is whole: logs are dropped in large pieces."""
-
-
-class KeptEvents(Protocol):
-    """Whoever keeps the events that were persisted, under `event/SLOT/TOPIC`."""
-
-    def event(self, topic: str, slot: int) -> bytes | None:
-        """Return the event in a slot as it was persisted."""
-
-    def bounds(self) -> Mapping[str, tuple[int, int]]:
-        """Return each topic's first slot that is kept and its next free one."""
-
-
-class _Topic:
-    """The log of one topic and who listens to it."""
-
-    __slots__ = ("attached", "events", "filled", "first", "hole", "next", "peers", "stamp", "whole")
-
-    def __init__(self) -> None:
-        self.events: OrderedDict[int, Event] = OrderedDict()
-        """All that are kept, or the latest of them if somebody else keeps them."""
-        self.first = 1
-        self.next = 1
-        self.filled = 1
-        """The first slot that is not filled yet."""
-        self.hole = 0
-        """`filled` as it was persisted; 0: it is not, as no slot before `next` is empty."""
-        self.stamp: dict[str, int] | None = None
-        """The whole entries of the event before `filled`; None: not known."""
-        self.whole = (0, 0)
-        """Slot and place of the last event before `filled` with a whole stamp."""
-        self.attached: dict[str, None] = {}
-        self.peers: tuple[str, ...] | None = ()  # The same as a tuple; None: to be made.
 
 
 _EVENT = Records[Event](Event)
@@ -122,7 +88,7 @@ class TopicLog:
         self.name = name
         self.config = config or EnsConfig()
         self._kept = kept
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, Topic] = {}
         self._effects: list[Effect] = []
         self._burst = 0
         self._peers: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -208,22 +174,22 @@ class TopicLog:
         effects, self._effects, self._burst = self._effects, [], 0
         return effects
 
-    def _topic(self, topic: str) -> _Topic:
+    def _topic(self, topic: str) -> Topic:
         log = self._topics.get(topic)
         if log is None:
-            log = self._topics[topic] = _Topic()
+            log = self._topics[topic] = Topic()
         return log
 
     def _persist(self, key: str, value: bytes | None) -> None:
         if self.config.durable:
             self._effects.append(Persist(key, value))
 
-    def _persist_first(self, topic: str, log: _Topic) -> None:
+    def _persist_first(self, topic: str, log: Topic) -> None:
         """Persist where a topic begins, and its first empty slot if there are filled ones behind it."""
         known = (log.first, log.hole) if log.hole else log.first
         self._persist(f"first/{topic}", None if known == 1 else _FIRST.encode(known))
 
-    def _event(self, topic: str, log: _Topic, slot: int) -> Event | None:
+    def _event(self, topic: str, log: Topic, slot: int) -> Event | None:
         event = log.events.get(slot)
         if event is None and self._kept is not None and log.first <= slot < log.next:
             encoded = self._kept.event(topic, slot)
@@ -231,7 +197,7 @@ class TopicLog:
                 event = _EVENT.decode(encoded)
         return event
 
-    def _store(self, event: Event, log: _Topic, slot: int) -> int | None:
+    def _store(self, event: Event, log: Topic, slot: int) -> int | None:
         """Put an event into its slot; return the slot that retention dropped, if any."""
         log.events[slot] = event
         log.next = max(log.next, slot + 1, log.first)
@@ -252,7 +218,7 @@ class TopicLog:
             self._fill(event.topic, log)
         return dropped
 
-    def _fill(self, topic: str, log: _Topic) -> None:
+    def _fill(self, topic: str, log: Topic) -> None:
         """Step over the slots that are filled by now, and read their stamps."""
         log.filled = max(log.filled, log.first)
         while log.filled < log.next and (event := self._event(topic, log, log.filled)) is not None:
@@ -265,7 +231,7 @@ class TopicLog:
                     log.stamp.update(stamp.entries)
             log.filled += 1
 
-    def _made_whole(self, event: Event, log: _Topic, slot: int) -> Event:
+    def _made_whole(self, event: Event, log: Topic, slot: int) -> Event:
         """Return an event whose turn it is, with a whole stamp if the last one is long ago."""
         stamp = event.stamp
         if stamp is None or stamp.whole or log.stamp is None:
@@ -275,15 +241,18 @@ class TopicLog:
             return event
         return msgspec.structs.replace(event, stamp=Stamp({**log.stamp, **stamp.entries}))
 
-    def append(self, event: Event, stamp: Stamp) -> None:
-        """Put an event with a stamp that was just made into its slot; nobody is answered."""
+    def append(self, event: Event, stamp: Stamp) -> int:
+        """Put an event with a stamp that was just made into its slot; return how many bytes it is.
+
+        Nobody is answered.
+        """
         topic = event.topic
         slot = stamp.entries[topic]
         log = self._topics.get(topic) or self._topic(topic)
         assert slot >= log.next or slot not in log.events
         place = self._next_place()
         stamped = msgspec.structs.replace(event, stamp=stamp, place=place)
-        self._accept(stamped, log, slot)
+        return self._accept(stamped, log, slot)
 
     def _put(self, event: Event, source: str) -> None:
         topic = event.topic
@@ -307,7 +276,8 @@ class TopicLog:
             self.placed += 1
         return self.placed
 
-    def _accept(self, event: Event, log: _Topic, slot: int) -> None:
+    def _accept(self, event: Event, log: Topic, slot: int) -> int:
+        """Keep an event and send it out; return how many bytes are persisted."""
         topic = event.topic
         # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
         keeps_log = self.config.keeps_log
@@ -333,8 +303,9 @@ class TopicLog:
                 log.peers = self._peers.setdefault(peers, peers)
             known = encoded if keeps_log else b""
             self._effects.append(Multicast(topic, log.peers, Notify(event=event), known))
+        return len(encoded)
 
-    def _note_filled(self, topic: str, log: _Topic) -> None:
+    def _note_filled(self, topic: str, log: Topic) -> None:
         """Persist about where the first empty slot is, so that a restart need not look for it."""
         hole = log.filled if log.filled < log.next else 0
         if not hole or log.hole <= log.first or hole - log.hole >= RECENT:
@@ -354,7 +325,7 @@ class TopicLog:
         while slot < stop and self._burst < limit:
             if (event := self._event(topic, log, slot)) is not None:
                 self._effects.append(Send(source, Notify(event=event)))
-                self._burst += len(event.payload) + OVERHEAD_BYTES
+                self._burst += wire_bytes(event)
             slot += 1
         if slot == log.next:
             self._listen(topic, log, source)
@@ -366,7 +337,7 @@ class TopicLog:
 
     def _fetch(self, frame: Fetch, source: str) -> None:
         topic = frame.topic
-        log = self._topics.get(topic) or _Topic()
+        log = self._topics.get(topic) or Topic()
         end = log.next if frame.stop == 0 else min(frame.stop, log.next)
         slot = max(frame.start, log.first)
         if frame.place:
@@ -382,8 +353,11 @@ class TopicLog:
             and self._burst < limit
             and (event := self._event(topic, log, slot)) is not None
         ):
+            size = wire_bytes(event)
+            if events and self._burst + size > limit:
+                break  # Here it is one message, which may not be too large for the way.
             events.append(event)
-            self._burst += len(event.payload) + OVERHEAD_BYTES
+            self._burst += size
             slot += 1
         answer = Fetched(
             topic=topic,
@@ -397,19 +371,23 @@ class TopicLog:
 
     def _survey(self, frame: Fetch, source: str) -> None:
         start = frame.start
-        room = self._burst < self.config.burst_bytes_max
-        names = list(islice(self._topics, start, start + room * self.config.fetch_max))
-        self._burst += len(names) * OVERHEAD_BYTES
+        limit = min(self._burst + self.config.batch_bytes_max, self.config.burst_bytes_max)
+        names: list[str] = []
+        for name in islice(self._topics, start, start + self.config.fetch_max):
+            if self._burst >= limit:
+                break
+            names.append(name)
+            self._burst += text_bytes(name) + BOUNDS_BYTES
         logs = ((name, self._topics[name]) for name in names if frame.asks_for(name))
         found = {name: (log.first, log.filled) for name, log in logs if log.next > 1}
         answer = Surveyed(start=start, next=start + len(names), end=len(self._topics), topics=found)
         self._effects.append(Send(source, answer))
 
-    def _place_of(self, topic: str, log: _Topic, slot: int) -> int:
+    def _place_of(self, topic: str, log: Topic, slot: int) -> int:
         event = self._event(topic, log, slot)
         return self.placed if event is None else event.place
 
-    def _listen(self, topic: str, log: _Topic, source: str) -> None:
+    def _listen(self, topic: str, log: Topic, source: str) -> None:
         if source not in log.attached and len(log.attached) < self.config.listeners_max:
             log.attached[source] = None
             log.peers = None

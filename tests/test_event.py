@@ -1,0 +1,30 @@
+"""How large an event is said to be, against what its encoding takes."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ensue.event import COUNT_MAX, Event, Stamp, wire_bytes
+
+names = st.text(min_size=1, max_size=40)
+counts = st.one_of(st.integers(0, COUNT_MAX), st.just(COUNT_MAX))
+events = st.builds(
+    Event,
+    topic=names,
+    payload=st.binary(max_size=300),
+    publisher=names,
+    publisher_seq=counts,
+    key=st.none() | st.binary(max_size=300),
+    headers=st.dictionaries(names, st.text(max_size=300), max_size=20),
+    published_at_ns=st.integers(-(2**63), 2**63 - 1),
+    stamp=st.none() | st.builds(Stamp, st.dictionaries(names, counts, max_size=20), st.booleans()),
+    place=counts,
+    void=st.booleans(),
+)
+
+
+@given(events)
+def test_an_event_takes_no_more_than_is_said_and_hardly_less(event: Event) -> None:
+    encoded = len(msgspec.msgpack.encode(event))
+    parts = len(event.headers) + (0 if event.stamp is None else len(event.stamp.entries))
+    assert encoded <= wire_bytes(event) <= encoded + 64 + 14 * parts
