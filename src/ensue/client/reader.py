@@ -55,6 +55,11 @@ class Reader:
         node = self._driver.node
         return node.inner if isinstance(node, Kept) else node
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a node to be ended."""
+        return self._driver is not None
+
     async def open(
         self, *, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
     ) -> None:

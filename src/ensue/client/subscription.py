@@ -329,7 +329,7 @@ class Subscription:
         self._hub.full.pop(self._slow, None)
         self._slow.room.set()
         try:
-            if self._reader is not None and self._reader.node is not None:
+            if self._reader is not None and self._reader.started:
                 self._retire(self._reader)
         finally:
             for topic in self._joining.waiting():

@@ -84,6 +84,7 @@ class Driver(Generic[N]):
         self._closed = False
         self._done: Callable[[N], bool] | None = None
         """Given once the driver has retired: whether the node has nothing left to see through."""
+        self._on_closed: Callable[[], None] | None = None
         self._lazy = transport.lazy
         self._scheduled = False
         """Whether the effects of commands will be looked at in this turn of the event loop."""
@@ -136,13 +137,20 @@ class Driver(Generic[N]):
             if self._on_outcome is not None:
                 self._on_outcome(Refuse((), reason))
 
-    def retire(self, done: Callable[[N], bool]) -> None:
+    def retire(
+        self, done: Callable[[N], bool], on_closed: Callable[[], None] | None = None
+    ) -> None:
         """Take no command any more; close as soon as `done(node)` holds after a step.
 
         For a node that has something to see through that its application need not wait for.
+        `on_closed` is called once it has closed, for whatever reason.
         """
         self._done = done
-        self._close_if_done()
+        self._on_closed = on_closed
+        if self._closed:
+            self._tell_closed()
+        else:
+            self._close_if_done()
 
     def close(self) -> None:
         """Let the node rest: no frame, no timer, no command reaches it any more."""
@@ -153,6 +161,12 @@ class Driver(Generic[N]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        tell, self._on_closed = self._on_closed, None
+        if tell is not None:
+            tell()
 
     def _receive(self, frames: Sequence[Frame], source: str) -> None:
         # Whoever hands frames over flushes when it has handed over what there is.

@@ -129,8 +129,8 @@ class Hub:
         return next((slow for slow in self.full if topic in slow.topics), None)
 
     def retire(self, driver: Driver[N], done: Callable[[N], bool]) -> None:
-        """Keep a driver going until `done(node)` holds, or until this hub ends."""
-        driver.retire(done)
+        """Keep a driver going until `done(node)` holds, or until this hub ends; leave its name then."""
+        driver.retire(done, on_closed=lambda: self.leave(driver.node.name))
         self._retired = [each for each in (*self._retired, driver) if not each.closed]
 
     def close(self) -> None:
