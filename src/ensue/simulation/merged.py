@@ -140,13 +140,11 @@ class MergedDeployment(Deployment):
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if isinstance(outcome, Deliver) and outcome.verdict and name in self._repliers:
+            # At once, before anything else that this process does: it is one process, though two nodes.
+            replier = self.world.node(self._replier(name))
             stamp = outcome.event.stamp
-            if stamp is not None:
-                entries = stamp.entries
-                self.world.call(
-                    self._replier(name),
-                    lambda node, now_ns: node.observe(entries, now_ns=now_ns),
-                )
+            if isinstance(replier, MergePublisher) and stamp is not None:
+                replier.observe(stamp.entries, now_ns=self.world.clock_ns(replier.name))
         super()._outcome(name, outcome)
 
     # -- What came of it ------------------------------------------------------------------------
