@@ -1,11 +1,17 @@
 """How buses and subscriptions on a server end: what they leave behind, and who is told."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.server.helpers import serving, until, within
+import pytest
+from tests.server.helpers import People, serving, until, within
 
 import ensue
+from ensue.errors import AccessDenied
+from ensue.runtime.remote import RemoteHub
+from ensue.server import Server, ServerConfig
 from ensue.server.config import Limits
 
 
@@ -45,5 +51,64 @@ def test_a_durable_subscription_that_never_got_its_records_can_be_entered_again(
             async with bus.subscribe("x", name="d", durable=True) as events:
                 await within(bus.publish("x", b"1"))
                 assert (await within(anext(events))).payload == b"1"
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def running(server: Server) -> AsyncIterator[None]:
+    """A server that was made before, while it runs."""
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+async def refused_later(data: Path) -> tuple[ensue.Bus, Server]:
+    """A bus whose server has come back, and does not know it any more."""
+    people = People(somebody=(["*"], ["*"]))
+    async with serving(data) as server:
+        assert server.listener is not None
+        listen = f"127.0.0.1:{server.listener.port}"
+        bus = ensue.connect(server.url)
+        await within(bus.__aenter__())
+        await within(bus.publish("x", b"0"))
+    again = Server(ServerConfig(data=str(data), listen=listen, access=people.access))
+    return bus, again
+
+
+def test_whoever_is_refused_hears_that_its_events_may_not_be_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        bus, server = await refused_later(tmp_path / "d")
+        for _ in range(5):
+            await bus.publish("x", b"1", receipt=False)
+        async with running(server):
+            await until(lambda: not bus._receipts, "all of them are given up")
+            with pytest.raises(AccessDenied, match="a token is needed"):
+                await within(bus.flush())
+            # Nothing more can be done with it, and everything says why.
+            with pytest.raises(AccessDenied, match="a token is needed"):
+                await within(bus.publish("x", b"2", receipt=False))
+            with pytest.raises(AccessDenied, match="a token is needed"):
+                bus.subscribe("x")
+            await within(bus.close())
+
+    asyncio.run(main())
+
+
+def test_a_bus_that_was_refused_closes_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        bus, server = await refused_later(tmp_path / "d")
+        hub = bus._hub
+        assert isinstance(hub, RemoteHub)
+        async with running(server):
+            driver = bus._driver
+            assert driver is not None
+            await until(lambda: driver.closed, "it was refused")
+            await within(bus.close())
+            assert hub.users == 0
+            (link,) = hub.transport.carrier._links.values()  # type: ignore[attr-defined]
+            assert link._task.done()
 
     asyncio.run(main())

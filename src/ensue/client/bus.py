@@ -123,6 +123,8 @@ class Bus:
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
+        self._failure: EnsueError | None = None
+        """Why nothing can be done with it any more."""
         self._checked: set[str] = set()
         """Topics that were looked at before."""
         self._burst = 0
@@ -131,6 +133,11 @@ class Bus:
     def name(self) -> str:
         """The name of this client."""
         return self._name
+
+    @property
+    def unsettled(self) -> int:
+        """How many published events may be out, or not: nobody has told yet."""
+        return len(self._receipts)
 
     async def __aenter__(self) -> Self:
         if self._hub is not None:
@@ -206,9 +213,10 @@ class Bus:
 
         Raises the first failure of what was published with `receipt=False` since the last flush.
         """
-        self._open()
+        if self._failure is None:
+            self._open()
         await self._receipts.wait_for_all()
-        failure = self._receipts.take_failure()
+        failure = self._receipts.take_failure() or self._failure
         if failure is not None:
             raise failure
 
@@ -273,23 +281,23 @@ class Bus:
         finally:
             for subscription in self._subscriptions:
                 await subscription.settle()
-            if self._disconnect(hub):
-                await hub.finish()
+            if self._driver is not None:
+                try:
+                    self._disconnect(hub, self._driver)
+                finally:
+                    await hub.finish()
 
-    def _disconnect(self, hub: Hub) -> bool:
-        """Leave the hub; False: somebody else did so meanwhile."""
-        driver, self._driver = self._driver, None
-        if driver is None:
-            return False
+    def _disconnect(self, hub: Hub, driver: Driver[Publisher | UnorderedPublisher]) -> None:
+        self._driver = None
         # From the last to the first, and each of them even if another fails.
         with ExitStack() as stack:
             stack.callback(self._receipts.fail_all, self._unsettled)
             stack.callback(leave_hub, hub)
             stack.callback(driver.close)
-            stack.callback(driver.command, lambda node, _now: node.say_goodbye())
+            if not driver.closed:  # As it is once the server has refused it.
+                stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:
                 stack.callback(subscription.close)
-        return True
 
     def _unsettled(self, topic: str, number: int) -> EnsueError:
         return LocalProtocolError(
@@ -304,6 +312,8 @@ class Bus:
                 "the bus is not open: use it inside `async with ensue.connect(…) as bus`"
             )
         hub.check_loop("this bus")
+        if self._failure is not None:
+            raise self._failure
         return hub, driver
 
     async def _join_hub(self) -> Hub:
@@ -373,10 +383,11 @@ class Bus:
             self._receipts.settle(outcome)
         elif isinstance(outcome, Refuse) and not outcome.topics:
             reason = outcome.reason
+            why = f"the server refused this client: {reason}"
+            self._failure = AccessDenied(why, reason=reason)
             self._receipts.fail_all(
                 lambda topic, number: AccessDenied(
-                    f"{event_id(self._name, topic, number)} may be out, or never be: the server "
-                    f"refused this client: {reason}",
+                    f"{event_id(self._name, topic, number)} may be out, or never be: {why}",
                     reason=reason,
                 )
             )

@@ -73,6 +73,8 @@ class Receipts:
         for (topic, number), receipt in self._open.items():
             if receipt is not None:
                 fail(receipt, error(topic, number))
+            elif self._failure is None:
+                self._failure = error(topic, number)
         self._open.clear()
 
     def _receipt(self, key: Key) -> Receipt:
