@@ -1,7 +1,9 @@
 """`ensue pub` and `ensue sub` as people and scripts run them: processes, pipes and signals."""
 
+import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from typing import Any
 
 import pytest
 from tests.cli.helpers import Shell
+
+from ensue.cli.streams import Output
 
 ENSUE = [sys.executable, "-c", "from ensue.cli import main; main()"]
 DEADLINE_S = 100.0
@@ -331,6 +335,59 @@ def test_ctrl_c_of_a_named_subscription_keeps_what_was_printed(server: Served, t
     assert (code, out) == (0, b"")
     pub(server, topic, "-m", "3")
     assert sub(server, topic, "--name", name, "-n", 1) == b"3\n"
+
+
+def test_ctrl_c_twice_ends_pub_though_its_server_is_away(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data")
+    served.start()
+    process = started("pub", "t", url=served.url)
+    assert process.stdin is not None
+    assert process.stderr is not None
+    assert served.process is not None
+    try:
+        process.stdin.write(b"1\n")
+        assert sub(served, "t", "-n", 1) == b"1\n"
+        # Stopped, it answers nothing any more, and nobody can tell it from a slow one.
+        served.process.send_signal(signal.SIGSTOP)
+        # More than a pipe holds: when all of it is written, some of it was read.
+        process.stdin.write(b"%1000d\n" % 2 * 200)
+        process.send_signal(signal.SIGINT)
+        line = process.stderr.readline().decode()
+        assert re.fullmatch(
+            r"ensue: waiting until \d+ events are safe; Ctrl-C again gives them up\n", line
+        )
+        process.send_signal(signal.SIGINT)
+        code, out, err = ended(process)
+        assert (code, out) == (2, b"")
+        assert re.fullmatch(r"ensue: given up: \d+ events may be out, or never be\n", err)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+        served.kill()
+
+
+def test_a_reader_that_does_not_read_makes_nobody_else_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    data = bytes(range(256)) * 4096
+
+    async def main() -> bytes:
+        output = Output()
+        output.write(data)
+        flushing = asyncio.create_task(output.flush())
+        got = b""
+        while len(got) < len(data):
+            # Only an event loop that goes on comes to read what the flush waits for.
+            got += await asyncio.to_thread(os.read, reading, 65_536)
+        await flushing
+        return got
+
+    with os.fdopen(writing, "w") as standing_in:
+        monkeypatch.setattr(sys, "stdout", standing_in)
+        assert asyncio.run(main()) == data
+    os.close(reading)
 
 
 # -- A server that dies -------------------------------------------------------------------------------

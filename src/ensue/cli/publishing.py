@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Coroutine
 from typing import Annotated, Any
 
 import msgspec
@@ -149,25 +150,42 @@ async def _publish(
     source: _Source, url: str, name: str | None, wait_s: float, messages: list[str] | None
 ) -> None:
     bus = await connect_patiently(url, name=name, wait_s=wait_s)
-    interrupted = asyncio.Event()
+    signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
-            loop.add_signal_handler(number, interrupted.set)
+            loop.add_signal_handler(number, signals.put_nowait, None)
+    given = _publish_lines(source, bus) if messages is None else _publish_all(source, bus, messages)
+    interrupted = False
     try:
-        if messages is None:
-            await _until(interrupted, _publish_lines(source, bus))
-        else:
-            for text in messages:
-                await source.publish(bus, text.encode())
+        interrupted = not await _before(signals, given)
     except ValueError as error:
         raise error if isinstance(error, EnsueError) else BadInput(str(error)) from None
     finally:
-        # What was taken over is seen through, whatever ended the input.
-        await bus.flush()
-        await bus.close()
-    if interrupted.is_set():
+        await _see_through(bus, signals, told=interrupted)
+    if interrupted:
         raise KeyboardInterrupt
+
+
+async def _see_through(bus: Bus, signals: "asyncio.Queue[None]", *, told: bool) -> None:
+    """Wait until what was taken over is safe, whatever ended the input; or until told not to."""
+    if told and bus.unsettled:
+        output.print_error(
+            f"waiting until {bus.unsettled:,} events are safe; Ctrl-C again gives them up"
+        )
+    given_up = 0
+    try:
+        if not await _before(signals, bus.flush()):
+            given_up = bus.unsettled
+    finally:
+        closing = asyncio.ensure_future(bus.close())
+        if given_up:
+            # Cancelled while it waits for what is not settled, it disconnects.
+            await asyncio.sleep(0)
+            closing.cancel()
+        await asyncio.wait((closing,))
+    if given_up:
+        raise TransportError(f"given up: {given_up:,} events may be out, or never be")
 
 
 async def _publish_lines(source: _Source, bus: Bus) -> None:
@@ -176,14 +194,20 @@ async def _publish_lines(source: _Source, bus: Bus) -> None:
             await source.publish(bus, line)
 
 
-async def _until(interrupted: asyncio.Event, work: Any) -> None:
-    """Do some work, but no longer than until an interruption."""
+async def _publish_all(source: _Source, bus: Bus, messages: list[str]) -> None:
+    for text in messages:
+        await source.publish(bus, text.encode())
+
+
+async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None]) -> bool:
+    """Do some work, but no longer than until a signal; tell whether it was done."""
     task = asyncio.ensure_future(work)
-    stop = asyncio.ensure_future(interrupted.wait())
+    stop = asyncio.ensure_future(signals.get())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
+        return task.done()
     finally:
         for each in (task, stop):
             each.cancel()

@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 import os
+import select
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar, cast
 
 __all__ = ["Output", "lines_of"]
 
 CHUNK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
+
+T = TypeVar("T")
 
 
 async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
@@ -33,56 +37,83 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 async def _read(descriptor: int) -> bytes:
-    """Read in a thread of its own, which keeps nobody from ending while there is nothing to read."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[bytes] = loop.create_future()
+    return await _in_thread(lambda: os.read(descriptor, CHUNK_BYTES))
 
-    def settle(chunk: bytes | OSError) -> None:
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """Call in a thread of its own, which keeps nobody from ending while the call blocks."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: OSError | None) -> None:
         if result.cancelled():
             return
-        if isinstance(chunk, OSError):
-            result.set_exception(chunk)
+        if error is not None:
+            result.set_exception(error)
         else:
-            result.set_result(chunk)
+            result.set_result(cast("T", value))
 
-    def read() -> None:
-        chunk: bytes | OSError
+    def run() -> None:
+        value, failure = None, None
         try:
-            chunk = os.read(descriptor, CHUNK_BYTES)
+            value = call()
         except OSError as error:
-            chunk = error
+            failure = error
         with contextlib.suppress(RuntimeError):  # The event loop may have ended meanwhile.
-            loop.call_soon_threadsafe(settle, chunk)
+            loop.call_soon_threadsafe(settle, value, failure)
 
-    threading.Thread(target=read, name="ensue-input", daemon=True).start()
+    threading.Thread(target=run, name="ensue-stream", daemon=True).start()
     return await result
 
 
 class Output:
-    """Standard output for bytes. When whoever reads stops reading, it says so and is silent."""
+    """Standard output for bytes.
+
+    A reader that is slow makes `flush` wait, and the event loop goes on: a pager that shows its first page
+    for an hour must not cost a subscription. When whoever reads stops reading, it says so and is
+    silent.
+    """
 
     def __init__(self) -> None:
         self.broken = False
-        self._buffer = sys.stdout.buffer
+        self._data = bytearray()
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is written that it should be flushed."""
+        return len(self._data) >= CHUNK_BYTES
 
     def write(self, data: bytes) -> None:
         """Write, to be flushed later."""
-        if not self.broken:
-            try:
-                self._buffer.write(data)
-            except BrokenPipeError:
-                self._break()
+        self._data += data
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
         """Let go of everything written."""
-        if not self.broken:
-            try:
-                self._buffer.flush()
-            except BrokenPipeError:
-                self._break()
+        data = bytes(self._data)
+        self._data.clear()
+        if not data or self.broken:
+            return
+        try:
+            descriptor = sys.stdout.fileno()
+        except OSError:
+            # Captured by a program: there is nobody to wait for.
+            sys.stdout.buffer.write(data)
+            return
+        try:
+            if len(data) <= select.PIPE_BUF and _takes(descriptor):
+                os.write(descriptor, data)
+            else:
+                await _in_thread(lambda: _write(descriptor, data))
+        except BrokenPipeError:
+            self.broken = True
 
-    def _break(self) -> None:
-        self.broken = True
-        # Python flushes standard output once more at its end, and would complain.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+
+def _takes(descriptor: int) -> bool:
+    """Tell whether a few bytes can be written without waiting."""
+    return bool(select.select((), (descriptor,), (), 0)[1])
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -167,8 +167,8 @@ class _Reading:
         """Print, flush and acknowledge, in this order, several events at a time."""
         unacknowledged: list[int] = []
         while not self.output.broken:
-            if unacknowledged and not events.waiting:
-                self._settle(events, unacknowledged)
+            if unacknowledged and (self.output.full or not events.waiting):
+                await self._settle(events, unacknowledged)
             try:
                 async with asyncio.timeout(self._timeout_s):
                     event = await anext(events)
@@ -182,10 +182,10 @@ class _Reading:
             self.printed += 1
             if self.printed == self._count:
                 break
-        self._settle(events, unacknowledged)
+        await self._settle(events, unacknowledged)
 
-    def _settle(self, events: Subscription, positions: list[int]) -> None:
-        self.output.flush()
+    async def _settle(self, events: Subscription, positions: list[int]) -> None:
+        await self.output.flush()
         if not self.output.broken:
             for position in positions:
                 events.acknowledge(position)
@@ -222,7 +222,6 @@ async def _subscribe(
         if not reading.interrupted:
             raise
     finally:
-        reading.output.flush()
         if bus is not None:
             await asyncio.shield(bus.close())
         sys.stderr.flush()
