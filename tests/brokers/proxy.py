@@ -5,6 +5,9 @@
         proxy.delay_s = 0.05        # each piece takes so long, order kept
         proxy.hold(UP)              # nothing goes up any more, and nobody is told
         proxy.release(UP)           # what was held goes on
+        proxy.hold_one(random)      # one connection stands still, and the others overtake it
+        proxy.drop(DOWN)            # what comes is swallowed: sent, and never received
+        proxy.stop_dropping()       # whoever lost something is reset, as TCP has it
         proxy.cut()                 # every connection is reset
         proxy.refuse()              # new ones are reset too, until accept()
 
@@ -15,6 +18,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -40,7 +44,8 @@ class Proxy:
         for gate in self._open.values():
             gate.set()
         self._refusing = False
-        self._pairs: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._dropping: set[str] = set()
+        self._pairs: dict[asyncio.Task[None], _Pair] = {}
         self._server: asyncio.Server | None = None
 
     @property
@@ -63,13 +68,39 @@ class Proxy:
         """Let pass again, beginning with what was held."""
         for direction in directions or (UP, DOWN):
             self._open[direction].set()
+        for pair in self._pairs.values():
+            pair.open.set()
+
+    def hold_one(self, random: Random) -> None:
+        """Let nothing pass on one of the connections, until all are released."""
+        if self._pairs:
+            random.choice(list(self._pairs.values())).open.clear()
+
+    def drop(self, *directions: str) -> None:
+        """Swallow what comes; nobody is told. Both directions unless given."""
+        self._dropping.update(directions or (UP, DOWN))
+
+    def stop_dropping(self) -> None:
+        """Pass everything on again, but for connections that lost something: they are reset."""
+        self._dropping.clear()
+        for task, pair in list(self._pairs.items()):
+            if pair.lossy:
+                self._cut(task)
 
     def cut(self) -> None:
         """Reset every connection."""
-        for task, writers in list(self._pairs.items()):
-            for writer in writers:
-                _reset(writer)
-            task.cancel()
+        for task in list(self._pairs):
+            self._cut(task)
+
+    def cut_one(self, random: Random) -> None:
+        """Reset one of the connections."""
+        if self._pairs:
+            self._cut(random.choice(list(self._pairs)))
+
+    def _cut(self, task: asyncio.Task[None]) -> None:
+        for writer in self._pairs[task].writers:
+            _reset(writer)
+        task.cancel()
 
     def refuse(self) -> None:
         """Reset new connections as soon as they come."""
@@ -103,37 +134,57 @@ class Proxy:
             return
         task = asyncio.current_task()
         assert task is not None
-        writers = self._pairs[task] = [writer]
+        pair = self._pairs[task] = _Pair(writer)
         # A task that asyncio's streams started must not end as cancelled: they would log it.
         with contextlib.suppress(OSError, asyncio.CancelledError):
             try:
                 there, back = await asyncio.open_connection(*self.target)
-                writers.append(back)
+                pair.writers.append(back)
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._pass_on(reader, back, UP))
-                    group.create_task(self._pass_on(there, writer, DOWN))
+                    group.create_task(self._pass_on(pair, reader, back, UP))
+                    group.create_task(self._pass_on(pair, there, writer, DOWN))
             except* OSError:
                 # Whoever broke off: the other end is to see it.
                 pass
             finally:
                 del self._pairs[task]
-                for each in writers:
+                for each in pair.writers:
                     _reset(each)
 
     async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str
+        self,
+        pair: "_Pair",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: str,
     ) -> None:
         gate = self._open[direction]
         while piece := await reader.read(PIECE_BYTES_MAX):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             await gate.wait()
+            await pair.open.wait()
+            if direction in self._dropping or pair.lossy:
+                # Behind a gap nothing may come: no network does that to a connection.
+                pair.lossy = True
+                continue
             writer.write(piece)
             self.carried[direction] += len(piece)
             await writer.drain()
         await gate.wait()
         if writer.can_write_eof():
             writer.write_eof()
+
+
+class _Pair:
+    """The two ends of one connection."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self.writers = [writer]
+        self.open = asyncio.Event()
+        self.open.set()
+        self.lossy = False
+        """Whether something was swallowed."""
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

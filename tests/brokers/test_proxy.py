@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from random import Random
 
 import pytest
 from tests.brokers.proxy import DOWN, UP, Proxy
@@ -122,5 +123,44 @@ def test_a_target_that_is_not_there_is_told_by_a_reset() -> None:
             with pytest.raises(ConnectionResetError):
                 await reader.readexactly(1)
             writer.transport.abort()
+
+    asyncio.run(main())
+
+
+def test_one_connection_that_is_held_is_overtaken_by_the_others() -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            writer.write(b"x")
+            await reader.readexactly(1)
+            proxy.hold_one(Random(0))
+            writer.write(b"first")
+            other, back = await asyncio.open_connection("127.0.0.1", proxy.port)
+            back.write(b"second")
+            assert await other.readexactly(6) == b"second"
+            assert proxy.carried[UP] == 1 + 6
+            proxy.release()
+            assert await reader.readexactly(5) == b"first"
+            back.transport.abort()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+def test_what_is_dropped_never_comes_and_its_connection_is_reset(direction: str) -> None:
+    async def main() -> None:
+        async with through() as (proxy, reader, writer):
+            proxy.drop(direction)
+            writer.write(b"lost")
+            if direction == DOWN:
+                await until(lambda: proxy.carried[UP] == 4, "the other direction passes")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(4), timeout=0.1)
+            proxy.stop_dropping()
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            other, back = await asyncio.open_connection("127.0.0.1", proxy.port)
+            back.write(b"again")
+            assert await other.readexactly(5) == b"again"
+            back.transport.abort()
 
     asyncio.run(main())

@@ -13,33 +13,20 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
-from tests.brokers.proxy import Proxy, _reset
+from tests.brokers.proxy import Proxy
 from tests.brokers.servers import BROKERS, RabbitMQ, Server, spare_port
 from tests.processes.running import Process, worker
 
-__all__ = ["Backend", "CuttingProxy", "backend_for"]
+__all__ = ["Backend", "backend_for"]
 
 START_S = 60.0
 BROKER_START_S = 180.0
 """RabbitMQ takes ten seconds on an idle machine."""
 TOPICS: tuple[str, ...] = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
-
-
-class CuttingProxy(Proxy):
-    """A proxy that can also cut one of its connections."""
-
-    def cut_one(self, random: Random) -> None:
-        pairs = list(self._pairs.items())
-        if pairs:
-            task, writers = random.choice(pairs)
-            for writer in writers:
-                _reset(writer)
-            task.cancel()
 
 
 class Backend(Protocol):
@@ -54,7 +41,7 @@ class Backend(Protocol):
         """What can be killed and started again."""
 
     @property
-    def proxies(self) -> Mapping[str, CuttingProxy]:
+    def proxies(self) -> Mapping[str, Proxy]:
         """What clients connect through, by whose it is."""
 
     def url(self, client: str) -> str:
@@ -84,7 +71,7 @@ class EnsueServers:
         self._directory = directory
         self._sync_s = sync_s
         self._addresses: dict[str, str] = {}
-        self.proxies: dict[str, CuttingProxy] = {}
+        self.proxies: dict[str, Proxy] = {}
         """By client or, in a chain, by server."""
         self._stack = contextlib.AsyncExitStack()
         self.servers = [self._server(name) for name in names]
@@ -120,7 +107,7 @@ class EnsueServers:
         return wrong
 
     async def _proxy(self, name: str, port: int) -> None:
-        self.proxies[name] = await self._stack.enter_async_context(CuttingProxy(port))
+        self.proxies[name] = await self._stack.enter_async_context(Proxy(port))
 
     def _server(self, name: str) -> Process:
         def command(_start: int) -> list[str]:
@@ -172,7 +159,7 @@ class Stations:
         )
         self._stations = [self._station(name) for name in self._placed]
         self.servers = [self._broker, *self._stations]
-        self.proxies: dict[str, CuttingProxy] = {}
+        self.proxies: dict[str, Proxy] = {}
         self._stack = contextlib.AsyncExitStack()
 
     def url(self, client: str) -> str:
@@ -180,7 +167,7 @@ class Stations:
 
     async def start(self, clients: Sequence[str]) -> None:
         for client in (*self._placed, *clients):
-            proxy = CuttingProxy(self._server.port)
+            proxy = Proxy(self._server.port)
             self.proxies[client] = await self._stack.enter_async_context(proxy)
         self._broker.start()
         await _until_answers(self._broker, self._server.port, within_s=BROKER_START_S)

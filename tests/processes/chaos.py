@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from tests.brokers.proxy import DOWN, UP
-from tests.processes.backends import CuttingProxy
+from tests.brokers.proxy import DOWN, UP, Proxy
 from tests.processes.running import Process
 from tests.processes.worker import EXIT_LOST
 
@@ -26,6 +25,7 @@ KILLS_UNTIL = 0.9
 POLITE = 0.3
 """How often somebody else is asked to end, and started again, when a process is killed."""
 TICK_S = 0.02
+FAULTS = ("cut", "cut one", "cut all", "hold", "hold one", "drop", "delay", "refuse")
 
 
 class Chaos:
@@ -35,7 +35,7 @@ class Chaos:
         self,
         seed: int,
         processes: Sequence[Process],
-        proxies: Mapping[str, CuttingProxy],
+        proxies: Mapping[str, Proxy],
         *,
         kills: int,
         progress: Callable[[], float],
@@ -72,6 +72,7 @@ class Chaos:
         for proxy in self._proxies.values():
             proxy.delay_s = 0.0
             proxy.release()
+            proxy.stop_dropping()
             proxy.accept()
 
     def _did(self, what: str, whom: str, seconds: float = 0.0) -> None:
@@ -142,7 +143,7 @@ class Chaos:
             await asyncio.sleep(random.uniform(0.0, CALM_S_MAX))
             name = random.choice(list(self._proxies))
             proxy = self._proxies[name]
-            sort = random.choice(("cut", "cut one", "cut all", "hold", "delay", "refuse"))
+            sort = random.choice(FAULTS)
             fault_s = random.uniform(0.0, FAULT_S_MAX)
             match sort:
                 case "cut":
@@ -164,6 +165,17 @@ class Chaos:
                         self._did("cuts", name)
                         proxy.cut()
                     proxy.release()
+                case "hold one":
+                    self._did("overtakings", f"one of {name}", fault_s)
+                    proxy.hold_one(random)
+                    await asyncio.sleep(fault_s)
+                    proxy.release()
+                case "drop":
+                    direction = random.choice((UP, DOWN))
+                    self._did("drops", f"{name} {direction}", fault_s)
+                    proxy.drop(direction)
+                    await asyncio.sleep(fault_s)
+                    proxy.stop_dropping()
                 case "delay":
                     proxy.delay_s = random.uniform(0.0, DELAY_S_MAX)
                     self._did("delays", f"{name} by {proxy.delay_s:.3f} s", fault_s)
