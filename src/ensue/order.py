@@ -44,10 +44,14 @@ class Total(Order, frozen=True, kw_only=True):
                     f"time_to_live must be above 0 seconds and at most {TIME_TO_LIVE_MAX_S}, "
                     f"not {ttl}; None waits for ever"
                 )
-        if isinstance(self.held_max, bool) or not isinstance(self.held_max, int):
-            raise BadInput(f"held_max is a whole number, not {self.held_max!r}")
-        if self.held_max < 1:
-            raise BadInput(f"held_max must be at least 1, not {self.held_max}")
+        _check_held_max(self.held_max)
+
+
+def _check_held_max(held_max: int) -> None:
+    if isinstance(held_max, bool) or not isinstance(held_max, int):
+        raise BadInput(f"held_max is a whole number, not {held_max!r}")
+    if held_max < 1:
+        raise BadInput(f"held_max must be at least 1, not {held_max}")
 
 
 class Causal(Order, frozen=True, kw_only=True):
@@ -65,6 +69,29 @@ class Merged(Order, frozen=True, kw_only=True):
     """How many seconds two clocks may differ."""
     delta: float
     """How many seconds a message may take."""
+    tick: float = 0.001
+    """How many seconds a tick of the clocks has; epsilon and delta are rounded up to ticks."""
+    late: str = "drop"
+    """What becomes of an event that comes too late for its place: `drop`, or `deliver` at once, tagged."""
+    held_max: int = 65_536
+    """Events a subscription holds back at the most."""
+
+    def __post_init__(self) -> None:
+        for field in ("epsilon", "delta", "tick"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise BadInput(f"{field} is a number of seconds, not {value!r}")
+            if not 0 <= value <= TIME_TO_LIVE_MAX_S:
+                raise BadInput(
+                    f"{field} must be from 0 to {TIME_TO_LIVE_MAX_S} seconds, not {value}"
+                )
+        if self.tick < 1e-6:
+            raise BadInput(f"tick must be at least a microsecond, not {self.tick} seconds")
+        if max(self.epsilon, self.delta) / self.tick > 1_000_000:
+            raise BadInput("epsilon and delta are at most a million ticks: choose a longer tick")
+        if self.late not in ("drop", "deliver"):
+            raise BadInput(f"late must be 'drop' or 'deliver', not {self.late!r}")
+        _check_held_max(self.held_max)
 
 
 class Deadline(Order, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ At most `UNSETTLED_MAX` events are under way: publishing waits for earlier ones.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -25,8 +25,10 @@ from ensue.client.checks import (
     check_order,
     check_payload,
     check_size,
+    check_token,
     check_topics,
 )
+from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
 from ensue.client.receipts import Receipts
 from ensue.client.subscription import Subscription
 from ensue.errors import (
@@ -34,13 +36,11 @@ from ensue.errors import (
     ConfigurationError,
     EnsueError,
     LocalProtocolError,
-    UnsupportedOrder,
 )
 from ensue.event import Event, event_id
-from ensue.order import Order, Total
+from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Outcome, Refuse, Settle
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.unordered import UnorderedPublisher
+from ensue.protocols.merge.publisher import MergePublisher
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, join_hub, leave_hub
 from ensue.runtime.names import check_name
@@ -119,7 +119,7 @@ class Bus:
         self._record = record
         self._hub: Hub | None = None
         self._name = ""
-        self._driver: Driver[Publisher | UnorderedPublisher] | None = None
+        self._driver: Driver[AnyPublisher] | None = None
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
@@ -244,12 +244,7 @@ class Bus:
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)
-        if chosen is not None and self.order is None:
-            raise UnsupportedOrder(
-                f"this bus publishes with no order, so nothing on it has {chosen.name} order",
-                order=chosen.name,
-                transport=transport.name,
-            )
+        check_pair(self.order, chosen, transport.name)
         subscription = Subscription(
             hub,
             client=self._name,
@@ -264,6 +259,37 @@ class Bus:
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
+
+    def token(self) -> dict[str, int]:
+        """Return what to send along where processes talk outside of a bus with merged order.
+
+        Whoever gives it to `observe` publishes after everything that this bus has published or observed so far.
+        """
+        tokens: list[dict[str, int]] = []
+        self._merging(lambda node, now: tokens.append(node.token(now_ns=now)))
+        return tokens[0]
+
+    def observe(self, token: Mapping[str, int]) -> bool:
+        """Learn of another bus's `token`; False: its clock is too far ahead, and it was not believed."""
+        check_token(token)
+        seen: list[bool] = []
+        self._merging(lambda node, now: seen.append(node.observe(token, now_ns=now)))
+        return seen[0]
+
+    def _learn(self, entries: Mapping[str, int]) -> None:
+        """Take note of what a subscription of this bus was handed before its turn."""
+        if self._ended is not None and not self._ended.done():
+            self.observe(entries)
+
+    def _merging(self, call: Callable[[MergePublisher, int], None]) -> None:
+        _, driver = self._open()
+
+        def checked(node: AnyPublisher, now_ns: int) -> None:
+            if not isinstance(node, MergePublisher):
+                raise LocalProtocolError("only a bus with merged order has tokens")
+            call(node, now_ns)
+
+        driver.command(checked)
 
     async def close(self) -> None:
         """Wait until everything published is settled, end all subscriptions, and disconnect.
@@ -287,12 +313,13 @@ class Bus:
                 finally:
                     await hub.finish()
 
-    def _disconnect(self, hub: Hub, driver: Driver[Publisher | UnorderedPublisher]) -> None:
+    def _disconnect(self, hub: Hub, driver: Driver[AnyPublisher]) -> None:
         self._driver = None
         # From the last to the first, and each of them even if another fails.
         with ExitStack() as stack:
             stack.callback(self._receipts.fail_all, self._unsettled)
             stack.callback(leave_hub, hub)
+            stack.callback(hub.observers.pop, self._name, None)
             stack.callback(driver.close)
             if not driver.closed:  # As it is once the server has refused it.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
@@ -305,7 +332,7 @@ class Bus:
             "it may be out, or never be"
         )
 
-    def _open(self) -> tuple[Hub, Driver[Publisher | UnorderedPublisher]]:
+    def _open(self) -> tuple[Hub, Driver[AnyPublisher]]:
         hub, driver, ended = self._hub, self._driver, self._ended
         if hub is None or driver is None or ended is None or ended.done():
             raise LocalProtocolError(
@@ -325,21 +352,11 @@ class Bus:
         run = self._wanted_name or "ensue"
         return join_hub(options, order=self.order, trace=self._trace, record=self._record, run=run)
 
-    async def _drive(self, hub: Hub) -> Driver[Publisher | UnorderedPublisher]:
+    async def _drive(self, hub: Hub) -> Driver[AnyPublisher]:
         self._name = hub.claim(self._wanted_name, "client")
         await hub.enter(self._name)
-        node: Publisher | UnorderedPublisher
-        if self.order is None:
-            node = UnorderedPublisher(name=self._name)
-        else:
-            node = Publisher(
-                name=self._name,
-                placement=hub.placement,
-                config=hub.config,
-                now_ns=hub.clock.now_ns(),
-            )
         driver = Driver(
-            node,
+            make_publisher(hub, self._name, self.order),
             transport=hub.transport,
             clock=hub.clock,
             on_outcome=self._outcome,
@@ -347,6 +364,8 @@ class Bus:
             size_of=hub.size_of,
         )
         hub.watch(driver)
+        if isinstance(self.order, Merged):
+            hub.observers[self._name] = self._learn
         return driver
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:

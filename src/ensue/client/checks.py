@@ -21,6 +21,7 @@ __all__ = [
     "check_pending_max",
     "check_size",
     "check_start",
+    "check_token",
     "check_topics",
 ]
 
@@ -131,6 +132,16 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
                     "surrogate pair"
                 ) from None
     return copy
+
+
+def check_token(token: Mapping[str, int]) -> None:
+    """Refuse what no bus can have given for a token."""
+    if not isinstance(token, Mapping) or not all(
+        isinstance(name, str) and type(value) is int for name, value in token.items()
+    ):
+        raise BadInput(
+            f"a token is what bus.token() returned, names and whole numbers; not {token!r}"
+        )
 
 
 def check_pending_max(pending_max: int) -> None:

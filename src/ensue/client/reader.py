@@ -1,7 +1,7 @@
 """The node behind a subscription, and the driver that runs it.
 
-A subscription is one of three nodes: one that delivers as events arrive; one that delivers in order; or
-one that delivers in order and whose records are kept at a server, so that it can be resumed.
+A subscription is one of four nodes: one that delivers as events arrive; one that delivers in total order; one that
+does so and whose records are kept at a server, so that it can be resumed; or one that sorts by clocks.
 """
 
 import asyncio
@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from secrets import randbits
 from typing import Any
 
-from ensue.order import Order, Total
+from ensue.client.nodes import merge_subscriber, watched
+from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Outcome
 from ensue.protocols.kept import Kept
+from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.merge.watching import MergeCounts
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.unordered import UnorderedSubscriber
 from ensue.runtime.driver import Driver
@@ -19,7 +22,7 @@ from ensue.runtime.hub import Hub
 
 __all__ = ["Reader"]
 
-Delivering = Subscriber | UnorderedSubscriber
+Delivering = Subscriber | UnorderedSubscriber | MergeSubscriber
 AnyNode = Delivering | Kept[Subscriber]
 
 
@@ -60,6 +63,12 @@ class Reader:
         """Whether there is a node to be ended."""
         return self._driver is not None
 
+    @property
+    def counts(self) -> MergeCounts | None:
+        """What became of the events that came, if clocks decide on that."""
+        node = self.node
+        return node.counts if isinstance(node, MergeSubscriber) else None
+
     async def open(
         self, *, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
     ) -> None:
@@ -68,6 +77,8 @@ class Reader:
         await hub.enter(self.name)
         if not self.durable:
             self.resumed.set_result(None)
+        if isinstance(hub.order, Merged):
+            on_outcome = watched(hub, client, subscription, on_outcome)
         self._driver = Driver(
             self._make(),
             transport=hub.transport,
@@ -128,6 +139,10 @@ class Reader:
 
     def _make(self) -> AnyNode:
         hub, order = self._hub, self._order
+        if isinstance(order, Merged):
+            return merge_subscriber(self.name, order, eager=False)
+        if isinstance(hub.order, Merged):
+            return merge_subscriber(self.name, hub.order, eager=True)
         if not isinstance(order, Total):
             return UnorderedSubscriber(name=self.name)
         config = hub.subscriber_config(order, durable=self.durable)

@@ -1,22 +1,16 @@
 """A subscription: events one at a time, in order, with room for a stated number.
 
-An event is handed out when it is asked for, and never lost by cancelling: a task cancelled while it
-waits has taken nothing. Acknowledging is automatic by default: asking for the next event says that
-the last one was handled. With `acknowledge="manual"` each event is acknowledged by `ack`, in any
-order; what counts is the unbroken run from the start.
+An event is handed out when it is asked for, and never lost by cancelling: a task cancelled while it waits has taken nothing. Acknowledging is automatic
+by default: asking for the next event says that the last one was handled. With `acknowledge="manual"` each event is acknowledged by `ack`, in any order;
+what counts is the unbroken run from the start.
 
-Back-pressure: events handed out and not acknowledged, and events not yet handed out, count as
-pending. At `pending_max` publishers to these topics have to wait, and they go on when half of that is
-left. Where publishers don't wait (`ensue://`), the subscription pauses and catches up from the log.
+Back-pressure: events handed out and not acknowledged, and events not yet handed out, count as pending. At `pending_max` publishers to these topics wait,
+and they go on when half of that is left. Where publishers don't wait (`ensue://`), the subscription pauses and catches up from the log.
 
-A durable subscription (`ensue://`) keeps how far it has come at the server, under its name. Entered again it
-goes on behind the last event that was acknowledged. `await event.ack()` returns when that is safe;
-with automatic acknowledgement it becomes so in the background, and closing waits for it. Closing a
-durable subscription does not end it: `forget` does. `SubscriptionLost` ends reading if another
-process takes the name up.
-
-Closing ends reading and back-pressure at once. The chain hears of it in its own time: the driver of a
-closed subscription lives on until the leave has come through, or the hub is gone.
+A durable subscription (`ensue://`) keeps how far it has come at the server, under its name. Entered again it goes on behind the last event acknowledged.
+`await event.ack()` returns when that is safe; with automatic acknowledgement it becomes so in the background, and closing waits for it. Closing a durable
+subscription does not end it: `forget` does. `SubscriptionLost` ends reading if another process takes the name up.
+Closing ends reading and back-pressure at once. The driver of a closed subscription lives on until the leave has come through, or the hub is gone.
 """
 
 import asyncio
@@ -55,6 +49,7 @@ from ensue.protocols.core import (
     Resumed,
 )
 from ensue.protocols.kept import DISMISSED
+from ensue.protocols.merge.watching import MergeCounts
 from ensue.runtime.hub import Hub, Slow
 from ensue.runtime.names import check_text
 
@@ -157,6 +152,11 @@ class Subscription:
         """How many events wait for others that come before them."""
         node = None if self._reader is None else self._reader.node
         return 0 if node is None else node.held_count
+
+    @property
+    def counts(self) -> MergeCounts | None:
+        """What became of the events that came, where order is merged: how many were late, and why."""
+        return None if self._reader is None else self._reader.counts
 
     async def __aenter__(self) -> Self:
         if self._reader is not None:

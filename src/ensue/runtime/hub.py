@@ -6,7 +6,7 @@ stamp would take a slot that the sequencer is about to give away.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -73,6 +73,8 @@ class Hub:
         self.recorder = recorder
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
+        self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
+        """By client: told the stamps of what it is handed before its turn."""
         self.users = 0
         self.loop = asyncio.get_running_loop()
         self._codec = Codec((ens.Put,))

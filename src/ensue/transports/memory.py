@@ -90,7 +90,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     def capabilities(self) -> Capabilities:
         """What a hub with these options can do."""
         return Capabilities(
-            orders=("none", "total"),
+            orders=("none", "total", "merged"),
             fifo=True,
             durable=False,
             replay=self.loss == 0,

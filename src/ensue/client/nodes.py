@@ -1,0 +1,110 @@
+"""Which protocol node stands behind a bus or a subscription, by the order that was asked for."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ensue.errors import UnsupportedOrder
+from ensue.order import Merged, Order
+from ensue.protocols.core import Alert, Deliver, Outcome
+from ensue.protocols.merge.config import MergeConfig, ticks_of
+from ensue.protocols.merge.publisher import MergePublisher
+from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.sequencer.publisher import Publisher
+from ensue.protocols.unordered import UnorderedPublisher
+from ensue.runtime.hub import Hub
+
+__all__ = [
+    "AnyPublisher",
+    "check_pair",
+    "make_publisher",
+    "merge_config",
+    "merge_subscriber",
+    "watched",
+]
+
+AnyPublisher: TypeAlias = Publisher | UnorderedPublisher | MergePublisher
+
+SECOND_NS = 1_000_000_000
+
+_log = logging.getLogger("ensue")
+
+
+def merge_config(order: Merged) -> MergeConfig:
+    """Return the configuration that a merged order stands for, of processes whose names die with them."""
+    tick_ns = max(1, round(order.tick * SECOND_NS))
+    return MergeConfig(
+        epsilon_ticks=ticks_of(round(order.epsilon * SECOND_NS), tick_ns),
+        delta_ticks=ticks_of(round(order.delta * SECOND_NS), tick_ns),
+        tick_ns=tick_ns,
+        deliver_late=order.late == "deliver",
+        held_max=order.held_max,
+        durable=False,
+    )
+
+
+def make_publisher(hub: Hub, name: str, order: Order | None) -> AnyPublisher:
+    """Return the node that publishes with an order."""
+    if order is None:
+        return UnorderedPublisher(name=name)
+    if isinstance(order, Merged):
+        return MergePublisher(name=name, config=merge_config(order), now_ns=hub.clock.now_ns())
+    return Publisher(
+        name=name, placement=hub.placement, config=hub.config, now_ns=hub.clock.now_ns()
+    )
+
+
+def check_pair(publishes: Order | None, wanted: Order | None, transport: str) -> None:
+    """Refuse a subscription whose order nothing that is published on its bus has."""
+    why = None
+    if wanted is None:
+        return
+    if publishes is None:
+        why = f"this bus publishes with no order, so nothing on it has {wanted.name} order"
+    elif publishes.name != wanted.name:
+        why = f"this bus publishes in {publishes.name} order, so nothing on it has {wanted.name} order"
+    elif (
+        isinstance(publishes, Merged)
+        and isinstance(wanted, Merged)
+        and (publishes.epsilon, publishes.tick) != (wanted.epsilon, wanted.tick)
+    ):
+        why = (
+            f"this bus stamps for clocks that differ by {publishes.epsilon:g} s in ticks of "
+            f"{publishes.tick:g} s: a subscription has to agree; it may choose another delta"
+        )
+    if why is not None:
+        raise UnsupportedOrder(why, order=wanted.name, transport=transport)
+
+
+def watched(
+    hub: Hub, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
+) -> Callable[[Outcome], None]:
+    """Return what is told the outcomes of a subscription whose order depends on clocks.
+
+    What is handed out before its turn is told to the client's publisher, so that its answers come after it. Alerts
+    are logged.
+    """
+
+    def told(outcome: Outcome) -> None:
+        if isinstance(outcome, Deliver) and outcome.verdict:
+            observe = hub.observers.get(client)
+            if observe is not None and outcome.event.stamp is not None:
+                observe(outcome.event.stamp.entries)
+        elif isinstance(outcome, Alert):
+            _log.warning(
+                "subscription %r: %s of %s is %g ms, %s of %g ms",
+                subscription,
+                "the clock's lead" if outcome.assumption == "clock" else "the delay",
+                outcome.peer,
+                outcome.measured_ns / 1_000_000,
+                "beyond the bound" if outcome.broken else "close to the bound",
+                outcome.bound_ns / 1_000_000,
+            )
+        on_outcome(outcome)
+
+    return told
+
+
+def merge_subscriber(name: str, order: Merged, *, eager: bool) -> MergeSubscriber:
+    """Return the node of a subscription in merged order, or of one without order on a bus that has it."""
+    return MergeSubscriber(name=name, config=merge_config(order), eager=eager)

@@ -1,0 +1,187 @@
+"""Merged order on a bus: stamps by clocks, sorting at each subscription, nobody asked."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+import ensue
+from ensue import trace
+from ensue.checkers import Verdict, check
+from ensue.protocols.merge.watching import MergeCounts
+
+MERGED = ensue.Merged(epsilon=0.002, delta=1.5)
+"""Far more than a busy machine takes for anything here."""
+
+
+async def take(events: ensue.Subscription, count: int) -> list[ensue.ReceivedEvent]:
+    async with asyncio.timeout(20):
+        return [await anext(events) for _ in range(count)]
+
+
+def test_two_services_see_one_order_across_topics_and_publishers(tmp_path: Path) -> None:
+    async def main() -> tuple[list[str], list[str]]:
+        url = "memory://merged-shop?jitter_ms=20"
+        async with (
+            ensue.connect(url, order=MERGED, trace=str(tmp_path / "run")) as one,
+            ensue.connect(url, order=MERGED) as other,
+            one.subscribe("orders", "payments", name="a") as first,
+            other.subscribe("payments", "orders", name="b") as second,
+        ):
+            for number in range(30):
+                await one.publish("orders", b"%d" % number)
+                await other.publish("payments", b"%d" % number)
+                await asyncio.sleep(0.001)
+            seen = await asyncio.gather(take(first, 60), take(second, 60))
+            for events in (first, second):
+                assert isinstance(events.counts, MergeCounts)
+                assert events.counts.delivered == 60
+            return [each.id for each in seen[0]], [each.id for each in seen[1]]
+
+    one, other = asyncio.run(main())
+    assert one == other
+    assert len(set(one)) == 60
+    report = check(trace.read(tmp_path / "run"), "merged")
+    assert report.verdict is Verdict.VALID, report.sentences()
+
+
+def test_an_answer_comes_after_its_question_even_to_who_saw_it_early() -> None:
+    """A subscription without order is handed events at once; what it answers is stamped behind them."""
+
+    async def main() -> list[bytes]:
+        url = "memory://merged-questions"
+        async with (
+            ensue.connect(url, order=MERGED) as asking,
+            ensue.connect(url, order=MERGED) as answering,
+            asking.subscribe("questions", "answers") as events,
+            answering.subscribe("questions", order=None) as early,
+        ):
+            await asking.publish("questions", b"why?")
+            (question,) = await take(early, 1)
+            assert question.verdict == "early"
+            answer = await answering.publish("answers", b"because")
+            assert answer.stamp is not None
+            assert question.stamp is not None
+            (first, second) = await take(events, 2)
+            return [first.payload, second.payload]
+
+    assert asyncio.run(main()) == [b"why?", b"because"]
+
+
+def test_tokens_carry_causality_outside_of_the_bus() -> None:
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://merged-tokens", order=MERGED) as one,
+            ensue.connect("memory://merged-tokens", order=MERGED) as other,
+        ):
+            before = await one.publish("t", b"")
+            token = one.token()
+            assert other.observe(token)
+            after = await other.publish("t", b"")
+            assert before.stamp is not None
+            assert after.stamp is not None
+            keys = [
+                (each.get("@r", 0) + each.get("@c", 0), each.get("@k", 0))
+                for each in (before.stamp.entries, token, after.stamp.entries)
+            ]
+            assert keys == sorted(set(keys))
+            assert not other.observe({"@r": token["@r"] + 10**9})
+            with pytest.raises(ensue.BadInput, match="a token is what"):
+                other.observe({"@r": "soon"})  # type: ignore[dict-item]
+
+    asyncio.run(main())
+
+
+def test_only_a_merged_bus_has_tokens() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            with pytest.raises(ensue.LocalProtocolError, match="only a bus with merged order"):
+                bus.token()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("late", ["drop", "deliver"])
+def test_what_exceeds_delta_is_dropped_or_delivered_with_a_tag(late: str) -> None:
+    """Notifications take up to 80 ms and only 1 ms is allowed for: nearly all are late."""
+
+    async def main() -> tuple[MergeCounts, list[str]]:
+        order = ensue.Merged(epsilon=0, delta=0.001, late=late)
+        async with (
+            ensue.connect("memory://?jitter_ms=80&seed=3", order=order) as bus,
+            bus.subscribe("t") as events,
+        ):
+            for _ in range(20):
+                await bus.publish("t", b"")
+            verdicts = []
+            counts = events.counts
+            assert counts is not None
+            async with asyncio.timeout(20):
+                while counts.late + counts.delivered < 20:  # noqa: ASYNC110 - counts wake nobody
+                    await asyncio.sleep(0.01)
+            while events.waiting:
+                verdicts.append((await anext(events)).verdict)
+            return counts, verdicts
+
+    counts, verdicts = asyncio.run(main())
+    assert counts.late > 10
+    assert counts.broken >= 1
+    assert verdicts.count("late") == (counts.late if late == "deliver" else 0)
+
+
+def test_a_broken_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        order = ensue.Merged(epsilon=0, delta=0.001)
+        async with (
+            ensue.connect("memory://?jitter_ms=50", order=order, name="shop") as bus,
+            bus.subscribe("t", name="desk") as events,
+        ):
+            await bus.publish("t", b"")
+            counts = events.counts
+            assert counts is not None
+            async with asyncio.timeout(20):
+                while not counts.broken:
+                    await bus.publish("t", b"")
+                    await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.WARNING, logger="ensue"):
+        asyncio.run(main())
+    told = [each.getMessage() for each in caplog.records]
+    assert any(
+        "subscription 'desk': the delay of shop is" in each and "beyond the bound of 1 ms" in each
+        for each in told
+    ), told
+
+
+def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://", order=MERGED) as bus:
+            with pytest.raises(ensue.UnsupportedOrder, match="publishes in merged order"):
+                bus.subscribe("t", order=ensue.Total())
+            with pytest.raises(ensue.UnsupportedOrder, match="has to agree"):
+                bus.subscribe("t", order=ensue.Merged(epsilon=0.5, delta=1.5))
+            bus.subscribe("t", order=ensue.Merged(epsilon=0.002, delta=9.0))
+            with pytest.raises(ensue.BadInput, match="does not begin with '@'"):
+                await bus.publish("@r", b"")
+        with pytest.raises(ensue.UnsupportedOrder, match="does not carry merged order"):
+            ensue.connect("ensue://127.0.0.1:1", order=MERGED)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"epsilon": -1}, "epsilon must be from 0"),
+        ({"epsilon": "1"}, "epsilon is a number of seconds"),
+        ({"delta": float("nan")}, "delta must be from 0"),
+        ({"tick": 0}, "tick must be at least a microsecond"),
+        ({"delta": 10_000}, "at most a million ticks"),
+        ({"late": "keep"}, "late must be 'drop' or 'deliver'"),
+        ({"held_max": 0}, "held_max must be at least 1"),
+    ],
+)
+def test_bounds_are_checked(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ensue.BadInput, match=said):
+        ensue.Merged(**{"epsilon": 0.001, "delta": 0.01, **wrong})  # type: ignore[arg-type]
