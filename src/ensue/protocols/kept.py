@@ -152,6 +152,10 @@ class Kept(Generic[N]):
         if self._due_ns is not None:
             self._due_ns = now_ns
             self.handle_timer(now_ns=now_ns)
+        elif not self._dismissing:
+            # Another incarnation may have taken the name up: the keeper says so before anything
+            # else is sent or delivered.
+            self._waiting.append(([], []))
         repeat = getattr(self.inner, "repeat", None)
         if repeat is not None and not self._dismissing:
             self._now_ns = now_ns

@@ -1,7 +1,12 @@
 """The connections to a server, as a carrier: a message to a name goes to whoever entered under it.
 
-A name belongs to the connection that entered last: a client that lost a connection comes back before
-the server has noticed. The earlier one is told (`Exited`). `ensue.server.rules` says who may do so.
+A name belongs to the client that entered last, and the earlier one is told (`Exited`). A client that
+lost a connection comes back, maybe before the server has noticed, and shows the turn that it was given
+when it entered: the time, so that it is also in its place after a restart of the server. It is refused
+if somebody else has entered since. `ensue.server.rules` says who may enter under which name.
+
+HAZARD: while the server's clock is set back, a client that comes back may be taken for the later one,
+and then both lose the name: the keeper of its records, who goes by epochs, refuses the earlier.
 
 Slow consumers: what waits for a connection is bounded by `Limits.pending_bytes`. Beyond, messages to it
 are dropped and counted; its subscriptions see the gap, and ask the log for it when they have caught
@@ -16,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from ensue.clock import SystemClock
 from ensue.errors import RemoteProtocolError, TransportError
 from ensue.protocols.core import Frame
 from ensue.server.config import Limits
@@ -23,7 +29,7 @@ from ensue.server.rules import Rules
 from ensue.server.visitor import LINGER_S, Visitor
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
-from ensue.transports.tcp_messages import Hello, Welcome, encode_control, framed
+from ensue.transports.tcp_messages import TURN_MAX, Hello, Welcome, encode_control, framed
 from ensue.wire import Codec, bundle
 
 __all__ = ["Listener", "Outside"]
@@ -31,6 +37,7 @@ __all__ = ["Listener", "Outside"]
 FAULTS_TOLD = 20
 """So many faults of one connection are logged; all are counted."""
 
+TAKEN_OVER = "taken over"
 SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("ensue")
@@ -85,6 +92,7 @@ class Listener:
         self.unfinished = 0
         """Bytes of messages that are not whole, of all connections together."""
         self.on_reconnect: Callable[[], None] | None = None
+        self._clock = SystemClock()
         self._current: Visitor | None = None
         """Whose bundle is being looked at."""
         self._welcome = welcome
@@ -200,8 +208,8 @@ class Listener:
         refusal = self.rules.login(visitor, hello)
         return refusal or encode_control(self._welcome())
 
-    def let_in(self, visitor: Visitor, name: str) -> None:
-        """Let a connection enter under a name, or refuse it."""
+    def let_in(self, visitor: Visitor, name: str, turn: int) -> None:
+        """Let a connection enter under a name, or enter again, or refuse it."""
         refusal = self.rules.may_enter(visitor, name, self.routes.get(name))
         if refusal is not None:
             self.fault(visitor, "permission", refusal)
@@ -212,17 +220,23 @@ class Listener:
             if visitor.closing:
                 return
             earlier = self.routes.get(name)
+            held = 0 if earlier is None else earlier.names[name]
+            if 0 < turn < held:
+                visitor.exited(name, TAKEN_OVER)
+                return
             if earlier is not None and earlier is not visitor:
-                earlier.exited(name, "taken over")
+                earlier.exited(name, TAKEN_OVER)
             self.routes[name] = visitor
-            visitor.entered(name)
+            # Asked twice by one connection, it is told twice.
+            again = held if earlier is visitor else turn
+            visitor.entered(name, again or min(max(held + 1, self._clock.now_ns()), TURN_MAX))
 
         self.rules.claim(visitor, name, enter)
 
     def let_go(self, visitor: Visitor, name: str) -> None:
         """Have no more messages for a name go to a connection."""
         visitor.attached.pop(name, None)
-        if visitor.names.pop(name, 0) is None and self.routes.get(name) is visitor:
+        if visitor.names.pop(name, None) is not None and self.routes.get(name) is visitor:
             del self.routes[name]
 
     def take(self, visitor: Visitor, message: bytes) -> None:

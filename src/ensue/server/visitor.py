@@ -65,8 +65,8 @@ class House(Protocol):
     def greet(self, visitor: "Visitor", hello: Hello) -> bytes | str:
         """Return what to welcome somebody with, or say why they are not let in."""
 
-    def let_in(self, visitor: "Visitor", name: str) -> None:
-        """Let a connection enter under a name, or refuse it."""
+    def let_in(self, visitor: "Visitor", name: str, turn: int) -> None:
+        """Let a connection enter under a name, or enter again, or refuse it."""
 
     def let_go(self, visitor: "Visitor", name: str) -> None:
         """Have no more messages for a name go to a connection."""
@@ -97,7 +97,8 @@ class Visitor(asyncio.Protocol):
         """What whoever it is may do, once it has said hello."""
         self.known: dict[Action, dict[str, str]] = {"publish": {}, "subscribe": {}}
         """Topics that were looked at, and why it may not use them; empty: it may."""
-        self.names: dict[str, None] = {}
+        self.names: dict[str, int] = {}
+        """Names that it has entered under, and its turn at each."""
         self.attached: dict[str, dict[str, None]] = {}
         """Names to the topics that they listen to."""
         self.station = ""
@@ -210,10 +211,10 @@ class Visitor(asyncio.Protocol):
         """Take more: what was taken is answered."""
         self.house.loop.call_soon(self._go_on)
 
-    def entered(self, name: str) -> None:
+    def entered(self, name: str, turn: int) -> None:
         """Tell that the name is its own."""
-        self.names[name] = None
-        self.write(encode_control(Entered(name=name)))
+        self.names[name] = turn
+        self.write(encode_control(Entered(name=name, turn=turn)))
 
     def exited(self, name: str, reason: str) -> None:
         """Tell that the name is not, or no longer, its own."""
@@ -289,8 +290,8 @@ class Visitor(asyncio.Protocol):
             self._greet(message)
             return
         match message:
-            case Enter(name=name):
-                self.house.let_in(self, name)
+            case Enter(name=name, turn=turn):
+                self.house.let_in(self, name, turn)
             case Exit(name=name):
                 self.house.let_go(self, name)
             case Ping(number=number):

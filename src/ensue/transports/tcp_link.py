@@ -133,8 +133,26 @@ class Connection(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
 
+class _Name:
+    """A name that bundles are to come for."""
+
+    __slots__ = ("entered", "turn", "waiting")
+
+    def __init__(self, entered: "asyncio.Future[None]") -> None:
+        self.entered = entered
+        """Done once the name was entered for the first time."""
+        self.turn = 0
+        """What the server gave it to show when it comes back; 0: it was never entered."""
+        self.waiting = 0
+        """How many wait until it is entered."""
+
+
 class Link:
-    """A server, and the connection to it that there is or will be again."""
+    """A server, and the connection to it that there is or will be again.
+
+    When a connection is there again, first all names are entered again, and the server answers: of two
+    clients that have had a name the later keeps it, and the earlier must have sent nothing by then.
+    """
 
     def __init__(self, carrier: "Owner", address: tuple[str, int]) -> None:
         self.carrier = carrier
@@ -142,34 +160,44 @@ class Link:
         self.address = f"{address[0]}:{address[1]}"
         self.welcome: Welcome | None = None
         self.connection: Connection | None = None
-        self.refused: Failure | None = None
+        """What bundles go through: None until all names are entered on it."""
         self._host, self._port = address
+        self._wire: Connection | None = None
+        """The connection that there is, from the server's welcome on."""
         self._welcomed: asyncio.Future[Welcome] | None = None
-        self._entering: dict[str, asyncio.Future[None]] = {}
+        self._names: dict[str, _Name] = {}
+        self._unanswered: dict[str, None] = {}
+        """Names that the server was asked to take in, and has not said anything about."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Welcome:
         """Connect for the first time, or say why not."""
         welcome = await self._connect()
+        self.connection = self._wire
         self._task = self.loop.create_task(self._keep_up())
         return welcome
 
     async def enter(self, name: str) -> None:
         """Have bundles for a name come here."""
-        if name not in self._entering:
-            self._entering[name] = self.loop.create_future()
-            self._entering[name].add_done_callback(_seen)
-        if self.connection is not None:
-            self.connection.write(encode_control(Enter(name=name)))
-        await asyncio.shield(self._entering[name])
+        known = self._names.get(name)
+        if known is None:
+            known = self._names[name] = _Name(self.loop.create_future())
+            known.entered.add_done_callback(_seen)
+        self._ask(name, known)
+        known.waiting += 1
+        try:
+            await asyncio.shield(known.entered)
+        finally:
+            known.waiting -= 1
 
     def exit(self, name: str) -> None:
         """Have no more bundles for a name."""
-        future = self._entering.pop(name, None)
-        if future is not None:
-            future.cancel()
-        if self.connection is not None:
-            self.connection.write(encode_control(Exit(name=name)))
+        known = self._names.pop(name, None)
+        if known is not None:
+            known.entered.cancel()
+        if self._wire is not None:
+            self._wire.write(encode_control(Exit(name=name)))
+        self._answered(name)
 
     def control(self, message: Control) -> None:
         """Handle what a server says about the connection."""
@@ -177,17 +205,20 @@ class Link:
             case Welcome():
                 if self._welcomed is not None and not self._welcomed.done():
                     self._welcomed.set_result(message)
-            case Entered(name=name):
-                future = self._entering.get(name)
-                if future is not None and not future.done():
-                    future.set_result(None)
+            case Entered(name=name, turn=turn):
+                known = self._names.get(name)
+                if known is not None:
+                    known.turn = turn
+                    if not known.entered.done():
+                        known.entered.set_result(None)
+                self._answered(name)
             case Exited(name=name, reason=reason):
                 self._exited(name, reason)
             case Farewell(reason=reason, final=final):
                 self._farewell(reason, final=final)
             case Ping(number=number):
-                if self.connection is not None:
-                    self.connection.write(encode_control(Pong(number=number)))
+                if self._wire is not None:
+                    self._wire.write(encode_control(Pong(number=number)))
             case _:
                 pass
 
@@ -195,29 +226,51 @@ class Link:
         """Let out what is pending and hang up."""
         if self._task is not None:
             self._task.cancel()
-        for future in self._entering.values():
-            future.cancel()
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.hang_up()
-            await asyncio.wait((connection.lost,), timeout=1.0)
-            connection.abort()
+        for known in self._names.values():
+            known.entered.cancel()
+        wire, self._wire, self.connection = self._wire, None, None
+        if wire is not None:
+            wire.hang_up()
+            await asyncio.wait((wire.lost,), timeout=1.0)
+            wire.abort()
+
+    def _ask(self, name: str, known: _Name) -> None:
+        """Ask the server to take a name in."""
+        if self._wire is not None:
+            self._unanswered[name] = None
+            self._wire.write(encode_control(Enter(name=name, turn=known.turn)))
+
+    def _ask_for_all(self) -> None:
+        """Enter all names on a new connection, and only then have bundles go through it."""
+        self._unanswered.clear()
+        for name, known in self._names.items():
+            self._ask(name, known)
+        if not self._unanswered:
+            self._take_up()
+
+    def _answered(self, name: str) -> None:
+        self._unanswered.pop(name, None)
+        if self.connection is None and not self._unanswered:
+            self._take_up()
+
+    def _take_up(self) -> None:
+        if self._wire is not None:
+            self.connection = self._wire
+            self.carrier.reconnected()
 
     def _exited(self, name: str, reason: str) -> None:
+        # Forgotten: not to be entered again, or whoever has it now would lose it in turn.
+        known = self._names.pop(name, None)
         error = AccessDenied(f"{self.address} does not let {name!r} in: {reason}", reason=reason)
-        future = self._entering.get(name)
-        if future is not None and not future.done():
-            future.set_exception(error)
-        else:
-            # Not to be entered again: whoever has it now would lose it in turn.
-            self._entering.pop(name, None)
+        if known is not None and known.waiting and not known.entered.done():
+            known.entered.set_exception(error)
+        elif known is not None:
             self.carrier.exited(name, error)
+        self._answered(name)
 
     def _farewell(self, reason: str, *, final: bool) -> None:
         text = f"the server at {self.address} hung up: {reason}"
         error: Failure = AccessDenied(text, reason=reason) if final else TransportError(text)
-        if final:
-            self.refused = error
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
         else:
@@ -259,7 +312,7 @@ class Link:
                 + ("" if options.tls.on else ": does it want TLS (tls=1)?")
             )
         welcome = self._welcomed.result()
-        self.welcome, self.connection = welcome, connection
+        self.welcome, self._wire = welcome, connection
         return welcome
 
     def _why(self, error: BaseException) -> str:
@@ -275,11 +328,11 @@ class Link:
     async def _keep_up(self) -> None:
         """Watch the connection, and make it again for ever."""
         while True:
-            assert self.connection is not None
-            await self._watch(self.connection)
-            self.connection = None
+            assert self._wire is not None
+            await self._watch(self._wire)
+            self._wire = self.connection = None
             pause_s = BACKOFF_S_MIN
-            while self.connection is None:
+            while self._wire is None:
                 try:
                     await self._connect()
                 except TransportError as error:
@@ -291,10 +344,7 @@ class Link:
                     break
                 await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
                 pause_s = min(2 * pause_s, BACKOFF_S_MAX)
-            for name in self._entering:
-                if self.connection is not None:
-                    self.connection.write(encode_control(Enter(name=name)))
-            self.carrier.reconnected()
+            self._ask_for_all()
 
     async def _watch(self, connection: Connection) -> None:
         """Return when a connection is lost, or as good as."""

@@ -8,8 +8,8 @@ about the connection itself.
 |---|---|---|
 | Hello | whoever connects, first of all | who I am, and what I know that proves it |
 | Welcome | server | who I am, who else is in the chain, what all of us go by |
-| Enter, Exit | client | take in bundles for this name, or no longer |
-| Entered, Exited | server | done; or: no longer yours, and why |
+| Enter, Exit | client | take in bundles for this name (again, if I had it), or no longer |
+| Entered, Exited | server | done; or: not, or no longer, yours, and why |
 | Farewell | either | why I am about to hang up |
 | Ping, Pong | either | are you there; yes |
 
@@ -17,7 +17,7 @@ Until it has said hello, whoever connects is told nothing but Welcome or Farewel
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -30,6 +30,7 @@ __all__ = [
     "CONTROL",
     "PREFIX_BYTES",
     "PROTOCOL",
+    "TURN_MAX",
     "Enter",
     "Entered",
     "Exit",
@@ -49,6 +50,8 @@ __all__ = [
 CONTROL = 0x7F
 PREFIX_BYTES = 4
 PROTOCOL = 1
+TURN_MAX = 2**62
+Turn = Annotated[int, msgspec.Meta(ge=0, le=TURN_MAX)]
 
 
 class Control(
@@ -96,12 +99,16 @@ class Enter(Control, frozen=True, tag=3):
     """Take in bundles for a name, from now on here and nowhere else."""
 
     name: Name
+    turn: Turn = 0
+    """What `Entered` said, from whoever comes back: refused if somebody has entered since."""
 
 
 class Entered(Control, frozen=True, tag=4):
     """Bundles for the name come here."""
 
     name: Name
+    turn: Turn = 0
+    """Rises each time that somebody else enters under the name."""
 
 
 class Exit(Control, frozen=True, tag=5):

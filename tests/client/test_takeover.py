@@ -1,0 +1,101 @@
+"""One durable name, two processes, and a network between them and the server that fails."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.brokers.proxy import Proxy
+from tests.server.helpers import serving, until, within
+
+import ensue
+from ensue.errors import SubscriptionLost
+from ensue.server import Server
+
+
+def port(server: Server) -> int:
+    assert server.listener is not None
+    return server.listener.port
+
+
+def through(proxy: Proxy) -> str:
+    return f"ensue://127.0.0.1:{proxy.port}"
+
+
+async def took_over(
+    first: ensue.Subscription, second: ensue.Subscription, writer: ensue.Bus
+) -> None:
+    """The earlier reader is told that it is over, having got nothing more; the later goes on."""
+    with pytest.raises(SubscriptionLost, match="another process has taken its name up"):
+        await within(anext(first))
+    await within(writer.publish("t", b"3"))
+    event = await within(anext(second))
+    assert event.payload == b"3"
+    await within(event.ack())
+
+
+@pytest.mark.parametrize("back_first", ["only the earlier was away", "earlier", "later"])
+def test_the_later_reader_of_a_name_keeps_it_when_the_earlier_comes_back(
+    tmp_path: Path, back_first: str
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            Proxy(port(server)) as one,
+            Proxy(port(server)) as two,
+            ensue.connect(server.url) as writer,
+            ensue.connect(through(one)) as earlier,
+            ensue.connect(through(two)) as later,
+            earlier.subscribe("t", name="b", durable=True, acknowledge="manual") as first,
+        ):
+            assert server.listener is not None
+            routes = server.listener.routes
+            await within(writer.publish("t", b"1"))
+            await within((await within(anext(first))).ack())
+            one.refuse()
+            one.cut()
+            async with later.subscribe("t", name="b", durable=True, acknowledge="manual") as second:
+                await within(writer.publish("t", b"2"))
+                await within((await within(anext(second))).ack())
+                if back_first == "only the earlier was away":
+                    one.accept()
+                else:
+                    two.refuse()
+                    two.cut()
+                    await until(lambda: not server.listener or "b" not in routes)
+                    first_back, then_back = (one, two) if back_first == "earlier" else (two, one)
+                    first_back.accept()
+                    await until(lambda: "b" in routes, "it has entered again")
+                    then_back.accept()
+                await took_over(first, second, writer)
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_comes_back_to_its_own_name_goes_on(tmp_path: Path) -> None:
+    """Also while the server still holds its lost connection for alive."""
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            Proxy(port(server)) as proxy,
+            ensue.connect(server.url) as writer,
+            ensue.connect(through(proxy)) as bus,
+            bus.subscribe("t", name="b", durable=True, acknowledge="manual") as events,
+        ):
+            hub = bus._hub
+            assert hub is not None
+            for number in range(3):
+                if number == 1:
+                    proxy.cut()
+                elif number == 2:
+                    # Only the client's end is gone.
+                    (link,) = hub.transport.carrier._links.values()  # type: ignore[attr-defined]
+                    proxy.hold()
+                    link.connection.abort()
+                    proxy.release()
+                await within(writer.publish("t", b"%d" % number))
+                event = await within(anext(events))
+                assert event.payload == b"%d" % number
+                await within(event.ack())
+
+    asyncio.run(main())
