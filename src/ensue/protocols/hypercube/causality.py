@@ -102,6 +102,8 @@ class Causality:
         """Topics and sources whose next event may have become deliverable."""
         self.dropped: list[tuple[str, int, int]] = []
         """Topic, source and number of what was held in vain, to be taken by whoever keeps records."""
+        self.changed: dict[str, None] = {}
+        """Topics in which something came, was delivered or dropped, to be taken by whoever looks."""
         self.has_foreign_past = False
         """Whether anything of others comes before what this node publishes next."""
 
@@ -144,6 +146,7 @@ class Causality:
             return False  # It will be asked for again.
         state.held[key] = item
         state.since_ns[key] = now_ns
+        self.changed[state.name] = None
         if state.state == IN:
             self._count(state, source)
             self._look.append((event.topic, source))
@@ -205,6 +208,7 @@ class Causality:
         state = self.topic(topic)
         raise_counts(state.delivered, vector)
         state.received.clear()
+        self.changed[topic] = None
         items = []
         for source, number in sorted(state.held):
             if number <= state.delivered.get(source, 0) or state.doubt >> source & 1:
@@ -284,12 +288,14 @@ class Causality:
 
     def _advance(self, state: TopicState, source: int, number: int) -> None:
         state.delivered[source] = number
+        self.changed[state.name] = None
         if state.received.get(source, 0) <= number:
             state.received.pop(source, None)
         self._look += self._blocked.pop((state.name, source), ())
 
     def _forget_held(self, state: TopicState) -> None:
         self.dropped += [(state.name, *key) for key in sorted(state.held)]
+        self.changed[state.name] = None
         state.held.clear()
         state.since_ns.clear()
         state.received.clear()

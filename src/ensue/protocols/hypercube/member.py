@@ -62,6 +62,8 @@ class Member:
         self._suspects = Suspects(config.suspect_ns)
         self._causality = Causality(me, across=config.across_topics, held_max=config.held_max)
         self._outboxes: dict[str, Outbox] = {}
+        self._queued: dict[str, None] = {}
+        """Topics in which events of this node wait for room in the window."""
         self._waiting: dict[int, Event] = {}
         """Events that are not placed yet, in order: they wait until this node is in their topic."""
         self._waiting_next = 1
@@ -242,6 +244,7 @@ class Member:
         self._memory.kept(topic, self.number, number, item)
         self._memory.touch(topic)
         self._outbox(topic).add(item)
+        self._queued[topic] = None
         self._repair.stir(topic, now_ns=now_ns)
         if topic in self._wanted and self._state(topic) == IN:
             self._position += 1
@@ -288,22 +291,32 @@ class Member:
         """Draw all conclusions from what just happened."""
         while True:
             self._deliver(now_ns)
-            self._join_anew(now_ns)
-            for outbox in self._outboxes.values():
-                targets = self._rolls.members(outbox.topic) & self._cube.everyone
-                targets &= ~(1 << self.number)
-                self._effects += outbox.pump(self._trees, targets, now_ns=now_ns)
-            done, self._trees.done = self._trees.done, []
-            if not done:
+            if self._repair.fell_behind:
+                self._join_anew(now_ns)
+            for topic in list(self._queued):
+                self._pump(topic, now_ns)
+            if not self._trees.done:
                 break
+            done, self._trees.done = self._trees.done, []
             for relay in done:
                 self._done(relay, now_ns)
-        for topic in self._causality.topics:
+        for topic in self._causality.changed:
             self._repair.look(topic, now_ns=now_ns)
-        for key in (*self._store.dropped, *self._causality.dropped):
-            self._memory.kept(*key, None)
-        self._store.dropped.clear()
-        self._causality.dropped.clear()
+        self._causality.changed.clear()
+        for dropped in (self._store.dropped, self._causality.dropped):
+            for key in dropped:
+                self._memory.kept(*key, None)
+            dropped.clear()
+
+    def _pump(self, topic: str, now_ns: int) -> None:
+        """Send what the window allows of this node's own events."""
+        outbox = self._outboxes[topic]
+        targets = self._rolls.members(topic) & self._cube.everyone & ~(1 << self.number)
+        self._effects += outbox.pump(self._trees, targets, now_ns=now_ns)
+        if not outbox.queued:
+            del self._queued[topic]
+        if not targets:
+            self._memory.touch(topic)
 
     def _done(self, relay: Relay, now_ns: int) -> None:
         if isinstance(relay.message, Publication):
@@ -407,6 +420,7 @@ class Member:
                 kept = self._store.get((topic, self.number, number))
                 if kept is not None:
                     outbox.add(kept[0])
+                    self._queued[topic] = None
         for topic, state in self._causality.topics.items():
             if state.state == OUT:
                 self._repair.leave(topic, now_ns=now_ns)

@@ -35,6 +35,11 @@ class Outbox:
         self._under_way = 0
         self._done: set[int] = set()
 
+    @property
+    def queued(self) -> bool:
+        """Whether events wait for room in the window."""
+        return bool(self._queue)
+
     def add(self, item: Item) -> None:
         """Put an event behind the others."""
         self.unsettled[item.event.publisher_seq] = item.event

@@ -135,11 +135,15 @@ class Repair:
 
     def next_timer_ns(self) -> int | None:
         """Return when to compare or to ask next."""
-        dues = [each.compare_ns for each in self._watches.values() if each.compare_ns is not None]
-        dues += [each.gap_ns for each in self._watches.values() if each.gap_ns is not None]
-        patience_ns = GONE_PATIENCE * self._config.gap_ns
+        dues: list[int] = []
         for watch in self._watches.values():
-            dues += [since_ns + patience_ns for since_ns, _ in watch.gone.values()]
+            if watch.compare_ns is not None:
+                dues.append(watch.compare_ns)
+            if watch.gap_ns is not None:
+                dues.append(watch.gap_ns)
+            if watch.gone:
+                patience_ns = GONE_PATIENCE * self._config.gap_ns
+                dues += [since_ns + patience_ns for since_ns, _ in watch.gone.values()]
         return min(dues, default=None)
 
     def back(self, peer: int, *, now_ns: int) -> None:

@@ -230,6 +230,8 @@ class Trees:
 
     def next_timer_ns(self) -> int | None:
         """Return when something is to be sent again."""
+        if not self._copies and not self._stalled:
+            return None
         dues = [copy.due_ns for copy in self._copies.values()]
         dues += [relay.due_ns for relay in self._stalled if relay.due_ns is not None]
         return min(dues, default=None)

@@ -1,0 +1,709 @@
+"""Nodes that crash, hang, restart or are cut off; limits; order across topics."""
+
+import msgspec
+import pytest
+from tests.protocols.hypercube.harness import CALM, MS, SECOND, Table
+
+from ensue.errors import ConfigurationError, LimitReached
+from ensue.protocols.core import Deliver, Discard, Frame, Join, Leave, Persist, Publish, Settle
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.frames import Beat, Change, Fill, Gone, Publication, Row, Summary
+from ensue.protocols.hypercube.node import HypercubeNode
+
+LIVE = HypercubeConfig(across_topics=False, patience_ns=5 * SECOND)
+"""Everything happens by itself."""
+ACROSS = msgspec.structs.replace(LIVE, across_topics=True)
+
+
+def replace(config: HypercubeConfig, **fields: object) -> HypercubeConfig:
+    return msgspec.structs.replace(config, **fields)
+
+
+def live(count: int, *members: int, config: HypercubeConfig = LIVE) -> Table:
+    table = Table(count, config)
+    for number in members:
+        table.subscribe(number)
+    table.wait(10 * MS)
+    table.sent.clear()
+    return table
+
+
+# -- Trees around the suspected ------------------------------------------------------------------
+
+
+def test_a_silent_forwarder_is_passed_over_and_everybody_else_is_reached() -> None:
+    table = live(8, *range(8))
+    table.crash(4)
+    table.publish(0, "m")
+    table.wait(2 * SECOND)
+    for number in (0, 1, 2, 3, 5, 6, 7):
+        assert table.delivered[number] == ["m"], number
+    assert table.settled(0) == ["m"]
+    assert (0, 5) in table.copies(), "the next of the cluster takes over"
+
+
+def test_the_next_tree_goes_around_the_suspected_at_once() -> None:
+    table = live(8, *range(8))
+    table.crash(4)
+    table.publish(0, "m")
+    table.wait(2 * SECOND)
+    table.sent.clear()
+    table.publish(0, "n")
+    table.run()
+    assert table.settled(0) == ["m", "n"], "without waiting for anybody"
+    assert 4 not in {target for _, target in table.copies()}
+
+
+def test_two_silent_forwarders_in_one_branch_are_passed_over() -> None:
+    table = live(8, *range(8))
+    table.crash(4)
+    table.crash(5)
+    table.publish(0, "m")
+    table.wait(4 * SECOND)
+    assert [number for number in table.nodes if table.delivered[number] == ["m"]] == [
+        0, 1, 2, 3, 6, 7,
+    ]  # fmt: skip
+
+
+def test_a_wrong_suspicion_costs_messages_and_nothing_else() -> None:
+    table = live(4, *range(4))
+    table.isolate(2)
+    table.publish(0, "m")
+    table.publish(2, "k")
+    table.wait(3 * SECOND)
+    assert table.delivered[2] == ["k"]
+    table.heal()
+    table.wait(6 * SECOND)
+    assert sorted(table.delivered[2]) == ["k", "m"]
+    for number in (0, 1, 3):
+        assert sorted(table.delivered[number]) == ["k", "m"], number
+    assert table.settled(2) == ["k"], "it went on until somebody had it"
+
+
+def test_a_lost_copy_is_sent_again_and_delivered_once() -> None:
+    table = live(2, 0, 1)
+    table.cut = {(1, 0)}
+    table.publish(0, "m")
+    table.wait(500 * MS)
+    assert table.settled(0) == []
+    assert len(table.copies()) >= 2
+    table.heal()
+    table.wait(SECOND)
+    assert table.settled(0) == ["m"]
+    assert table.delivered[1] == ["m"]
+
+
+def test_a_forwarder_that_is_asked_again_says_what_it_knows_so_far() -> None:
+    table = live(8, *range(8), config=replace(LIVE, suspect_ns=10 * SECOND))
+    table.crash(6)  # A grandchild: 4 waits for it, and 0 for 4.
+    table.publish(0, "m")
+    table.wait(3 * SECOND)
+    node = table.nodes[0]
+    assert not node._suspects.suspected, "4 answers, although 6 does not"
+    assert table.settled(0) == []
+
+
+# -- Gaps ----------------------------------------------------------------------------------------
+
+
+def test_a_gap_in_the_numbers_is_filled_by_the_source() -> None:
+    config = replace(CALM, across_topics=False, gap_ns=50 * MS)
+    table = live(2, 0, 1, config=config)
+    table.cut = {(0, 1)}
+    table.publish(0, "lost")
+    table.heal()
+    table.publish(0, "m")
+    table.run()
+    assert table.delivered[1] == []
+    assert table.nodes[1].held_count == 1
+    table.wait(SECOND)
+    assert table.delivered[1] == ["lost", "m"]
+
+
+def test_a_gap_is_filled_by_a_member_if_the_source_is_gone() -> None:
+    config = replace(LIVE, digest_ns=3600 * SECOND, digest_ns_max=3600 * SECOND)
+    table = live(4, 0, 1, 2, config=config)
+    table.cut = {(0, 2)}
+    table.publish(0, "question")
+    table.run()
+    table.crash(0)
+    table.publish(1, "answer")
+    table.run()
+    assert table.delivered[2] == []
+    table.wait(5 * SECOND)
+    assert table.delivered[2] == ["question", "answer"]
+
+
+def test_what_nobody_announces_is_found_by_comparing() -> None:
+    """The source is gone, and nothing depends on its last event, which one member alone has."""
+    table = live(8, 1, 2, 6)
+    table.cut = {(0, 1), (0, 2)}
+    table.publish(0, "m")
+    table.run()
+    assert table.delivered[6] == ["m"]
+    table.crash(0)
+    table.wait(10 * SECOND)
+    assert [table.delivered[number] for number in (1, 2, 6)] == [["m"]] * 3
+
+
+def test_whoever_left_still_gives_what_it_alone_has() -> None:
+    table = live(4, 1, 2)
+    table.cut = {(0, 1)}
+    table.publish(0, "m")
+    table.run()
+    table.crash(0)
+    table.unsubscribe(2)
+    table.run()
+    assert (table.delivered[1], table.delivered[2]) == ([], ["m"])
+    table.wait(10 * SECOND)
+    assert table.delivered[1] == ["m"]
+
+
+def test_whoever_left_is_silent_in_the_end() -> None:
+    table = live(2, 0, 1)
+    table.publish(0, "m")
+    table.unsubscribe(1)
+    table.wait(60 * SECOND)
+    table.sent.clear()
+    table.wait(60 * SECOND)
+    assert not [one for one in table.sent if isinstance(one[2], Summary) and one[0] == 1]
+
+
+def test_many_missing_events_come_in_batches() -> None:
+    table = live(2, 0, 1, config=replace(LIVE, batch_max=5))
+    table.isolate(1)
+    for number in range(23):
+        table.publish(0, str(number))
+    table.wait(3 * SECOND)
+    table.heal()
+    table.wait(8 * SECOND)
+    assert table.delivered[1] == [str(number) for number in range(23)]
+    fills = [frame for _, _, frame in table.sent if isinstance(frame, Fill)]
+    assert max(len(fill.items) for fill in fills) == 5
+
+
+def test_a_member_that_was_away_for_too_long_joins_anew_and_is_told() -> None:
+    table = live(3, 0, 1, 2, config=replace(LIVE, retained_max=4))
+    table.isolate(2)
+    for number in range(1, 11):
+        table.publish(0, str(number))
+        table.wait(500 * MS)
+    table.heal()
+    table.wait(10 * SECOND)
+    table.publish(0, "11")
+    table.wait(SECOND)
+    assert table.delivered[1] == [str(number) for number in range(1, 12)]
+    assert table.delivered[2][-1] == "11"
+    (missed,) = [one for one in table.outcomes[2] if isinstance(one, Join) and one.missed]
+    assert missed == Join("t", (1, 6))
+    assert any(isinstance(frame, Gone) for _, _, frame in table.sent)
+
+
+def test_held_events_have_a_limit_and_what_is_dropped_comes_again() -> None:
+    table = live(3, 0, 1, 2, config=replace(LIVE, held_max=2, window=100, batch_max=1))
+    table.cut = {(0, 2)}
+    table.publish(0, "0")
+    table.run()
+    table.heal()
+    for number in range(1, 10):
+        table.publish(0, str(number))
+    table.run()
+    assert table.nodes[2].held_count <= 3
+    table.wait(20 * SECOND)
+    assert table.delivered[2] == [str(number) for number in range(10)]
+
+
+# -- Crashes and restarts ------------------------------------------------------------------------
+
+
+def test_a_node_goes_on_from_its_records() -> None:
+    table = live(4, *range(4))
+    table.publish(0, "a")
+    table.wait(SECOND)
+    table.crash(1)
+    table.publish(0, "b")
+    table.wait(2 * SECOND)
+    table.start(1)
+    table.wait(8 * SECOND)
+    table.publish(1, "c")
+    table.wait(SECOND)
+    assert table.delivered[1] == ["a", "b", "c"]
+    assert table.delivered[0] == ["a", "b", "c"]
+    assert not [one for one in table.outcomes[1][1:] if isinstance(one, Join)], "it never left"
+
+
+def test_what_was_not_out_before_a_crash_goes_out_after_it() -> None:
+    table = live(2, 0, 1)
+    table.isolate(0)
+    table.publish(0, "a")
+    table.publish(0, "b")
+    table.crash(0)
+    table.heal()
+    table.start(0)
+    table.wait(3 * SECOND)
+    assert table.delivered[1] == ["a", "b"]
+    assert table.settled(0) == ["a", "b"]
+    table.publish(0, "c")
+    table.wait(SECOND)
+    assert table.delivered[1] == ["a", "b", "c"], "numbers go on"
+
+
+def test_what_was_received_and_acknowledged_survives_a_crash() -> None:
+    """Its source may take the receipt for granted and vanish."""
+    table = live(4, 0, 1, 2)
+    table.cut = {(0, 2)}
+    table.publish(0, "first")
+    table.run()
+    table.heal()
+    table.publish(0, "second")
+    table.run()
+    assert table.nodes[2].held_count == 1
+    table.crash(2)
+    table.start(2)
+    assert table.nodes[2].held_count == 1
+
+
+def test_a_join_that_a_crash_cut_short_is_taken_up_again() -> None:
+    table = live(4, 0, 1)
+    table.slow = {(3, 2)}
+    table.subscribe(2)
+    table.run()
+    assert table.nodes[2].joining == ("t",)
+    table.crash(2)
+    table.heal()
+    table.start(2)
+    table.wait(SECOND)
+    table.publish(0, "m")
+    table.wait(SECOND)
+    assert table.delivered[2] == ["m"]
+    assert [one for one in table.outcomes[2] if isinstance(one, Join)] == [Join("t")]
+
+
+def test_receipts_for_an_earlier_run_of_a_node_are_not_believed() -> None:
+    table = live(3, 0, 1)
+    table.slow = {(1, 2), (0, 2)}
+    table.subscribe(2)
+    table.run()
+    table.crash(2)
+    late = {link: list(frames) for link, frames in table.links.items()}
+    table.start(2)
+    table.links = late
+    table.slow = set()
+    for link in list(late):
+        table.arrive(*link)
+    assert table.nodes[2].joining == ("t",)
+
+
+def test_a_member_whose_join_somebody_missed_is_learnt_of_later() -> None:
+    table = live(4, 1)
+    table.isolate(0)
+    table.subscribe(2)
+    table.wait(3 * SECOND)
+    assert Join("t") in table.outcomes[2], "it did not wait for 0 for ever"
+    table.publish(0, "m")  # 0 knows 1 alone, and reaches nobody.
+    table.heal()
+    table.wait(8 * SECOND)
+    assert table.delivered[1] == table.delivered[2] == ["m"]
+
+
+def test_an_event_for_nobody_is_settled_and_found_by_who_was_there_all_along() -> None:
+    table = live(2)
+    table.isolate(0)
+    table.subscribe(1)
+    table.wait(3 * SECOND)
+    table.publish(0, "m")
+    assert table.settled(0) == ["m"], "0 knows of nobody"
+    table.heal()
+    table.wait(8 * SECOND)
+    assert table.delivered[1] == ["m"]
+
+
+def test_nothing_is_persisted_if_nothing_is_durable() -> None:
+    node = HypercubeNode(name="a", names=["a"], config=replace(LIVE, durable=False))
+    node.subscribe(("t",), now_ns=0)
+    node.publish("t", b"m", now_ns=0)
+    effects = node.take_effects()
+    assert not [effect for effect in effects if isinstance(effect, Persist)]
+    assert [type(effect) for effect in effects] == [Join, Publish, Deliver, Settle]
+
+
+# -- Windows, batches, limits --------------------------------------------------------------------
+
+
+def test_what_is_published_while_the_window_is_full_goes_out_together() -> None:
+    table = Table(2, replace(CALM, window=2, batch_max=3))
+    table.join_all(0, 1)
+    table.slow = {(1, 0)}
+    table.sent.clear()
+    for number in range(9):
+        table.publish(0, str(number))
+    sizes = [len(frame.items) for _, _, frame in table.sent if isinstance(frame, Publication)]
+    assert sizes == [1, 1]
+    table.slow = set()
+    table.run()
+    sizes = [len(frame.items) for _, _, frame in table.sent if isinstance(frame, Publication)]
+    assert sizes == [1, 1, 3, 3, 1]
+    assert table.delivered[1] == [str(number) for number in range(9)]
+
+
+def test_events_under_way_have_a_limit() -> None:
+    table = Table(2, replace(CALM, outgoing_max=3))
+    table.join_all(0, 1)
+    table.slow = {(1, 0)}
+    for number in range(3):
+        table.publish(0, str(number))
+    with pytest.raises(LimitReached, match="outgoing_max"):
+        table.publish(0, "one too many")
+    table.slow = set()
+    table.run()
+    table.publish(0, "3")
+    table.run()
+    assert table.delivered[1] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "field", [name for name in HypercubeConfig.__struct_fields__ if name.endswith(("_ns", "_max"))]
+)
+def test_limits_and_waits_are_at_least_one(field: str) -> None:
+    with pytest.raises(ConfigurationError, match=field):
+        replace(HypercubeConfig(), **{field: 0})
+
+
+def test_a_node_must_be_in_its_cube() -> None:
+    with pytest.raises(ConfigurationError, match="'c' is not among"):
+        HypercubeNode(name="c", names=["a", "b"])
+
+
+class Alien(Frame, frozen=True, tag=99):
+    """A frame of another protocol."""
+
+
+@pytest.mark.parametrize("source", ["stranger", "p1", "p0"])
+def test_strays_change_nothing(source: str) -> None:
+    table = live(2, 0, 1)
+    node = table.nodes[0]
+    frame = Beat(digest=b"") if source != "p1" else Alien()
+    node.receive(frame, source=source, now_ns=table.now_ns)
+    assert not node.take_effects()
+
+
+def test_nodes_come_and_go() -> None:
+    table = live(2, 0, 1)
+    table.names.append("p2")
+    for number in (0, 1):
+        table.act(number, lambda node: node.admit("p2", now_ns=table.now_ns))
+    table.disks[2] = {}
+    table.delivered[2], table.outcomes[2] = [], []
+    rows = [row for number in (0, 1) for row in table.nodes[number].rows]
+    table.nodes[2] = HypercubeNode(
+        name="p2", names=table.names, config=LIVE, rows=rows, now_ns=table.now_ns
+    )
+    table.publish(2, "hello")
+    table.wait(SECOND)
+    assert table.delivered[0] == table.delivered[1] == ["hello"]
+    table.subscribe(2)
+    table.wait(SECOND)
+    table.crash(1)
+    for number in (0, 2):
+        table.act(number, lambda node: node.dismiss("p1", now_ns=table.now_ns))
+    table.publish(0, "bye")
+    table.run()
+    assert table.delivered[2] == ["bye"]
+    assert table.settled(0) == ["bye"], "nobody waits for who is gone for good"
+
+
+# -- Across topics -------------------------------------------------------------------------------
+
+
+def across(count: int) -> Table:
+    return Table(count, replace(CALM, gap_ns=3600 * SECOND))
+
+
+def test_a_cause_in_another_topic_comes_first() -> None:
+    table = across(4)
+    table.subscribe(0, "questions", "answers")
+    table.subscribe(1, "questions", "answers")
+    table.subscribe(2, "questions", "answers")
+    table.run()
+    table.slow = {(0, 2)}
+    table.publish(0, "why?", "questions")
+    table.run()
+    table.publish(1, "because", "answers")
+    table.run()
+    assert table.delivered[2] == []
+    table.slow = set()
+    table.run()
+    assert table.delivered[2] == ["why?", "because"]
+
+
+def test_within_a_topic_other_topics_are_not_waited_for() -> None:
+    table = Table(4, replace(CALM, across_topics=False))
+    for number in (0, 1, 2):
+        table.subscribe(number, "questions", "answers")
+    table.run()
+    table.slow = {(0, 2)}
+    table.publish(0, "why?", "questions")
+    table.run()
+    table.publish(1, "because", "answers")
+    table.run()
+    assert table.delivered[2] == ["because"]
+
+
+def test_a_chain_through_a_topic_that_the_receiver_is_not_in_is_kept() -> None:
+    """The paper's pruning would lose it: the middle of the chain never reaches the receiver."""
+    table = across(4)
+    table.subscribe(0, "a", "b")
+    table.subscribe(1, "a", "b")
+    table.subscribe(2, "a")  # Not in b.
+    table.run()
+    table.slow = {(0, 2)}
+    table.publish(0, "first", "a")
+    table.run()
+    table.publish(1, "in between", "b")
+    table.run()
+    table.publish(0, "aside", "b")
+    table.run()
+    table.publish(1, "last", "a")
+    table.run()
+    assert table.delivered[2] == []
+    table.slow = set()
+    table.run()
+    assert table.delivered[2] == ["first", "last"]
+
+
+def test_a_publishers_own_order_holds_across_topics() -> None:
+    table = across(4)
+    table.subscribe(2, "a", "b")
+    table.run()
+    table.slow = {(0, 2)}
+    table.publish(0, "1", "a")
+    table.publish(0, "2", "b")
+    table.arrive(0, 2, index=1)
+    assert table.delivered[2] == []
+    table.arrive(0, 2)
+    assert table.delivered[2] == ["1", "2"]
+
+
+def test_whoever_has_seen_something_follows_a_topic_to_publish_there() -> None:
+    table = across(4)
+    table.subscribe(0, "a")
+    table.subscribe(2, "b")
+    table.run()
+    table.publish(1, "cause", "a")
+    table.run()
+    table.publish(0, "effect", "b")
+    table.run()
+    assert table.delivered[2] == ["effect"]
+    assert {row.node: row.topics for row in table.nodes[2].rows}[0] == ("a", "b")
+    table.publish(2, "more", "b")
+    table.run()
+    assert table.delivered[0] == ["cause"], "its application is not told"
+    assert Join("b") not in table.outcomes[0]
+    table.subscribe(0, "b")
+    assert table.outcomes[0][-1] == Join("b"), "it is in already"
+    table.publish(2, "again", "b")
+    table.run()
+    assert table.delivered[0] == ["cause", "again"]
+
+
+class FollowsNothing(HypercubeNode):
+    """Publishes on a topic whose past it does not know."""
+
+    def _place_waiting(self, now_ns: int) -> None:
+        self._causality.has_foreign_past = False
+        super()._place_waiting(now_ns)
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"), [(HypercubeNode, ["e", "e'", "f"]), (FollowsNothing, ["f", "e"])]
+)
+def test_why_it_follows_a_start_vector_must_be_closed(
+    role: type[HypercubeNode], expected: list[str]
+) -> None:
+    """e comes before m, in another topic, before e' before f.
+
+    If 2 says that it has published e', and nothing of e, then 3 skips e' and gets e after f.
+    """
+    table = Table(4, replace(CALM, gap_ns=3600 * SECOND), role=role)
+    table.subscribe(1, "t", "u")
+    table.subscribe(2, "u")
+    table.run()
+    table.slow = {(0, 3), (3, 2), (2, 3)}
+    table.subscribe(3, "t")
+    table.run()
+    table.publish(0, "e", "t")  # 0 and 1 know of 3; e is late there.
+    table.run()
+    table.publish(1, "m", "u")
+    table.run()
+    table.publish(2, "e'", "t")  # 2 does not know of 3.
+    table.run()
+    table.slow = {(0, 3)}
+    table.run()
+    table.publish(2, "f", "t")
+    table.run()
+    table.slow = set()
+    table.run()
+    assert table.delivered[1] == ["e", "m", "e'", "f"]
+    assert table.delivered[3] == expected
+
+
+def test_who_has_seen_nothing_publishes_at_once() -> None:
+    table = across(4)
+    table.subscribe(2, "b")
+    table.run()
+    table.sent.clear()
+    table.publish(0, "m", "b")
+    assert [type(frame) for _, _, frame in table.sent] == [Publication]
+
+
+def test_a_topic_that_is_being_joined_is_waited_for() -> None:
+    table = across(4)
+    table.subscribe(0, "a", "b")
+    table.subscribe(2, "b")
+    table.run()
+    table.slow = {(3, 2)}
+    table.subscribe(2, "a")
+    table.run()
+    table.publish(0, "cause", "a")
+    table.publish(0, "effect", "b")
+    table.run()
+    assert table.delivered[2] == [], "it is not known yet where 2 starts in a"
+    table.slow = set()
+    table.run()
+    assert table.delivered[2] == ["cause", "effect"]
+
+
+def test_a_joiner_waits_for_who_knows_what_it_must_skip() -> None:
+    """It has delivered an effect whose cause it would be given later otherwise."""
+    table = Table(4, replace(ACROSS, digest_ns=3600 * SECOND, digest_ns_max=3600 * SECOND))
+    table.subscribe(2, "b")
+    table.wait(10 * MS)
+    table.publish(0, "cause", "a")  # Nobody is in a.
+    table.publish(0, "effect", "b")
+    table.wait(10 * MS)
+    assert table.delivered[2] == ["effect"]
+    table.isolate(0)
+    table.subscribe(2, "a")
+    table.wait(4 * SECOND)
+    assert list(table.nodes[2].joining) == ["a"]
+    table.heal()
+    table.wait(4 * SECOND)
+    assert table.nodes[2].joining == ()
+    assert table.delivered[2] == ["effect"]
+
+
+def test_who_is_gone_for_good_is_not_waited_for_for_ever() -> None:
+    table = Table(4, ACROSS)
+    table.subscribe(2, "b")
+    table.wait(10 * MS)
+    table.publish(0, "cause", "a")
+    table.publish(0, "effect", "b")
+    table.wait(10 * MS)
+    table.crash(0)
+    table.subscribe(2, "a")
+    table.wait(15 * SECOND)
+    assert table.nodes[2].joining == ()
+    table.publish(1, "m", "a")
+    table.wait(SECOND)
+    assert table.delivered[2] == ["effect", "m"]
+
+
+def lost_cause() -> Table:
+    """Return a table where 2 holds an effect whose cause went with its source."""
+    table = Table(4, ACROSS)
+    table.subscribe(2, "a", "b")
+    table.subscribe(1, "b")
+    table.wait(10 * MS)
+    table.cut = {(0, 2)}
+    table.publish(0, "cause", "a")
+    table.publish(0, "effect", "b")
+    table.run()
+    table.crash(0)
+    table.heal()
+    table.wait(2 * SECOND)
+    assert table.delivered[1] == ["effect"]
+    assert table.delivered[2] == []
+    return table
+
+
+def test_an_event_that_depends_on_one_that_is_gone_for_good_is_delivered_in_the_end() -> None:
+    table = lost_cause()
+    table.wait(20 * SECOND)
+    assert table.delivered[2] == ["effect"]
+    (missed,) = [one for one in table.outcomes[2] if isinstance(one, Join) and one.missed]
+    assert missed == Join("a", (1, 1))
+
+
+def test_whoever_was_given_up_and_comes_back_costs_events_and_never_order() -> None:
+    table = lost_cause()
+    table.wait(20 * SECOND)
+    table.start(0)
+    table.wait(10 * SECOND)
+    assert table.delivered[2] == ["effect"], "the cause would come after its effect"
+    table.publish(0, "next", "a")
+    table.wait(5 * SECOND)
+    assert table.delivered[2] == ["effect", "next"]
+
+
+def test_doubts_of_those_who_answer_are_shared() -> None:
+    table = lost_cause()
+    table.wait(20 * SECOND)
+    table.subscribe(3, "a")
+    table.wait(2 * SECOND)
+    assert table.nodes[3]._causality.topic("a").doubt == 1, "0, whom 2 had to give up"
+    table.start(0)
+    table.wait(10 * SECOND)
+    assert table.nodes[3]._causality.topic("a").doubt == 0
+    assert table.delivered[3] == []
+
+
+def test_leaving_a_topic_frees_what_waited_for_it() -> None:
+    table = lost_cause()
+    table.unsubscribe(2, "a")
+    assert table.outcomes[2][-1] == Leave("a")
+    assert table.delivered[2] == ["effect"]
+
+
+def test_events_that_wait_for_a_join_survive_a_crash() -> None:
+    table = across(4)
+    table.subscribe(0, "a")
+    table.subscribe(2, "b")
+    table.run()
+    table.publish(1, "cause", "a")
+    table.run()
+    table.slow = {(1, 0)}
+    table.publish(0, "effect", "b")
+    table.publish(0, "second", "a")
+    table.run()
+    assert table.delivered[2] == []
+    table.crash(0)
+    table.slow = set()
+    table.links.clear()
+    table.start(0)
+    table.run()
+    assert table.delivered[2] == ["effect"]
+    assert table.delivered[0] == ["cause", "second"]
+    assert sorted(table.settled(0)) == ["effect", "second"]
+
+
+def test_a_row_of_ones_own_is_not_taken_from_others() -> None:
+    table = live(2, 0, 1)
+    node = table.nodes[0]
+    change = Change(token=1, height=1, below=b"", row=Row(0, 99, ()), joins=())
+    node.receive(change, source="p1", now_ns=table.now_ns)
+    assert {row.node: row.topics for row in node.rows}[0] == ("t",)
+
+
+def test_leaving_while_joining_ends_in_peace() -> None:
+    table = live(4, 0)
+    table.slow = {(3, 2)}
+    table.subscribe(2)
+    table.run()
+    table.unsubscribe(2)
+    table.slow = set()
+    table.wait(SECOND)
+    assert table.nodes[2].joining == ()
+    table.publish(0, "m")
+    table.wait(SECOND)
+    assert table.delivered[2] == []
+    assert not [one for one in table.outcomes[2] if isinstance(one, Join | Leave | Discard)]

@@ -1,0 +1,188 @@
+"""Random membership, messages that overtake each other and nodes that crash, against a slow obvious model.
+
+The model writes down who published, delivered, joined and left, in the order it happened, and works out
+from that alone which event comes before which, and what is owed to whom.
+"""
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocols.hypercube.harness import MS, SECOND, Table
+
+from ensue.protocols.core import Join, Leave, Publish
+from ensue.protocols.hypercube.config import HypercubeConfig
+
+CONFIG = HypercubeConfig(
+    retry_ns=50 * MS, suspect_ns=200 * MS, beat_ns=300 * MS, digest_ns=200 * MS, gap_ns=40 * MS
+)
+
+
+class Witness(Table):
+    """A table that writes down what applications see."""
+
+    def __init__(self, count: int, config: HypercubeConfig) -> None:
+        self.seen: list[tuple[int, str, str]] = []
+        """Who, what, and the event or topic, in the order it happened."""
+        super().__init__(count, config)
+
+    def drain(self, number: int) -> None:
+        known = len(self.outcomes[number])
+        before = len(self.delivered[number])
+        super().drain(number)
+        for outcome in self.outcomes[number][known:]:
+            if isinstance(outcome, Publish):
+                self.seen.append((number, "published", outcome.event.payload.decode()))
+        for text in self.delivered[number][before:]:
+            self.seen.append((number, "delivered", text))
+        for outcome in self.outcomes[number][known:]:
+            if isinstance(outcome, Join | Leave):
+                kind = "joined" if isinstance(outcome, Join) else "left"
+                self.seen.append((number, kind, outcome.topic))
+
+
+def topic_of(event: str) -> str:
+    return event.partition("/")[0]
+
+
+def pasts(witness: Witness, *, across: bool) -> dict[str, set[str]]:
+    """Return what comes before each event, by following what its publisher had seen."""
+    known: dict[tuple[int, str], set[str]] = {}
+    past: dict[str, set[str]] = {}
+    for node, kind, what in witness.seen:
+        if kind not in ("published", "delivered"):
+            continue
+        mine = known.setdefault((node, "" if across else topic_of(what)), set())
+        if kind == "published":
+            past[what] = set(mine)
+        mine |= past[what] | {what}
+    return past
+
+
+def violations(witness: Witness, *, across: bool) -> list[str]:
+    past = pasts(witness, across=across)
+    wrong = []
+    delivered: dict[int, list[str]] = {}
+    for node, kind, what in witness.seen:
+        if kind == "delivered":
+            earlier = delivered.setdefault(node, [])
+            if what in earlier:
+                wrong.append(f"{node} delivered {what} twice")
+            wrong += [
+                f"{node} delivered {one} before {what}" for one in earlier if what in past[one]
+            ]
+            earlier.append(what)
+    return wrong
+
+
+def lost(witness: Witness) -> list[str]:
+    """Return what was published after a member joined that is still one, and never came to it."""
+    members: dict[tuple[int, str], set[str]] = {}
+    for node, kind, what in witness.seen:
+        if kind == "joined":
+            members[node, what] = set()
+        elif kind == "left":
+            members.pop((node, what), None)
+        elif kind == "published":
+            for (_, topic), owed in members.items():
+                if topic == topic_of(what):
+                    owed.add(what)
+    got = {(node, what) for node, kind, what in witness.seen if kind == "delivered"}
+    return [
+        f"{node} never got {event}"
+        for (node, _), owed in sorted(members.items())
+        for event in sorted(owed)
+        if (node, event) not in got
+    ]
+
+
+def play(seed: int, *, across: bool, crashes: bool) -> Witness:
+    """Do random things to a few nodes; then heal everything and let them come to rest."""
+    random = Random(seed)
+    count = random.choice((2, 3, 4, 5, 6, 8))
+    window = random.choice((1, 2, 8))
+    config = msgspec.structs.replace(CONFIG, across_topics=across, window=window)
+    witness = Witness(count, config)
+    topics = [f"t{number}" for number in range(random.choice((1, 2, 3)))]
+    published = 0
+    for _ in range(random.choice((30, 80, 150))):
+        number, topic, dice = random.randrange(count), random.choice(topics), random.random()
+        if number not in witness.nodes:
+            witness.start(number)
+        elif dice < 0.2:
+            published += 1
+            witness.publish(number, f"{topic}/{published}", topic)
+        elif dice < 0.3:
+            witness.subscribe(number, topic)
+        elif dice < 0.34:
+            witness.unsubscribe(number, topic)
+        elif dice < 0.37 and crashes:
+            witness.crash(number)
+        elif dice < 0.42:
+            witness.now_ns += random.randrange(1, 200 * MS)
+            for each in sorted(witness.nodes):
+                witness.act(each, lambda node: node.handle_timer(now_ns=witness.now_ns))
+        elif witness.links:
+            for _ in range(random.choice((1, 3, 10))):
+                if witness.links:
+                    link = random.choice(sorted(witness.links))
+                    witness.arrive(*link, index=random.randrange(len(witness.links[link])))
+    for number in range(count):
+        if number not in witness.nodes:
+            witness.start(number)
+    witness.wait(30 * SECOND)
+    return witness
+
+
+def judge(seed: int, *, across: bool, crashes: bool) -> None:
+    witness = play(seed, across=across, crashes=crashes)
+    told = f"seed {seed}, across={across}, crashes={crashes}"
+    assert violations(witness, across=across) == [], told
+    assert lost(witness) == [], told
+    assert all(node.unsettled_count == 0 for node in witness.nodes.values()), told
+    assert all(node.joining == () for node in witness.nodes.values()), told
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), across=st.booleans())
+def test_deliveries_are_a_linear_extension_of_causal_order_and_nothing_is_lost(
+    seed: int, across: bool
+) -> None:
+    judge(seed, across=across, crashes=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), across=st.booleans())
+def test_the_same_with_crashes(seed: int, across: bool) -> None:
+    judge(seed, across=across, crashes=True)
+
+
+def test_the_model_finds_faults() -> None:
+    """An effect before its cause, an event twice, and one that never came."""
+    witness = Witness(2, CONFIG)
+    witness.seen = [
+        (0, "joined", "t"), (1, "joined", "t"),
+        (0, "published", "t/1"), (1, "delivered", "t/1"), (1, "published", "t/2"),
+        (0, "delivered", "t/2"), (0, "delivered", "t/1"), (0, "delivered", "t/1"),
+    ]  # fmt: skip
+    assert violations(witness, across=True) == [
+        "0 delivered t/2 before t/1",
+        "0 delivered t/1 twice",
+        "0 delivered t/2 before t/1",
+    ]
+    assert lost(witness) == ["1 never got t/2"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_seed_replays(seed: int) -> None:
+    one, two = (play(seed, across=True, crashes=True) for _ in range(2))
+    assert one.seen == two.seen
+
+
+def test_deliveries_happen_at_all() -> None:
+    kinds = [
+        kind for seed in range(10) for _, kind, _ in play(seed, across=True, crashes=True).seen
+    ]
+    assert kinds.count("delivered") > 50
