@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from tests.brokers.proxy import Proxy
 from tests.server.helpers import serving, until, within
+from tests.server.raw import Raw
 
 import ensue
 from ensue.errors import SubscriptionLost
 from ensue.server import Server
+from ensue.server.visitor import Visitor
+from ensue.transports.tcp_messages import Enter, Entered
 
 
 def port(server: Server) -> int:
@@ -97,5 +100,61 @@ def test_a_reader_that_comes_back_to_its_own_name_goes_on(tmp_path: Path) -> Non
                 event = await within(anext(events))
                 assert event.payload == b"%d" % number
                 await within(event.ack())
+
+    asyncio.run(main())
+
+
+def test_whoever_asks_again_on_one_connection_is_told_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            raw = await Raw.hello(server)
+            raw.control(Enter(name="a~1"))
+            told = await raw.message()
+            assert isinstance(told, Entered)
+            for turn in (0, 1, told.turn, told.turn + 1):
+                raw.control(Enter(name="a~1", turn=turn))
+                assert await raw.message() == told
+            other = await Raw.hello(server)
+            other.control(Enter(name="a~1", turn=told.turn - 1))
+            assert (await other.message()).reason == "taken over"
+            assert await other.enter("a~1") is None
+            raw.close()
+            other.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lost", ["the first answer", "the answer after a reconnection"])
+def test_an_answer_that_is_lost_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr("ensue.transports.tcp_link.HEARTBEAT_S", 0.05)
+    lose = [False]
+    tell = Visitor.entered
+
+    def entered(visitor: Visitor, name: str, turn: int) -> None:
+        if lose[0]:
+            lose[0] = False
+            visitor.names[name] = turn  # As if too much had been pending.
+        else:
+            tell(visitor, name, turn)
+
+    monkeypatch.setattr(Visitor, "entered", entered)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            Proxy(port(server)) as proxy,
+            ensue.connect(through(proxy)) as bus,
+        ):
+            lose[0] = True
+            if lost == "the answer after a reconnection":
+                proxy.cut()
+                await until(lambda: not lose[0], "it has come back, and was not answered")
+            events = bus.subscribe("t")
+            await within(events.__aenter__(), 10)
+            await within(bus.publish("t", b"1"), 10)
+            assert (await within(anext(events))).payload == b"1"
+            assert not lose[0]
 
     asyncio.run(main())

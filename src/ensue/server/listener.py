@@ -220,8 +220,8 @@ class Listener:
             if visitor.closing:
                 return
             earlier = self.routes.get(name)
-            held = 0 if earlier is None else earlier.names[name]
-            if 0 < turn < held:
+            held = 0 if earlier is None else earlier.names.get(name, 0)
+            if earlier is not visitor and 0 < turn < held:
                 visitor.exited(name, TAKEN_OVER)
                 return
             if earlier is not None and earlier is not visitor:

@@ -359,6 +359,9 @@ class Link:
                 break
             number += 1
             connection.write(encode_control(Ping(number=number)))
+            for name in tuple(self._unanswered):
+                # The answer may have been dropped, as too much was pending.
+                self._ask(name, self._names[name])
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:
