@@ -12,6 +12,7 @@ from tests.transports.stations import StationThread, broker_station
 from tests.transports.suite import take
 
 import ensue
+from ensue.transports import broker
 
 
 class BusSuite(RemoteSuite):
@@ -83,4 +84,22 @@ class BusSuite(RemoteSuite):
                     ]
                     assert got.count(b"from afar") == 50
 
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("durable", [True, False], ids=["durable", "passing"])
+    def test_a_subscription_too_large_for_a_message_ends_in_words(
+        self, durable: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def main() -> None:
+            topics = [fresh("t").ljust(200, "x") for _ in range(110)]
+            async with ensue.connect(self.url()) as bus:
+                kept = {"name": fresh("durable"), "durable": True} if durable else {}
+                with pytest.raises(
+                    ensue.SubscriptionLost, match=r"a message of \d+ bytes is more than"
+                ):
+                    async with asyncio.timeout(30), bus.subscribe(*topics, **kept):  # type: ignore[arg-type]
+                        pass
+                await bus.publish(fresh("t"), b"the bus goes on")
+
+        monkeypatch.setattr(broker, "MESSAGE_BYTES_MAX", 20_000)
         asyncio.run(main())

@@ -185,3 +185,19 @@ class RemoteSuite(TransportSuite):
                 assert small.payload == b"after"
 
         asyncio.run(main())
+
+    def test_large_events_can_be_read_from_the_beginning(self) -> None:
+        async def main() -> None:
+            topic = fresh("t")
+            async with ensue.connect(self.url()) as bus:
+                assert bus._hub is not None
+                most = bus._hub.payload_bytes_max
+                sizes = [*[100_000] * 30, min(most, 1_000_000), 1, 100_000]
+                for size in sizes:
+                    await bus.publish(topic, bytes(size), receipt=False)
+                await bus.flush()
+                async with bus.subscribe(topic, start="earliest") as events:
+                    got = await take(events, len(sizes))
+                    assert [len(event.payload) for event in got] == sizes
+
+        asyncio.run(main())

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ensue.errors import BadInput, RemoteProtocolError
+from ensue.errors import BadInput, LimitReached, RemoteProtocolError
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
 from ensue.protocols.ens import AttachRequest, DetachRequest, Notify, Put
@@ -68,10 +68,19 @@ class Wire:
         self.topics.pop(topic, None)
 
     def send(self, peer: str, data: bytes) -> None:
+        self._check(data)
         self.sent.append((peer, data))
 
     def multicast(self, topic: str, data: bytes) -> None:
+        self._check(data)
         self.sent.append((f"*{topic}", data))
+
+    def _check(self, data: bytes) -> None:
+        most = self.capabilities.message_bytes_max
+        if len(data) > most:
+            raise LimitReached(
+                f"{len(data)} bytes are too many", limit="message_bytes_max", value=most
+            )
 
     async def close(self) -> None: ...
 
@@ -138,6 +147,31 @@ def event(slot: int, payload: bytes = b"x", topic: str = "t") -> Event:
 
 
 # -- Bundles ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "logged"])
+def test_what_is_too_large_to_be_carried_is_dropped_alone_and_somebody_hears_of_it(
+    told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True, message_bytes_max=1000)
+        transport, (a, b), _ = await opened(wire, "a", "b")
+        heard: list[tuple[str, LimitReached]] = []
+        if told:
+            transport.on_too_large = lambda name, error: heard.append((name, error))
+        large = Put(event=event(1, bytes(2000)))
+        a.send("x", large)
+        a.multicast(Multicast("t", ("s",), Notify(event=event(2, bytes(2000)))))
+        a.send("y", note(1))
+        b.send("x", note(2))
+        await turn()
+        assert wire.take() == [("y", "a", [note(1)]), ("x", "b", [note(2)])]
+        assert transport.too_large == 2
+        assert [name for name, _ in heard] == (["a", "a"] if told else [])
+        loud = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+        assert loud == [] if told else ["too many" in each for each in loud] == [True, True]
+
+    run(main())
 
 
 def test_what_is_sent_to_a_peer_in_one_turn_is_one_bundle_in_order() -> None:

@@ -9,8 +9,8 @@ from ensue.protocols.core import Frame
 
 __all__ = ["FRAMES", "TOPICS_MAX", "Look", "Seen"]
 
-TOPICS_MAX = 10_000
-"""Topics that can be asked for by name at once."""
+TOPICS_MAX = 2_000
+"""Topics that can be asked for by name at once: with the longest names the answer is half a megabyte."""
 
 
 class Look(Frame, frozen=True, tag=52):

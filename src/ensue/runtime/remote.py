@@ -13,7 +13,7 @@ from weakref import WeakSet
 import msgspec
 
 from ensue.clock import SystemClock
-from ensue.errors import AccessDenied, TransportError
+from ensue.errors import AccessDenied, LimitReached, TransportError
 from ensue.order import Order
 from ensue.protocols.core import Frame
 from ensue.protocols.guide import GUIDE, Described, Discover
@@ -71,6 +71,7 @@ class RemoteHub(Hub):
         self._suffix = token_hex(6)
         self._given = 0
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        transport.on_too_large = self._sent_too_much
         carrier = transport.carrier
         carrier.on_reconnect = self._reconnected
         if isinstance(carrier, TcpCarrier):
@@ -150,6 +151,12 @@ class RemoteHub(Hub):
         for driver in list(self._drivers):
             if driver.node.name == name:
                 driver.lose(SUPERSEDED)
+
+    def _sent_too_much(self, name: str, error: LimitReached) -> None:
+        """End whoever has to send what can't be carried: it would try for ever."""
+        for driver in list(self._drivers):
+            if driver.node.name == name:
+                driver.lose(str(error))
 
     def _refused(self, error: AccessDenied) -> None:
         """End everybody: a server will not have this client any more."""

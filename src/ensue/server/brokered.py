@@ -16,6 +16,7 @@ from ensue.protocols.guide import GUIDE, Described, Guide
 from ensue.protocols.station import FRAMES
 from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
+from ensue.server.claiming import check_unclaimed
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
 from ensue.server.state import View
@@ -71,8 +72,15 @@ class BrokeredServer:
         )
         commit = self._commit = GroupCommit(journal, sync_s=config.sync_s, on_failure=self._fail)
         clock = SystemClock()
+        await check_unclaimed(transport, name=config.name, nodes=self.placement.nodes, url=self.url)
         await transport.enter(config.name)
-        station = build_station(config, self.placement, journal, clock.now_ns())
+        station = build_station(
+            config,
+            self.placement,
+            journal,
+            clock.now_ns(),
+            message_bytes_max=carrier.capabilities.message_bytes_max,
+        )
         driver = Driver(station.node, transport=transport, clock=clock, store=commit)
         self._drivers.append(driver)
         retaining = retain(journal, config.retention, driver, station.station, self._fail)

@@ -5,16 +5,19 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import msgspec
+
 from ensue.clock import SystemClock
 from ensue.journal import Journal
 from ensue.protocols.core import Node
+from ensue.protocols.keeping import KeeperConfig
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.topic_log import EnsConfig
 from ensue.runtime.driver import Driver
 from ensue.server.config import Retention, ServerConfig
-from ensue.wire import Codec
+from ensue.wire import FRAME_BYTES_MAX, Codec
 
 __all__ = ["OWNER", "Built", "build_station", "placement_of", "retain"]
 
@@ -49,9 +52,24 @@ def placement_of(config: ServerConfig) -> Placement:
 
 
 def build_station(
-    config: ServerConfig, placement: Placement, journal: Journal, now_ns: int
+    config: ServerConfig,
+    placement: Placement,
+    journal: Journal,
+    now_ns: int,
+    *,
+    message_bytes_max: int = FRAME_BYTES_MAX,
 ) -> Built:
-    """Build the station that a journal remembers."""
+    """Build the station that a journal remembers; what it sends goes into messages of that size."""
+    # An answer is bounded by what is in it, and there are names and lengths around that.
+    answer_bytes_max = max(1, message_bytes_max // 2)
+    ens_config = EnsConfig(gives_places=True)
+    ens_config = msgspec.structs.replace(
+        ens_config, batch_bytes_max=min(ens_config.batch_bytes_max, answer_bytes_max)
+    )
+    keeper_config = KeeperConfig()
+    keeper_config = msgspec.structs.replace(
+        keeper_config, bytes_max=min(keeper_config.bytes_max, answer_bytes_max)
+    )
     built: list[Station] = []
     records = {key: value for key, value in journal.records.items() if not key.startswith(OWNER)}
 
@@ -62,7 +80,8 @@ def build_station(
                 placement=placement,
                 config=config.sequencer,
                 station_config=StationConfig(expire_ns=int(config.expire_s * SECOND_NS)),
-                ens_config=EnsConfig(gives_places=True),
+                ens_config=ens_config,
+                keeper_config=keeper_config,
                 records=own,
                 kept=journal,
                 now_ns=now_ns,

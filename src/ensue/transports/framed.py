@@ -7,14 +7,15 @@ message. A bundle that does not decode is counted, and whoever counts is told (`
 Where the carrier multicasts, whoever attaches to a topic joins it there first; where it does not, each
 listener is sent to.
 
-Limit: a bundle holds `BUNDLE_BYTES` or what the carrier takes, whichever is less, and one frame more.
+Limit: a bundle holds `BUNDLE_BYTES` or half of what the carrier takes, whichever is less, or one frame.
+A frame that is too large for the carrier is dropped, and whoever wants to know is told (`on_too_large`).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from ensue.errors import BadInput, RemoteProtocolError
+from ensue.errors import BadInput, LimitReached, RemoteProtocolError
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
 from ensue.protocols.ens import Notify, request_for
 from ensue.transports.base import Receiver
@@ -47,6 +48,10 @@ class FramedTransport:
         self.bad_bundles = 0
         """Messages that could not be read."""
         self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
+        self.too_large = 0
+        """Bundles that the carrier would not take."""
+        self.on_too_large: Callable[[str, LimitReached], None] | None = None
+        """Called soon with the name of whoever sent such a bundle, and what the carrier said."""
         self.admit: Callable[[str, str, list[Frame]], list[Frame]] | None = None
         """Given target, source and frames of a bundle: returns the frames that are let through, or
         raises `RemoteProtocolError` if there should be no such bundle."""
@@ -143,18 +148,15 @@ class FramedTransport:
                 count = len(bodies)
                 if topic:
                     data = bundle(EVERYBODY, port.name, bodies)
-                    self._count(count, data)
-                    carrier.multicast(topic, data)
+                    self._let_go(carrier.multicast, topic, data, count, port)
                 elif isinstance(target, str):
                     data = bundle(target, port.name, bodies)
-                    self._count(count, data)
-                    carrier.send(target, data)
+                    self._let_go(carrier.send, target, data, count, port)
                 else:
                     joined = (b"".join(bodies),)
                     for peer in target:
                         data = bundle(peer, port.name, joined, count)
-                        self._count(count, data)
-                        carrier.send(peer, data)
+                        self._let_go(carrier.send, peer, data, count, port)
 
     @property
     def bundle_bytes(self) -> int:
@@ -185,7 +187,24 @@ class FramedTransport:
             task = self._loop.create_task(self.carrier.leave(topic))
             task.add_done_callback(_ignore)
 
-    def _count(self, frames: int, data: bytes) -> None:
+    def _let_go(
+        self,
+        send: Callable[[str, bytes], None],
+        to: str,
+        data: bytes,
+        frames: int,
+        port: "FramedPort",
+    ) -> None:
+        try:
+            send(to, data)
+        except LimitReached as error:
+            # One's fault is not the others', whose bundles come next.
+            self.too_large += 1
+            if self.on_too_large is None:
+                _log.error("%s to %s: %s", port.name, to, error)
+            else:
+                self._loop.call_soon(self.on_too_large, port.name, error)
+            return
         if self.traffic is not None:
             self.traffic.gave(frames, len(data))
 
