@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "main"]
 
 NEEDED = ("typer", "rich", "pyarrow")
+INTERRUPTED = 130
 
 
 def main() -> None:
@@ -29,6 +30,12 @@ def main() -> None:
         build()()
     except KeyboardInterrupt:
         # Commands handle their own; this is the moment while they are being imported.
+        sys.stderr.write("ensue: interrupted\n")
+        raise SystemExit(2) from None
+    except SystemExit as ended:
+        # Typer's word for an interrupt that came while it read the options.
+        if ended.code != INTERRUPTED:
+            raise
         raise SystemExit(2) from None
 
 

@@ -1,7 +1,8 @@
 """How commands talk: tables and sentences for people, one JSON object for programs, exit codes.
 
 What a command found goes to stdout; progress and what went wrong go to stderr. With `--json`,
-stdout gets exactly one object, also when the input was bad.
+stdout gets exactly one object, also when the input was bad; where stdout or the input is events
+(`pub`, `sub`), what went wrong is on stderr alone.
 
 Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.
 """
@@ -43,6 +44,7 @@ __all__ = [
     "print_witnesses",
     "program",
     "statistics_rows",
+    "stream_command",
 ]
 
 EXIT_VALID = 0
@@ -89,6 +91,17 @@ def command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
 
     What a person or the machine got wrong is told in one line, and never as a traceback.
     """
+    return _command(function, tells_json=True)
+
+
+def stream_command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
+    """Turn a function into a command whose `--json` is about events: stdout is theirs alone."""
+    return _command(function, tells_json=False)
+
+
+def _command(
+    function: Callable[Parameters, int], *, tells_json: bool
+) -> Callable[Parameters, None]:
 
     @functools.wraps(function)
     def run(*args: Parameters.args, **options: Parameters.kwargs) -> None:
@@ -103,7 +116,7 @@ def command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
         else:
             raise typer.Exit(code)
         print_error(problem)
-        if options.get("json"):
+        if tells_json and options.get("json"):
             print_json({"error": problem})
         raise typer.Exit(EXIT_UNKNOWN)
 

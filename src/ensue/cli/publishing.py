@@ -13,7 +13,11 @@ import typer
 from ensue import Bus, connect
 from ensue.cli import output
 from ensue.cli.streams import lines_of
+from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
+from ensue.order import Order, Total
+from ensue.transports.memory import MemoryOptions
+from ensue.transports.schemes import parse_url
 
 __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
 
@@ -43,7 +47,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-@output.command
+@output.stream_command
 def pub(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to publish on.")],
     *,
@@ -78,6 +82,7 @@ def pub(
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
+    check_topics((topic,))
     headers = parse_headers(header or [])
     if json and (key is not None or key_separator is not None):
         raise BadInput(
@@ -89,6 +94,7 @@ def pub(
         key_separator=None if key_separator is None else key_separator.encode(),
         headers=headers,
         json=json,
+        what="line" if message is None else "message",
     )
     try:
         asyncio.run(_publish(source, url, name, wait, message))
@@ -109,20 +115,28 @@ class _Source:
         key_separator: bytes | None,
         headers: dict[str, str],
         json: bool,
+        what: str,
     ) -> None:
         self.published = 0
+        """Events that were taken over."""
         self.line = 0
         self._topic = topic
         self._key = key
         self._separator = key_separator
         self._headers = headers
         self._json = json
+        self._what = what
 
     async def publish(self, bus: Bus, line: bytes) -> None:
         """Publish one line."""
         self.line += 1
-        topic, payload, key, headers = self._read(line)
-        await bus.publish(topic, payload, key=key, headers=headers, receipt=False)
+        try:
+            topic, payload, key, headers = self._read(line)
+            await bus.publish(topic, payload, key=key, headers=headers, receipt=False)
+        except BadInput as error:
+            raise BadInput(
+                f"{self._what} {self.line}: {error}; {self.published:,} were published before it"
+            ) from None
         self.published += 1
 
     def _read(self, line: bytes) -> tuple[str, bytes, bytes | None, dict[str, str]]:
@@ -131,15 +145,13 @@ class _Source:
             if self._separator is not None:
                 found, separator, payload = line.partition(self._separator)
                 if not separator:
-                    raise BadInput(
-                        f"line {self.line} has no {self._separator.decode()!r} to part its key"
-                    )
+                    raise BadInput(f"there is no {self._separator.decode()!r} to part its key")
                 key = found
             return self._topic, payload, key, self._headers
         try:
             read = _decode(line)
         except msgspec.DecodeError as error:
-            raise BadInput(f"line {self.line} can't be read: {error}") from None
+            raise BadInput(f"can't be read: {error}") from None
         value = read.payload
         payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         key = None if read.key is None else read.key.encode()
@@ -214,12 +226,23 @@ async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None
         await asyncio.gather(task, stop, return_exceptions=True)
 
 
-async def connect_patiently(url: str, *, name: str | None, wait_s: float) -> Bus:
+async def connect_patiently(
+    url: str,
+    *,
+    name: str | None,
+    wait_s: float,
+    order: Order = Total(),  # noqa: B008 - a frozen value
+) -> Bus:
     """Enter a bus; a server that does not answer yet is asked again for a while."""
+    if isinstance(parse_url(url), MemoryOptions):
+        raise BadInput(
+            f"{url} is within one process, this one: nobody else would see its events; expected "
+            "ensue://HOST:PORT or a broker"
+        )
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + wait_s
     while True:
-        bus = connect(url, name=name)
+        bus = connect(url, name=name, order=order)
         try:
             await bus.__aenter__()
         except TransportError:

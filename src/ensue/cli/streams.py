@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import select
+import stat
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -86,6 +88,27 @@ class Output:
     def write(self, data: bytes) -> None:
         """Write, to be flushed later."""
         self._data += data
+
+    def when_gone(self, tell: Callable[[], object]) -> None:
+        """Have somebody told when whoever reads goes away, though there may be nothing to write.
+
+        Only of a pipe can that be seen: the system then says that its writing end can be read.
+        """
+        try:
+            descriptor = sys.stdout.fileno()
+        except OSError:
+            return  # Captured by a program.
+        writes_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode) or not writes_only:
+            return
+        loop = asyncio.get_running_loop()
+
+        def gone() -> None:
+            loop.remove_reader(descriptor)
+            self.broken = True
+            tell()
+
+        loop.add_reader(descriptor, gone)
 
     async def flush(self) -> None:
         """Let go of everything written."""

@@ -12,12 +12,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from ensue import ReceivedEvent, Subscription
+from ensue import Bus, ReceivedEvent, Subscription
 from ensue.cli import output
 from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
 from ensue.cli.streams import Output
 from ensue.client.checks import Start
 from ensue.errors import BadInput
+from ensue.order import Order
 from ensue.order import parse as parse_order
 
 __all__ = ["formatter", "sub"]
@@ -36,7 +37,7 @@ _FIELDS: dict[str, Callable[[ReceivedEvent], bytes]] = {
     "id": lambda event: event.id.encode(),
     "verdict": lambda event: event.verdict.encode(),
 }
-_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_PLACEHOLDER = re.compile(r"\{(\w*)(\}|(?=(\W|$)))")
 
 
 def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
@@ -46,6 +47,10 @@ def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
     text = template.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
     for found in _PLACEHOLDER.finditer(text):
         field = _FIELDS.get(found[1])
+        if not found[2]:
+            if field is None:
+                continue  # A brace like any other character.
+            raise BadInput(f"--format: {{{found[1]} has no end; write {{{found[1]}}}")
         if field is None:
             raise BadInput(
                 f"--format has no {{{found[1]}}}; there are "
@@ -78,7 +83,7 @@ def _as_json(event: ReceivedEvent) -> bytes:
     return msgspec.json.encode(fields) + b"\n"
 
 
-@output.command
+@output.stream_command
 def sub(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The topics to read.")],
     *,
@@ -126,12 +131,15 @@ def sub(
     """
     if json and template is not None:
         raise BadInput("--json and --format exclude each other")
-    if parse_order(order) is None:
+    if timeout is not None and timeout <= 0:
+        raise BadInput("--timeout: expected a number of seconds above 0")
+    wanted = parse_order(order)
+    if wanted is None:
         raise BadInput("--order none: a server's events have their order; leave the option out")
     write = _as_json if json else formatter(r"{payload}\n" if template is None else template)
     reading = _Reading(write, count=count, timeout_s=timeout)
     begin = _start(start)
-    asyncio.run(_subscribe(reading, url, tuple(topics), name, begin, wait))
+    asyncio.run(_subscribe(reading, url, wanted, tuple(topics), name, begin, wait))
     if reading.interrupted and count and not reading.output.broken:
         raise KeyboardInterrupt
     if reading.timed_out:
@@ -195,6 +203,7 @@ class _Reading:
 async def _subscribe(
     reading: _Reading,
     url: str,
+    order: Order,
     topics: tuple[str, ...],
     name: str | None,
     start: Start,
@@ -211,17 +220,28 @@ async def _subscribe(
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, interrupt)
+    reading.output.when_gone(task.cancel)
     bus = None
     try:
-        bus = await connect_patiently(url, name=None, wait_s=wait_s)
+        bus = await connect_patiently(url, order=order, name=None, wait_s=wait_s)
         async with bus.subscribe(
             *topics, name=name, acknowledge="manual", durable=name is not None, start=start
         ) as events:
             await reading.read(events)
     except asyncio.CancelledError:
-        if not reading.interrupted:
+        if not reading.interrupted and not reading.output.broken:
             raise
     finally:
         if bus is not None:
-            await asyncio.shield(bus.close())
+            await _close(bus)
         sys.stderr.flush()
+
+
+async def _close(bus: Bus) -> None:
+    """Disconnect; a signal meanwhile has it not wait for a server that does not answer."""
+    closing = asyncio.ensure_future(bus.close())
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        closing.cancel()
+        await asyncio.wait((closing,))
