@@ -201,3 +201,17 @@ class RemoteSuite(TransportSuite):
                     assert [len(event.payload) for event in got] == sizes
 
         asyncio.run(main())
+
+    def test_large_headers_and_keys_go_out(self) -> None:
+        async def main() -> None:
+            topic = fresh("t")
+            async with ensue.connect(self.url()) as bus, bus.subscribe(topic) as events:
+                for number in range(200):
+                    headers = {"h": "x" * 10_000, "n": str(number)}
+                    await bus.publish(topic, b"", key=bytes(1_000), headers=headers, receipt=False)
+                async with asyncio.timeout(30):
+                    await bus.flush()
+                got = await take(events, 200)
+                assert [int(event.headers["n"]) for event in got] == list(range(200))
+
+        asyncio.run(main())

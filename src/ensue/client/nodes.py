@@ -50,7 +50,12 @@ def make_publisher(hub: Hub, name: str, order: Order | None) -> AnyPublisher:
     if isinstance(order, Merged):
         return MergePublisher(name=name, config=merge_config(order), now_ns=hub.clock.now_ns())
     return Publisher(
-        name=name, placement=hub.placement, config=hub.config, now_ns=hub.clock.now_ns()
+        name=name,
+        placement=hub.placement,
+        config=hub.config,
+        # The rest of a message is for names and lengths.
+        request_bytes_max=hub.transport.capabilities.message_bytes_max // 2,
+        now_ns=hub.clock.now_ns(),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 from tests.protocols.sequencer.stationed import CARRIES, StationNet
 
@@ -71,12 +72,36 @@ def test_what_is_published_in_one_go_leaves_as_one_request_with_its_events() -> 
     assert (following.number, payloads(following)) == (4, ["d"])
 
 
-def test_large_payloads_are_parted_into_several_requests_in_order() -> None:
+def test_large_events_are_parted_into_several_requests_in_order() -> None:
     node = publisher()
-    large = "x" * (REQUEST_BYTES_MAX // 2)
-    made = publish(node, "1" + large, "2" + large, "3" + large, "4", "5" + 2 * large, "6")
-    assert [each.number for each in made] == [1, 3, 6]
-    assert [name[0] for each in made for name in payloads(each)] == list("123456")
+    half = REQUEST_BYTES_MAX // 2 - 100
+    for key, headers, payload in (
+        (None, {}, half),
+        (bytes(half), {}, 0),
+        (None, {"h": "é" * (half // 2)}, 0),
+        (None, {"h" * half: ""}, 0),
+        (None, {}, 1),
+        (None, {}, 2 * REQUEST_BYTES_MAX),
+        (None, {}, 1),
+    ):
+        node.publish("t", bytes(payload), key=key, headers=headers, now_ns=0)
+    made = requests(node.take_effects())
+    assert [each.number for each in made] == [1, 3, 5, 6, 7]
+    sent = [event.publisher_seq for each in made for event in each.events]
+    assert sent == list(range(1, 8))
+    for each in made:
+        assert len(each.events) == 1 or len(msgspec.msgpack.encode(each)) <= REQUEST_BYTES_MAX
+    # The same again, when there is no answer.
+    node.handle_timer(now_ns=RETRY_NS)
+    assert requests(node.take_effects()) == made
+
+
+def test_requests_are_as_small_as_the_way_needs_them() -> None:
+    config = SequencerConfig(carries=True, durable=False)
+    placement = Placement(["s"])
+    node = Publisher(name="p", placement=placement, config=config, request_bytes_max=1_000)
+    made = publish(node, *("x" * 300 for _ in range(5)))
+    assert [each.number for each in made] == [1, 3, 5]
 
 
 def test_an_event_that_is_out_is_settled_with_its_slot_and_nothing_is_confirmed() -> None:

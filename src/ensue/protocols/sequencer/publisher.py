@@ -16,13 +16,13 @@ HAZARD: a publisher that restarts without its records must take a new name. Unde
 requests would be answered with the stamps of its former events.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ensue.errors import LimitReached
-from ensue.event import Event, Stamp
+from ensue.event import Event, Stamp, wire_bytes
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.numbering import EventNumbers
@@ -37,6 +37,7 @@ from ensue.protocols.sequencer.frames import (
     StampRequest,
     Voided,
 )
+from ensue.protocols.sequencer.outgoing import Key, Lane, Outgoing
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT, OUTGOING, OutgoingRecord
 
@@ -45,50 +46,14 @@ __all__ = ["Publisher"]
 CONFIRM_BATCH = 32
 """Settled requests that one confirmation waits for."""
 REQUEST_BYTES_MAX = 256 * 1024
-"""Payloads that go along with one request, unless one alone is larger."""
-
-
-Key = tuple[str, int]
-"""The topic of an event and its number there: cheaper than its id, and as good at its publisher."""
-
-
-class _Outgoing:
-    """One event under way."""
-
-    __slots__ = ("due_ns", "event", "granted_by", "key", "number", "origin", "place", "restored")
-
-    def __init__(
-        self, event: Event, origin: str, number: int, place: int, *, restored: bool = False
-    ) -> None:
-        self.event = event
-        self.key: Key = (event.topic, event.publisher_seq)
-        self.origin = origin
-        self.number = number
-        self.place = place
-        """Its place among all events of this publisher."""
-        self.granted_by = ""
-        """The node that completed the stamp; empty until stamped."""
-        self.due_ns = 0
-        """When to repeat the request or the broadcast."""
-        self.restored = restored
-        """Taken up again after a restart: it may have been stamped, and be out, already."""
-
-
-class _Lane:
-    """Events that are stamped in the order they were published: all, or those of one origin."""
-
-    __slots__ = ("origin", "requested", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[_Outgoing] = deque()
-        self.requested: OrderedDict[int, _Outgoing] = OrderedDict()
-        """In flight at one origin, by number, in the order they are due."""
-        self.origin = ""
-        """The origin that the requests in flight went to."""
+"""Events that go along with one request, unless one alone is larger."""
 
 
 class Publisher:
-    """One publisher. Command: `publish`. `records` is what an earlier incarnation persisted."""
+    """One publisher. Command: `publish`. `records` is what an earlier incarnation persisted.
+
+    `request_bytes_max` is what it may send in one frame.
+    """
 
     def __init__(
         self,
@@ -97,23 +62,25 @@ class Publisher:
         placement: Placement,
         config: SequencerConfig | None = None,
         records: Mapping[str, bytes] | None = None,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
         now_ns: int = 0,
     ) -> None:
         self.name = name
+        self._request_bytes_max = min(request_bytes_max, REQUEST_BYTES_MAX)
         self.placement = placement
         self.config = config or SequencerConfig()
         self._place = 0
         self._events = EventNumbers(name)
         self._numbers: dict[str, int] = {}
-        self._under_way: dict[Key, _Outgoing] = {}
+        self._under_way: dict[Key, Outgoing] = {}
         """Every unsettled event, in the order published."""
-        self._unsettled: dict[str, OrderedDict[int, _Outgoing]] = {}
+        self._unsettled: dict[str, OrderedDict[int, Outgoing]] = {}
         """Origin to its unsettled requests by number, rising. Ordered, because the first one is
         asked for often, and a plain dict looks for it among all that were removed in front."""
         self._origins: dict[str, str] = {}
         """Topic to the node that hosts it, as far as it was needed."""
-        self._lanes: dict[str, _Lane] = {}
-        self._stamped: OrderedDict[Key, _Outgoing] = OrderedDict()
+        self._lanes: dict[str, Lane] = {}
+        self._stamped: OrderedDict[Key, Outgoing] = OrderedDict()
         """Broadcast and not yet answered, in the order they are due."""
         self._owed: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """By node and origin: settled requests, with their slots, to be told to the node."""
@@ -156,7 +123,7 @@ class Publisher:
         event = self._events.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
         number = self._numbers[origin] = self._numbers.get(origin, 0) + 1
         self._place += 1
-        outgoing = _Outgoing(event, origin, number, self._place)
+        outgoing = Outgoing(event, origin, number, self._place)
         if self.config.durable:
             record = OutgoingRecord(event, origin, number)
             self._effects.append(Persist(f"event/{self._place}", OUTGOING.encode(record)))
@@ -252,25 +219,25 @@ class Publisher:
         effects, self._effects = self._effects, []
         return effects
 
-    def _requested_at(self, origin: str, number: int) -> _Outgoing | None:
+    def _requested_at(self, origin: str, number: int) -> Outgoing | None:
         unsettled = self._unsettled.get(origin)
         return None if unsettled is None else unsettled.get(number)
 
-    def _find(self, topic: str, event_id: str) -> _Outgoing | None:
+    def _find(self, topic: str, event_id: str) -> Outgoing | None:
         """Return the event that an answer of the ENS names, if it is under way."""
         number = event_id.rpartition("/")[2]
         found = self._under_way.get((topic, int(number))) if number.isdecimal() else None
         return found if found is not None and found.event.id == event_id else None
 
-    def _lane(self, origin: str) -> _Lane:
+    def _lane(self, origin: str) -> Lane:
         """Return the lane of an origin's events: the one there is, or its own."""
         key = "" if self.config.publisher_order else origin
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane()
+            lane = self._lanes[key] = Lane()
         return lane
 
-    def _add(self, outgoing: _Outgoing) -> _Lane:
+    def _add(self, outgoing: Outgoing) -> Lane:
         self._under_way[outgoing.key] = outgoing
         unsettled = self._unsettled.get(outgoing.origin)
         if unsettled is None:
@@ -280,9 +247,9 @@ class Publisher:
         lane.waiting.append(outgoing)
         return lane
 
-    def _request(self, lane: _Lane, now_ns: int) -> None:
+    def _request(self, lane: Lane, now_ns: int) -> None:
         """Ask for the stamps that may be asked for now, in one frame."""
-        run: list[_Outgoing] = []
+        run: list[Outgoing] = []
         while lane.waiting:
             outgoing = lane.waiting[0]
             if outgoing.granted_by or outgoing.key not in self._under_way:
@@ -302,34 +269,39 @@ class Publisher:
         if run:
             self._send_requests(lane, run, now_ns)
 
-    def _request_again(self, lane: _Lane, now_ns: int) -> None:
+    def _request_again(self, lane: Lane, now_ns: int) -> None:
         if lane.requested:
             again = sorted(lane.requested.values(), key=lambda each: each.number)
             self._send_requests(lane, again, now_ns)
 
-    def _send_requests(self, lane: _Lane, due: Sequence[_Outgoing], now_ns: int) -> None:
+    def _send_requests(self, lane: Lane, due: Sequence[Outgoing], now_ns: int) -> None:
         """Send requests, or send them again, as runs of consecutive numbers."""
-        settled = self._settled(lane.origin)
+        carries = self.config.carries
         events: list[Event] = []
-        size = 0
-        for index, outgoing in enumerate(due):
-            number = outgoing.number
+        size = following = 0
+        for outgoing in due:
+            number, event = outgoing.number, outgoing.event
             outgoing.due_ns = now_ns + self.config.retry_ns
             lane.requested[number] = lane.requested.pop(number)
-            events.append(outgoing.event)
-            size += len(outgoing.event.payload)
-            more = index + 1 < len(due) and due[index + 1].number == number + 1
-            if more and not (self.config.carries and size >= REQUEST_BYTES_MAX):
-                continue
-            first = number - len(events) + 1
-            frame: Frame
-            if self.config.carries:
-                frame = OrderRequest(number=first, events=tuple(events), settled=settled)
-            else:
-                topics = tuple(event.topic for event in events)
-                frame = StampRequest(number=first, topics=topics, settled=settled)
-            self._effects.append(Send(lane.origin, frame))
-            events, size = [], 0
+            more = wire_bytes(event) if carries else 0
+            if events and (number != following or size + more > self._request_bytes_max):
+                self._send_request(lane.origin, following - len(events), events)
+                events, size = [], 0
+            events.append(event)
+            size += more
+            following = number + 1
+        if events:
+            self._send_request(lane.origin, following - len(events), events)
+
+    def _send_request(self, origin: str, first: int, events: Sequence[Event]) -> None:
+        settled = self._settled(origin)
+        frame: Frame
+        if self.config.carries:
+            frame = OrderRequest(number=first, events=tuple(events), settled=settled)
+        else:
+            topics = tuple(event.topic for event in events)
+            frame = StampRequest(number=first, topics=topics, settled=settled)
+        self._effects.append(Send(origin, frame))
 
     def _settled(self, origin: str) -> int:
         """Return the lowest number not settled at an origin."""
@@ -365,13 +337,13 @@ class Publisher:
             outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
         self._settle(outgoing, "", now_ns, more=True)
 
-    def _no_longer_requested(self, outgoing: _Outgoing) -> None:
+    def _no_longer_requested(self, outgoing: Outgoing) -> None:
         requested = self._lane(outgoing.origin).requested
         # The lane may be at another origin, where the same number is another request.
         if requested.get(outgoing.number) is outgoing:
             del requested[outgoing.number]
 
-    def _refused(self, outgoing: _Outgoing | None, reason: str, now_ns: int) -> None:
+    def _refused(self, outgoing: Outgoing | None, reason: str, now_ns: int) -> None:
         if outgoing is None or outgoing.granted_by:
             return
         self._effects.append(Refuse((outgoing.event.topic,), reason))
@@ -385,7 +357,7 @@ class Publisher:
 
     def _settle(
         self,
-        outgoing: _Outgoing | None,
+        outgoing: Outgoing | None,
         verdict: str,
         now_ns: int,
         reason: str = "",
@@ -408,7 +380,7 @@ class Publisher:
         if lane.waiting and not more:
             self._request(lane, now_ns)
 
-    def _owe_confirmation(self, outgoing: _Outgoing, now_ns: int) -> None:
+    def _owe_confirmation(self, outgoing: Outgoing, now_ns: int) -> None:
         """Confirm several at a time, and well within their leases.
 
         A confirmation that never comes costs the node a question to the ENS, nothing else.
@@ -443,7 +415,7 @@ class Publisher:
                 self._numbers[rest] = INT.decode(value)
         for place, record in sorted(places, key=lambda each: each[0]):
             self._place = max(self._place, place)
-            outgoing = _Outgoing(record.event, record.origin, record.number, place, restored=True)
+            outgoing = Outgoing(record.event, record.origin, record.number, place, restored=True)
             self._add(outgoing)
             # Said again: the crash may have come between the record and the word.
             self._effects.append(Publish(record.event))
