@@ -229,7 +229,11 @@ def test_an_event_that_does_not_come_in_time_is_said_with_code_2(
     ("words", "data", "said"),
     [
         (("--json",), b'{"payload":"1"}\n{"payload":"2"}\n{oops\n{}\n', "line 3: can't be read"),
-        (("--key-separator", "="), b"a=1\nb=2\nno key\n", "line 3: there is no '=' to part its key"),
+        (
+            ("--key-separator", "="),
+            b"a=1\nb=2\nno key\n",
+            "line 3: there is no '=' to part its key",
+        ),
     ],
 )
 def test_a_bad_line_is_named_with_code_2_and_those_before_it_are_out(

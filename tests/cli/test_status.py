@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.helpers import Shell
-from tests.server.helpers import People, within
+from tests.cli.helpers import Ended, Shell
+from tests.server.helpers import People, serving, until, within
+from tests.server.raw import Raw
 from tests.transports.stations import StationThread
 
 import ensue
 from ensue.cli import status as command
+from ensue.protocols.sequencer.frames import OrderRequest
 from ensue.runtime.looking import look
 from ensue.server import Server, ServerConfig, state
 from ensue.transports.tcp_messages import Member
@@ -98,6 +100,7 @@ def test_one_server_as_one_object(shell: Shell, tmp_path: Path, stack: ExitStack
     assert found["subscriptions"] == []
     assert found["connections"] == 1  # The one that asks.
     assert found["open_stamps"] == 0
+    assert found["early_requests"] == 0
     assert found["errors"] == {}
 
 
@@ -110,6 +113,73 @@ def test_one_server_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) ->
     assert r"or\x1b[31mders" in ended.stdout  # Names do nothing to the terminal.
     assert "1 topics" in ended.stdout
     assert "refused: nothing" in ended.stdout
+
+
+def test_a_server_named_by_the_environment_fits_into_80_columns(
+    shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ServerConfig(
+        data=str(tmp_path / "d"), listen="127.0.0.1:0", name="warehouse-north-1", sync_s=0.05
+    )
+    server = start(stack, config)
+    asyncio.run(publish(server.url, orders=1))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("ENSUE_URL", server.url)
+    ended = shell("status")
+    assert ended.code == 0
+    lines = ended.stdout.splitlines()
+    assert max(map(len, lines[:10])) <= 80
+    named = [line for line in lines if "warehouse-north-1" in line and "orders" not in line]
+    where, doing = named
+    assert where.split()[:4] == [
+        "1",
+        "warehouse-north-1",
+        server.url.removeprefix("ensue://"),
+        "ok",
+    ]
+    assert doing.split()[1:5] == ["1", "1", "0", "0"]
+    assert doing.rstrip().endswith("0.05 s")
+
+
+def test_requests_that_wait_for_an_earlier_one_are_shown(shell: Shell, tmp_path: Path) -> None:
+    async def main() -> tuple[Ended, dict[str, Any]]:
+        async with serving(tmp_path / "d") as server:
+            raw = await Raw.hello(server)
+            assert await raw.enter("p~1") is None
+            event = ensue.Event(topic="x", payload=b"", publisher="p~1", publisher_seq=2)
+            raw.bundle("p~1", OrderRequest(number=2, events=(event,), settled=1))
+            assert server.station is not None
+            node = server.station.node
+            await until(lambda: node.early_count == 1)
+            shown = await asyncio.to_thread(shell, "status", server.url)
+            found = await look(server.url)
+            raw.close()
+            return shown, found
+
+    ended, found = asyncio.run(main())
+    assert found["early_requests"] == 1
+    assert found["servers"][0]["early_requests"] == 1
+    assert "1 requests held back for an earlier one" in ended.stdout
+    assert " held " in ended.stdout
+
+
+def test_a_subscription_that_has_ended_is_shown_no_more(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+
+    async def main() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with ensue.connect(server.url) as bus:
+            async with bus.subscribe("orders"), bus.subscribe("orders"):
+                before = await look(server.url)
+            async with bus.subscribe("orders"):
+                return before, await look(server.url)
+
+    before, after = asyncio.run(main())
+    assert before["subscriptions_count"] == 2
+    assert after["subscriptions_count"] == len(after["subscriptions"]) == 1
+    assert after["subscriptions"][0]["topics"] == ["orders"]
+    assert shell("status", server.url, "--json").json()["subscriptions"] == []
 
 
 def test_the_lag_of_a_subscription_adds_up_over_the_chain(

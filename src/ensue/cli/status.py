@@ -27,7 +27,9 @@ def status(
         str,
         typer.Argument(
             metavar="URL",
-            help="A server of the chain, as ensue://HOST:PORT, or the broker it is on.",
+            envvar="ENSUE_URL",
+            help="A server of the chain, as ensue://HOST:PORT, or the broker it is on; or set "
+            "ENSUE_URL.",
         ),
     ] = "ensue://127.0.0.1:7400",
     *,
@@ -103,7 +105,8 @@ def _show(found: Json, *, json: bool) -> None:
             f"{groups['largest']:,}"
         )
         lines.append(
-            f"{found['connections']:,} connections, {found['open_stamps']:,} stamps open; refused: "
+            f"{found['connections']:,} connections, {found['open_stamps']:,} stamps open, "
+            f"{found['early_requests']:,} requests held back for an earlier one; refused: "
             + (", ".join(f"{count:,} {kind}" for kind, count in errors.items()) or "nothing")
         )
     if not found["everything"]:
@@ -117,10 +120,12 @@ def _show(found: Json, *, json: bool) -> None:
 
 
 def _show_servers(found: Json) -> None:
-    rows = []
-    for each in found["servers"]:
-        journal = each.get("journal")
-        rows.append(
+    """Print two tables, each of which a terminal of 80 columns has room for."""
+    servers = found["servers"]
+    output.print_table(
+        f"{found['url']}",
+        ("rank", "server", "address", "health", "up", "version"),
+        [
             (
                 str(each["rank"]),
                 _plain(each["server"]),
@@ -128,18 +133,27 @@ def _show_servers(found: Json) -> None:
                 "no answer" if "error" in each else _plain(each["health"]),
                 _duration(each.get("uptime_s")),
                 each.get("version", "-"),
-                _number(each.get("events")),
-                _number(each.get("connections")),
-                _number(each.get("open_stamps")),
-                _size(None if journal is None else journal["bytes"]),
-                "-" if journal is None else journal["sync"],
             )
+            for each in servers
+        ],
+        right=(0, 4),
+    )
+    rows = [
+        (
+            _plain(each["server"]),
+            _number(each["events"]),
+            _number(each["connections"]),
+            _number(each["open_stamps"]),
+            _number(each["early_requests"]),
+            _size(each["journal"]["bytes"]),
+            each["journal"]["sync"].removeprefix("every "),
         )
-    headers = (
-        "rank", "server", "address", "health", "up", "version", "events", "connections", "open",
-        "journal", "sync",
-    )  # fmt: skip
-    output.print_table(f"{found['url']}", headers, rows, right=(0, 4, 6, 7, 8, 9))
+        for each in servers
+        if "journal" in each
+    ]
+    if rows:
+        headers = ("server", "events", "connected", "open", "held", "journal", "sync")
+        output.print_table("", headers, rows, right=(1, 2, 3, 4, 5))
 
 
 def _show_topics(found: Json) -> None:

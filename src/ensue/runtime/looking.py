@@ -292,6 +292,7 @@ def _sums(states: Sequence[Json]) -> Json:
             "mean": 1 + pairs / together if together else 1.0,
         },
         "open_stamps": sum(state["open_stamps"] for state in states),
+        "early_requests": sum(state["early_requests"] for state in states),
         "connections": sum(state["connections"] or 0 for state in states),
         "errors": errors,
     }

@@ -308,7 +308,11 @@ class View:
     def _subscriptions(self, patterns: tuple[str, ...] | None, now_ns: int, told: int) -> Json:
         registered = self.station.node.subscribers()
         progress = {each.name: each for each in self.progress()}
-        names = dict.fromkeys((*progress, *registered))
+        routes = {} if self.listener is None else self.listener.routes
+        # A subscription that has ended is remembered for a while, with no topics.
+        names = dict.fromkeys(
+            (*progress, *(name for name, (_, has) in registered.items() if has or name in routes))
+        )
         topics = {
             name: tuple(
                 dict.fromkeys(
@@ -368,6 +372,7 @@ class View:
                 "mean": 1 + node.groups.pairs / together if together else 1.0,
             },
             "open_stamps": node.open_count,
+            "early_requests": node.early_count,
             "voids": node.voids,
             "expired": self.station.expiries,
             "connections": None if listener is None else len(listener.visitors),
