@@ -59,6 +59,16 @@ class Causal(Order, frozen=True, kw_only=True):
 
     name: ClassVar[str] = "causal"
 
+    across_topics: bool = True
+    """False: within each topic alone, which costs less where there are many topics."""
+    held_max: int = 65_536
+    """Events of one topic that wait for their causes at the most; others are asked for again."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.across_topics, bool):
+            raise BadInput(f"across_topics is True or False, not {self.across_topics!r}")
+        _check_held_max(self.held_max)
+
 
 class Merged(Order, frozen=True, kw_only=True):
     """Everyone merges the streams identically and causally, by clocks alone."""

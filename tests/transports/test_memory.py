@@ -86,8 +86,8 @@ def test_a_hub_that_loses_events_needs_a_time_to_live() -> None:
 
 
 def test_connecting_refuses_an_order_that_is_not_carried_by_name() -> None:
-    with pytest.raises(ensue.UnsupportedOrder, match="memory:// does not carry causal order"):
-        ensue.connect("memory://", order=ensue.Causal())
+    with pytest.raises(ensue.UnsupportedOrder, match="memory:// does not carry deadline order"):
+        ensue.connect("memory://", order=ensue.Deadline(ms=5))
 
 
 def test_a_subscription_can_be_made_again_under_its_name() -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ensue.client.checks import (
     Acknowledge,
@@ -30,6 +30,7 @@ from ensue.client.checks import (
 )
 from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
 from ensue.client.receipts import Receipts
+from ensue.client.shares import Shares, publishing_alone
 from ensue.client.subscription import Subscription
 from ensue.errors import (
     AccessDenied,
@@ -120,6 +121,7 @@ class Bus:
         self._hub: Hub | None = None
         self._name = ""
         self._driver: Driver[AnyPublisher] | None = None
+        self._shares: Shares | None = None
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
@@ -320,6 +322,7 @@ class Bus:
             stack.callback(self._receipts.fail_all, self._unsettled)
             stack.callback(leave_hub, hub)
             stack.callback(hub.observers.pop, self._name, None)
+            stack.callback(hub.depart, self._name)
             stack.callback(driver.close)
             if not driver.closed:  # As it is once the server has refused it.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
@@ -360,13 +363,23 @@ class Bus:
             transport=hub.transport,
             clock=hub.clock,
             on_outcome=self._outcome,
-            recorder=hub.recorder,
+            recorder=hub.recorder if hub.roster is None else publishing_alone(hub.recorder),
             size_of=hub.size_of,
         )
         hub.watch(driver)
+        self._share(hub, driver)
         if isinstance(self.order, Merged):
             hub.observers[self._name] = self._learn
         return driver
+
+    def _share(self, hub: Hub, driver: Driver[Any]) -> None:
+        """Let subscriptions have their shares in this bus's node, where that is how order is kept."""
+        if hub.roster is not None:
+            hub.roster.enter(driver)
+            self._shares = Shares(
+                driver, clock=hub.clock, recorder=hub.recorder, on_published=hub.keep
+            )
+            hub.shares[self._name] = self._shares
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
         assert self._ended is not None
@@ -400,6 +413,8 @@ class Bus:
     def _outcome(self, outcome: Outcome) -> None:
         if type(outcome) is Settle:
             self._receipts.settle(outcome)
+        elif self._shares is not None:
+            self._shares.outcome(outcome)
         elif isinstance(outcome, Refuse) and not outcome.topics:
             reason = outcome.reason
             why = f"the server refused this client: {reason}"

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from ensue.errors import UnsupportedOrder
 from ensue.order import Merged, Order
 from ensue.protocols.core import Alert, Deliver, Outcome
+from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.merge.config import MergeConfig, ticks_of
 from ensue.protocols.merge.publisher import MergePublisher
 from ensue.protocols.merge.subscriber import MergeSubscriber
@@ -23,7 +24,7 @@ __all__ = [
     "watched",
 ]
 
-AnyPublisher: TypeAlias = Publisher | UnorderedPublisher | MergePublisher
+AnyPublisher: TypeAlias = Publisher | UnorderedPublisher | MergePublisher | HypercubeNode
 
 SECOND_NS = 1_000_000_000
 
@@ -49,6 +50,8 @@ def make_publisher(hub: Hub, name: str, order: Order | None) -> AnyPublisher:
         return UnorderedPublisher(name=name)
     if isinstance(order, Merged):
         return MergePublisher(name=name, config=merge_config(order), now_ns=hub.clock.now_ns())
+    if hub.roster is not None:
+        return hub.roster.admit(name, now_ns=hub.clock.now_ns())
     return Publisher(
         name=name,
         placement=hub.placement,

@@ -30,10 +30,10 @@ from ensue.client.checks import (
     check_start,
     check_topics,
 )
+from ensue.client.cube_reader import Reader, make_reader
 from ensue.client.futures import fail
 from ensue.client.joining import Joining, Missed
 from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
-from ensue.client.reader import Reader
 from ensue.client.received import ReceivedEvent
 from ensue.client.running import READ_AHEAD_MAX, ReadAhead, Runner
 from ensue.client.safety import Safety
@@ -167,13 +167,13 @@ class Subscription:
         hub.check_loop("this subscription")
         # On the chain a subscription is new each time, whatever people call it, unless it is durable.
         own_name = hub.unique(f"{self._client}.subscription")
-        if self.durable:
-            assert self._wanted_name is not None
+        if self.durable and self._wanted_name is not None:
             own_name = self._wanted_name
         self._slow.name = self._wanted_name or own_name
-        reader = self._reader = Reader(
+        reader = self._reader = make_reader(
             hub,
             name=own_name,
+            client=self._client,
             order=self.order,
             durable=self.durable,
             acknowledge_each=self.durable or not self._automatic,

@@ -15,13 +15,15 @@ import msgspec
 
 from ensue.clock import Clock
 from ensue.errors import BadInput, ConfigurationError, LocalProtocolError
-from ensue.order import Order, Total
+from ensue.event import Event
+from ensue.order import Causal, Order, Total
 from ensue.protocols import ens
 from ensue.protocols.core import Frame, Node
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.recorder import Recorder
+from ensue.runtime.cube import Roster
 from ensue.runtime.driver import Driver
 from ensue.runtime.names import Names
 from ensue.runtime.sink import ParquetSink
@@ -73,6 +75,10 @@ class Hub:
         self.recorder = recorder
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
+        self.roster: Roster | None = None
+        """Who is in the cube, where that is how order is kept."""
+        self.shares: dict[str, Any] = {}
+        """By client: what its subscriptions have shares in, where there is a cube."""
         self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
         """By client: told the stamps of what it is handed before its turn."""
         self.users = 0
@@ -98,6 +104,15 @@ class Hub:
 
     def leave(self, name: str) -> None:
         """Have no more frames for a name."""
+
+    def keep(self, event: Event) -> None:
+        """Keep an event that no notification service gives a place, if the run is recorded."""
+
+    def depart(self, name: str) -> None:
+        """Tell others that a client is gone."""
+        self.shares.pop(name, None)
+        if self.roster is not None:
+            self.roster.leave(name)
 
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver repeat itself when a lost connection is there again."""
@@ -169,7 +184,11 @@ class MemoryHub(Hub):
         self.registry: Registry | None = None
         """Where this hub is found by its name, if it has one."""
         self._names = Names((ENS, *self.placement.nodes))
+        self._slots: dict[str, int] = {}
+        """By topic: how many events were kept that nobody else counts."""
         self._chain: list[Driver[SequencerNode]] = []
+        if isinstance(order, Causal):
+            self.roster = Roster(order)
         if isinstance(order, Total):
             self._chain = [self._drive(name) for name in self.placement.nodes]
 
@@ -180,6 +199,12 @@ class MemoryHub(Hub):
     def unique(self, stem: str) -> str:
         """Return a name that nobody has, had or will have on this hub."""
         return self._names.unique(stem)
+
+    def keep(self, event: Event) -> None:
+        """Write an event into the log of a recorded run, in the order in which events are published."""
+        if self.log is not None:
+            slot = self._slots[event.topic] = self._slots.get(event.topic, 0) + 1
+            self.log.accept(event, slot)
 
     def close(self) -> None:
         """Take the chain down, and finish the trace and the event log."""
@@ -208,7 +233,10 @@ def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Reco
     """Return a recorder that writes to a sink, if there is one."""
     if sink is None:
         return None
-    return Recorder(run, "none" if order is None else order.name, sink=sink)
+    name = "none" if order is None else order.name
+    if isinstance(order, Causal) and not order.across_topics:
+        name = "causal-topic"
+    return Recorder(run, name, sink=sink)
 
 
 def _witnesses(

@@ -7,7 +7,7 @@ Options, as in `memory://shop?nodes=3&jitter_ms=5`:
 - `nodes`: sequencer nodes in the chain (1).
 - `jitter_ms`: notifications take up to so long, each its own time, so they overtake each other (0).
 - `loss`: the chance that a notification is lost (0). Above 0 the ENS keeps no log, so that what is
-  lost stays lost.
+  lost stays lost; in causal order, where nodes hand events to each other, it is sent again.
 - `seed`: for the two above (0).
 
 Frames travel as objects: nothing is encoded. They are handed over in the order sent, one after the
@@ -30,6 +30,7 @@ from ensue.errors import BadInput
 from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast, Send
 from ensue.protocols.ens import Accepted, Notify, Put, request_for
+from ensue.protocols.hypercube.frames import Publication
 from ensue.protocols.topic_log import EnsConfig, TopicLog
 from ensue.transports.base import Capabilities, Receiver
 
@@ -90,7 +91,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     def capabilities(self) -> Capabilities:
         """What a hub with these options can do."""
         return Capabilities(
-            orders=("none", "total", "merged"),
+            orders=("none", "total", "causal", "merged"),
             fifo=True,
             durable=False,
             replay=self.loss == 0,
@@ -158,8 +159,12 @@ class MemoryTransport:
         """Queue a frame; `flush` hands it over.
 
         Never from within: a node must have told its own outcomes before it is given more.
+        Events that nodes hand each other suffer as notifications do.
         """
-        self._queue.append((source, target, frame))
+        if type(frame) is Publication:
+            self._at_risk(source, target, frame)
+        else:
+            self._queue.append((source, target, frame))
 
     def flush(self) -> None:
         """Hand over what is queued, unless that is going on already."""
@@ -212,16 +217,20 @@ class MemoryTransport:
                     self._on_accepted(frame.event, answer.slot)
 
     def _notify(self, peer: str, frame: Notify) -> None:
+        self._at_risk(ENS, peer, frame)
+
+    def _at_risk(self, source: str, target: str, frame: Frame) -> None:
+        """Carry a frame that has an event in it, as the options say."""
         if self.options.loss and self._random.random() < self.options.loss:
             return
         if self._jitter_s:
             delay_s = self._random.random() * self._jitter_s
-            self._loop.call_later(delay_s, self._arrive, peer, frame)
+            self._loop.call_later(delay_s, self._arrive, source, target, frame)
         else:
-            self._queue.append((ENS, peer, frame))
+            self._queue.append((source, target, frame))
 
-    def _arrive(self, peer: str, frame: Frame) -> None:
-        self._queue.append((ENS, peer, frame))
+    def _arrive(self, source: str, target: str, frame: Frame) -> None:
+        self._queue.append((source, target, frame))
         self.flush()
 
 

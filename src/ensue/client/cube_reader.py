@@ -1,0 +1,89 @@
+"""A subscription in causal order: no node of its own, but a share in its bus's."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ensue.client.reader import Reader
+from ensue.client.shares import Share, Shares
+from ensue.order import Causal, Order
+from ensue.protocols.core import Outcome
+from ensue.runtime.hub import Hub
+
+__all__ = ["CubeReader", "Reader", "make_reader"]
+
+
+class CubeReader(Reader):
+    """Has a share in the node of its client's bus."""
+
+    def __init__(self, hub: Hub, *, name: str, client: str) -> None:
+        super().__init__(
+            hub, name=name, order=hub.order, durable=False, acknowledge_each=False, start=None
+        )
+        self._shares: Shares = hub.shares[client]
+        self._share: Share | None = None
+
+    @property
+    def node(self) -> Any:
+        """The share, which knows topics and positions as a node does."""
+        return self._share
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a share to be ended."""
+        return self._share is not None
+
+    async def open(
+        self, *, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
+    ) -> None:
+        """Take the share."""
+        del client
+        self._share = self._shares.open(subscription=subscription, on_outcome=on_outcome)
+        self.resumed.set_result(None)
+        await asyncio.sleep(0)
+
+    def command(self, call: Callable[[Any, int], object]) -> None:
+        """Give the share a command."""
+        share = self._share
+        assert share is not None
+        self._shares.driver.command(lambda _node, now: call(share, now))
+
+    def pause(self) -> None:
+        """Do nothing: publishers wait instead."""
+
+    def resume(self) -> None:
+        """Do nothing: there are no pauses."""
+
+    def retire(self, topics: tuple[str, ...]) -> None:
+        """End the share."""
+        del topics
+        if self._share is not None:
+            self._shares.close(self._share)
+
+    def rest(self, *, silently: bool = False) -> None:
+        """End the share."""
+        del silently
+        self.retire(())
+
+
+def make_reader(
+    hub: Hub,
+    *,
+    name: str,
+    client: str,
+    order: Order | None,
+    durable: bool,
+    acknowledge_each: bool,
+    start: int | None,
+) -> Reader:
+    """Return what stands behind a subscription."""
+    if isinstance(hub.order, Causal):
+        return CubeReader(hub, name=name, client=client)
+    return Reader(
+        hub,
+        name=name,
+        order=order,
+        durable=durable,
+        acknowledge_each=acknowledge_each,
+        start=start,
+    )

@@ -1,0 +1,161 @@
+"""Subscriptions of one bus in causal order: all of them share the bus's node of the cube.
+
+What a program publishes comes after all that it was handed, through whichever of its subscriptions. So one
+node publishes and receives for the whole bus, and each subscription has a share in it: the topics it
+asked for, and positions of its own. A topic is joined when the first share asks for it and left with the last.
+"""
+
+from collections.abc import Callable, Iterable
+
+from ensue.clock import Clock
+from ensue.event import Event
+from ensue.protocols.core import Deliver, Join, Leave, Outcome, Publish
+from ensue.protocols.hypercube.node import HypercubeNode
+from ensue.recorder import Recorder
+from ensue.runtime.driver import Driver
+
+__all__ = ["Share", "Shares", "publishing_alone"]
+
+
+class Share:
+    """What one subscription sees of the bus's node. Commands: `subscribe`, `unsubscribe`, `acknowledge`."""
+
+    def __init__(
+        self, shares: "Shares", *, subscription: str, on_outcome: Callable[[Outcome], None]
+    ) -> None:
+        self._shares = shares
+        self._subscription = subscription
+        self._on_outcome = on_outcome
+        self._position = 0
+        self.asked: dict[str, None] = {}
+        """Topics that are wanted and not joined yet."""
+        self.joined: dict[str, None] = {}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics in effect."""
+        return tuple(self.joined)
+
+    @property
+    def held_count(self) -> int:
+        """How many events the bus's node holds back."""
+        return self._shares.node.held_count
+
+    def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Ask for topics; one that another share is in takes effect at once."""
+        new = [each for each in topics if each not in self.asked and each not in self.joined]
+        self.asked.update(dict.fromkeys(new))
+        there = [topic for topic in new if topic in self._shares.node.topics]
+        for topic in there:
+            self.tell(Join(topic))
+        self._shares.node.subscribe([each for each in new if each not in there], now_ns=now_ns)
+
+    def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Leave topics, at once."""
+        left = [each for each in topics if each in self.asked or each in self.joined]
+        for topic in left:
+            self.asked.pop(topic, None)
+            if topic in self.joined:
+                self.tell(Leave(topic))
+        self._shares.drop(left, now_ns=now_ns)
+
+    def acknowledge(self, position: int) -> None:
+        """Do nothing: nothing is delivered again."""
+
+    def tell(self, outcome: Join | Leave | Deliver) -> None:
+        """Hand an outcome over, if it concerns this share."""
+        match outcome:
+            case Join(topic=topic) if topic in self.asked:
+                del self.asked[topic]
+                self.joined[topic] = None
+            case Join(topic=topic, missed=missed) if topic in self.joined and missed is not None:
+                pass  # The node had to join anew.
+            case Leave(topic=topic) if topic in self.joined:
+                del self.joined[topic]
+            case Deliver(event=event) if event.topic in self.joined:
+                self._position += 1
+                outcome = Deliver(event, self._position, outcome.verdict, outcome.held_ns)
+            case _:
+                return
+        self._shares.record(self._subscription, outcome)
+        self._on_outcome(outcome)
+
+
+class Shares:
+    """The node of one bus, and who has a share in it."""
+
+    def __init__(
+        self,
+        driver: Driver[HypercubeNode],
+        *,
+        clock: Clock,
+        recorder: Recorder | None,
+        on_published: Callable[[Event], None],
+    ) -> None:
+        self.driver = driver
+        self._on_published = on_published
+        self.node = driver.node
+        self._clock = clock
+        self._recorder = recorder
+        self._shares: dict[Share, None] = {}
+
+    def open(self, *, subscription: str, on_outcome: Callable[[Outcome], None]) -> Share:
+        """Give a subscription its share."""
+        share = Share(self, subscription=subscription, on_outcome=on_outcome)
+        self._shares[share] = None
+        return share
+
+    def close(self, share: Share) -> None:
+        """End a share: leave what nobody else is in."""
+        if self._shares.pop(share, None) is None:
+            return
+        topics = (*share.asked, *share.joined)
+        for topic in share.topics:
+            share.tell(Leave(topic))
+        if not self.driver.closed:
+            self.driver.command(lambda _node, now: self.drop(topics, now_ns=now))
+
+    def drop(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Leave those topics that nobody has a share in any more."""
+        shared = {topic for share in self._shares for topic in (*share.asked, *share.joined)}
+        self.node.unsubscribe([each for each in topics if each not in shared], now_ns=now_ns)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Hand what the node says to whom it concerns."""
+        if isinstance(outcome, Join | Deliver):
+            for share in list(self._shares):
+                share.tell(outcome)
+        elif isinstance(outcome, Publish):
+            self._on_published(outcome.event)
+
+    def record(self, subscription: str, outcome: Outcome) -> None:
+        """Write what a subscription was told into the trace."""
+        if self._recorder is not None:
+            now_ns = self._clock.now_ns()
+            self._recorder.outcome(self.node.name, subscription, outcome, now_ns)
+
+
+class _PublishingAlone(Recorder):
+    """Writes what a node publishes; what it delivers is written for each share."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder.run, recorder.order, peer_frames=recorder.peer_frames)
+        # Rows of one node are numbered together, whoever writes them.
+        self._append, self._steps = recorder._append, recorder._steps  # noqa: SLF001 - a part of it
+
+    def outcome(
+        self,
+        node: str,
+        subscription: str | None,
+        effect: Outcome,
+        at_ns: int,
+        true_ns: int | None = None,
+    ) -> None:
+        """Leave out what the shares tell."""
+        if isinstance(effect, Publish):
+            super().outcome(node, subscription, effect, at_ns, true_ns)
+
+
+def publishing_alone(recorder: Recorder | None) -> Recorder | None:
+    """Return a recorder for the node of a bus whose subscriptions have shares in it."""
+    return None if recorder is None else _PublishingAlone(recorder)
