@@ -127,6 +127,28 @@ def test_frames_arrive_once_each_and_in_order() -> None:
     assert right.diary.heard == [10, 20, 30]
 
 
+def test_what_comes_when_a_batch_is_full_is_dropped_and_sent_again() -> None:
+    left, right = ends(batch_bytes_max=len("heard/10heard/20"))
+    one, two, three, four = left.say(10, 20, 30, 40)
+    right.hear(two, three)
+    # Two of the three that are in turn by now fill the batch: the last one is to be sent again.
+    assert numbers(right.hear(one, four)) == [2]
+    assert right.diary.heard == [10, 20]
+    assert numbers(right.hear(three)) == [3]
+    assert numbers(right.hear(four)) == [4]
+    assert right.diary.heard == [10, 20, 30, 40]
+
+
+def test_a_client_that_finds_a_batch_full_is_not_heard() -> None:
+    left, _ = ends(batch_bytes_max=len("heard/10heard/20"))
+    for number in (10, 20, 30):
+        left.link.receive(Aside(number=number), source="client", now_ns=0)
+    assert left.diary.heard == [10, 20]
+    left.drain()
+    left.link.receive(Aside(number=30), source="client", now_ns=0)
+    assert left.diary.heard == [10, 20, 30]
+
+
 def test_a_frame_is_sent_again_until_it_is_acknowledged() -> None:
     left, right = ends(retry_ns=100)
     first = left.say(10)

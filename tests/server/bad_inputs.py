@@ -386,6 +386,7 @@ FRAMES_CLOSED = [
     Bad("remembering singles", body(42, 1, 1, [["k"]])),
     Bad("remembering a map", body(42, 1, 1, {"k": b"v"})),
     Bad("dismissing in words", body(45, "all")),
+    Bad("more frames than fit", sends(*([frames.Forget(number=1, publisher=True)] * 65_537))),
 ]
 
 FRAMES_TOLD = [

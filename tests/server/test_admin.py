@@ -139,7 +139,7 @@ class Counting:
             name="n",
             placement=Placement(["n"]),
             config=SequencerConfig(carries=True),
-            put_out=lambda _event, _stamp: None,
+            put_out=lambda _event, _stamp: 0,
         )
         self._number = 0
 

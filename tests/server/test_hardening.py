@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from ensue.event import COUNT_MAX, Event, Stamp
 from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.protocols.ens import (
@@ -27,6 +29,7 @@ from ensue.protocols.keeping import (
     Remember,
     Remembered,
 )
+from ensue.protocols.sequencer import node
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Changed,
@@ -38,6 +41,7 @@ from ensue.protocols.sequencer.frames import (
 )
 from ensue.protocols.sequencer.groups import Groups
 from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.records import INT
 from ensue.protocols.station import Station, StationConfig
 
 SECOND_NS = 1_000_000_000
@@ -177,6 +181,38 @@ def test_a_change_asked_for_often_is_answered_once() -> None:
     assert rig.ask("c~1", change) == [Changed(number=1, cut={"x": 0, "y": 0})]
 
 
+@pytest.mark.parametrize("nodes", [("s1",), ("s1", "s2")], ids=["put out", "passed on"])
+def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
+    nodes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "BATCH_BYTES_MAX", 100_000)
+    rig = Rig(nodes)
+    placed = rig.station.placement
+    names = [f"{number:03}{'x' * 200}" for number in range(60)]
+    own = [name for name in names if placed.node(name) == "s1"]
+    if len(nodes) > 1:
+        # Ordered together with a topic of the next server, which completes the stamps.
+        names = [*own, next(name for name in names if placed.node(name) == "s2")]
+    rig.ask("r~1", ChangeRequest(number=1, old=(), new=tuple(names)))
+    events = [
+        Event(topic=own[n % len(own)], payload=b"", publisher="c~1", publisher_seq=n + 1)
+        for n in range(300)
+    ]
+    settled = 1
+    for _ in range(100):
+        request = OrderRequest(number=settled, events=tuple(events[settled - 1 :]), settled=settled)
+        before = dict(rig.records)
+        rig.ask("c~1", request)
+        fresh = {key: rig.records[key] for key in rig.records if key not in before}
+        assert sum(map(len, fresh.values())) < 200_000
+        known = INT.decode(rig.records["publisher/c~1"])
+        assert known > settled
+        settled = known
+        if settled == 301:
+            break
+    assert sum(map(rig.station.node.count, own)) == 300
+
+
 # -- What is remembered -------------------------------------------------------------------------
 
 
@@ -225,6 +261,20 @@ def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:
     assert isinstance(rig.ask("c~1", ChangeRequest(number=3, old=topics[:25], new=()))[0], Changed)
     assert rig.station.node._groups.pairs == 0
     assert isinstance(rig.ask("c~2", ChangeRequest(number=2, old=(), new=others))[0], Changed)
+
+
+def test_a_topic_is_ordered_together_with_so_many_and_leaving_is_not_refused() -> None:
+    rig = Rig(group_max=4)
+    for number, reader in enumerate(("c~1", "c~2", "c~3"), 1):
+        change = ChangeRequest(number=1, old=(), new=("hub", f"t{number}"))
+        assert isinstance(rig.ask(reader, change)[0], Changed)
+    change = ChangeRequest(number=1, old=(), new=("hub", "t4"))
+    assert rig.ask("c~4", change) == [Refused(number=1, reason="group_max")]
+    assert isinstance(
+        rig.ask("c~1", ChangeRequest(number=2, old=("hub", "t1"), new=()))[0], Changed
+    )
+    change = ChangeRequest(number=2, old=(), new=("hub", "t4"))
+    assert isinstance(rig.ask("c~4", change)[0], Changed)
 
 
 def test_pairs_are_counted_as_they_are_whatever_is_shared() -> None:

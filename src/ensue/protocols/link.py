@@ -7,7 +7,8 @@ frame is never acknowledged before its effects are safe, nor sent before its num
 
 Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node is handed nothing more from
 peers without a link (clients, who repeat their requests) until the backlog shrinks. `early_max`
-frames that arrived before an earlier one are kept; others are dropped and will be sent again.
+frames that arrived before an earlier one are kept; others are dropped and will be sent again. So are
+those that come when `batch_bytes_max` bytes are to be persisted before the effects are next drained.
 
 HAZARD: a peer that lost its records can't be told from one that is slow; its links stay stuck. Give
 it a new name.
@@ -54,9 +55,11 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Frames sent again at a time."""
     unacknowledged_max: int = 8192
     early_max: int = 1024
+    batch_bytes_max: int = 64 * 1024 * 1024
+    """A frame that finds so much to be persisted has to be sent again; what one frame causes is not cut."""
 
     def __post_init__(self) -> None:
-        for field in ("retry_ns", "retry_ns_max", "burst", "unacknowledged_max", "early_max"):
+        for field in self.__struct_fields__:
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"LinkConfig.{field} must be at least 1")
 
@@ -116,6 +119,8 @@ class Linked:
         self.undecodable_count = 0
         """Frames from linked peers that could not be read."""
         self._effects: list[Effect] = []
+        self._batch_bytes = 0
+        """To be persisted, since the effects were last drained."""
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
         own: dict[str, bytes] = {}
@@ -133,6 +138,8 @@ class Linked:
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Unwrap frames from linked peers; hand all others over as they are."""
+        if self._batch_bytes >= self._config.batch_bytes_max:
+            return  # Whoever sent it sends it again.
         match frame:
             case LinkData(number=number, payload=payload) if source in self._in:
                 self._data(source, number, payload, now_ns)
@@ -164,7 +171,7 @@ class Linked:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
-        effects, self._effects = self._effects, []
+        effects, self._effects, self._batch_bytes = self._effects, [], 0
         return effects
 
     def _data(self, peer: str, number: int, payload: bytes, now_ns: int) -> None:
@@ -184,6 +191,9 @@ class Linked:
                     break
                 link.next += 1
                 self.inner.receive(frame, source=peer, now_ns=now_ns)
+                self._drain(now_ns)
+                if self._batch_bytes >= self._config.batch_bytes_max:
+                    break
                 following = link.early.pop(link.next, None)
             self._persist(f"link/in/{peer}", _INT.encode(link.next))
         self._effects.append(Send(peer, LinkAck(number=link.next - 1)))
@@ -221,12 +231,15 @@ class Linked:
                 or effect.peer not in self._out
                 or isinstance(effect.frame, self._unnumbered)
             ):
+                if type(effect) is Persist:
+                    self._batch_bytes += len(effect.key) + len(effect.value or b"")
                 self._effects.append(effect)
                 continue
             link = self._out[effect.peer]
             data = LinkData(number=link.next, payload=self._codec.encode(effect.frame))
             link.next += 1
             link.unacknowledged[data.number] = data
+            self._batch_bytes += len(data.payload)
             self._persist(f"link/out/{data.number}/{effect.peer}", data.payload)
             self._persist(f"link/next/{effect.peer}", _INT.encode(link.next))
             self._effects.append(Send(effect.peer, data))

@@ -55,6 +55,8 @@ RECENT_MAX = 100_000
 KNOWN_MAX = 10_000
 """Topics that were looked at for one connection and need not be looked at again."""
 PUBLISHED_AT_NS_MAX = 2**63 - 1
+BUNDLE_ITEMS_MAX = 65_536
+"""Frames, and events, of one bundle: a client begins another bundle long before."""
 
 Write = Callable[[list[Persist], Callable[[], None]], None]
 """Makes records safe, and then calls back."""
@@ -173,6 +175,8 @@ class Rules:
         """Return what a client may send of all it sent, and what it is told about the rest."""
         admitted: list[Frame] = []
         answers: list[Frame] = []
+        if sum(map(_items, frames)) > BUNDLE_ITEMS_MAX:
+            raise RemoteProtocolError("a bundle of more than any client puts into one")
         for frame in frames:
             kind = type(frame)
             if kind not in FROM_CLIENTS or kind is StampRequest:
@@ -315,6 +319,10 @@ def check_event(event: Event) -> None:
     """Refuse an event that nobody could keep."""
     if not 0 <= event.published_at_ns <= PUBLISHED_AT_NS_MAX:
         raise RemoteProtocolError("an event was published at no time that there is")
+
+
+def _items(frame: Frame) -> int:
+    return len(frame.events) if type(frame) is OrderRequest else 1
 
 
 def _runs(refused: list[str]) -> list[tuple[int, int]]:

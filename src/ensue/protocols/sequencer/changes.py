@@ -63,6 +63,8 @@ class ChangeStage(Stage):
             self._refuse(subscriber, frame.number, "clients_max")
         elif added and self._groups.pairs + len(frame.new) ** 2 > self.config.pairs_max:
             self._refuse(subscriber, frame.number, "pairs_max")
+        elif added and self._groups.largest_with(frame.new) > self.config.group_max:
+            self._refuse(subscriber, frame.number, "group_max")
         else:
             self._change(
                 ChangeFill(

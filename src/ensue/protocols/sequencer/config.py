@@ -55,11 +55,14 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     missing_max: int = 65_536
     """Slots given up that a subscriber remembers, to tell a late event from a repeated one."""
     topics_max: int = 1_000_000
-    """Topics a node knows. This limit and the next two are looked at where a request enters the chain;
+    """Topics a node knows. This limit and the next three are looked at where a request enters the chain;
     what a neighbour passes on is always carried out."""
     pairs_max: int = 4_000_000
     """Pairs of topics that subscriptions share, at one node: a subscription to 1,000 topics of its own
     makes a million of them, of about 100 bytes each. Beyond, changes are refused."""
+    group_max: int = 20_000
+    """Topics that are ordered together with one topic, each of whose stamps may name them all. Beyond,
+    changes are refused."""
     clients_max: int = 100_000
     """Publishers, and subscribers, that a node remembers: until they say goodbye, or, for
     publishers, until room is needed and nothing of theirs is open. Then newcomers are refused.
@@ -91,6 +94,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "missing_max",
             "topics_max",
             "pairs_max",
+            "group_max",
             "clients_max",
         ):
             if getattr(self, field) < 1:

@@ -9,7 +9,7 @@ left out. That memory is volatile on purpose: without it everything counts as ch
 always right, only longer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Counter", "Counters", "Group", "Groups"]
 
@@ -123,6 +123,11 @@ class Groups:
             return len(self._shared), 1 + max(map(len, self._shared.values()), default=0)
         found = [len(self.partners(topic)) for topic in self._shared]
         return sum(map(bool, found)), 1 + max(found, default=0)
+
+    def largest_with(self, topics: Sequence[str]) -> int:
+        """Return how many topics a group has at the most if these come to share a subscription."""
+        shared = self._shared
+        return len(topics) + max((len(shared.get(topic, ())) for topic in topics), default=0)
 
     def _count(self, topics: tuple[str, ...], change: int) -> None:
         for topic in topics:

@@ -32,14 +32,13 @@ Departures from the paper: it skips stages, counts subscriptions as events and a
 events, and keeps no request ids; each of these hangs (see `docs/protocols/sequencer.md`).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from ensue.event import Event, Stamp
-from ensue.protocols.core import Broadcast, Frame, Persist, Send
+from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.sequencer.changes import ChangeStage
 from ensue.protocols.sequencer.config import SequencerConfig
@@ -61,6 +60,7 @@ from ensue.protocols.sequencer.frames import (
 )
 from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.publishers import Publisher
 from ensue.protocols.sequencer.records import (
     INT,
     LEASE,
@@ -70,25 +70,10 @@ __all__ = ["SequencerNode"]
 
 FORGET_TRIES = 16
 """Publishers looked at for one that can be forgotten."""
-
-
-class _Publisher:
-    """What an origin remembers of one publisher."""
-
-    __slots__ = ("early", "elsewhere", "next", "out", "seen_ns", "settled")
-
-    def __init__(self, next_number: int, seen_ns: int) -> None:
-        self.next = next_number
-        """The number of the next new request."""
-        self.elsewhere: OrderedDict[int, int] = OrderedDict()
-        """Requests that another stage completes, so that a repeated one can be answered."""
-        self.early: dict[int, str | Event] = {}
-        """Requests that overtook an earlier one: topics, or events; no more than `window`."""
-        self.out: OrderedDict[int, int] = OrderedDict()
-        """Requests whose events went out from here, with their slots, as far as remembered."""
-        self.settled = 0
-        """It knows the fate of every request below."""
-        self.seen_ns = seen_ns
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Of events that go out in one batch, their stamps included, and of stamps; one event more may."""
+ENCODED_MAX = 4
+"""Bytes of a character."""
 
 
 def _record_order(key: str) -> tuple[str, int, int, str]:
@@ -106,8 +91,8 @@ def _record_order(key: str) -> tuple[str, int, int, str]:
 class SequencerNode(ChangeStage):
     """One stage. It has no commands of its own: it answers frames.
 
-    `put_out` takes the events of an `OrderRequest` that this node can order alone; without it the
-    publisher gets a stamp. `records` is what an earlier incarnation persisted.
+    `put_out` takes the events of an `OrderRequest` that this node can order alone, and returns their
+    bytes; without it the publisher gets a stamp. `records` is what an earlier incarnation persisted.
     """
 
     def __init__(
@@ -116,12 +101,12 @@ class SequencerNode(ChangeStage):
         name: str,
         placement: Placement,
         config: SequencerConfig | None = None,
-        put_out: Callable[[Event, Stamp], None] | None = None,
+        put_out: Callable[[Event, Stamp], int] | None = None,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
         super().__init__(name=name, placement=placement, config=config or SequencerConfig())
-        self._publishers: dict[str, _Publisher] = {}
+        self._publishers: dict[str, Publisher] = {}
         self._leases = Leases()
         self.voids = 0
         """Stamps that were voided since the start."""
@@ -132,6 +117,8 @@ class SequencerNode(ChangeStage):
         self._counted: dict[str, int] = {}
         """Topics that were counted while handling the current frame, and how far."""
         self._put_out = put_out
+        self._batch_bytes = 0
+        """Of what was stamped since the effects were last drained."""
         self._gone = Departed(self._persist)
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             StampRequest: self._on_stamp_request,
@@ -177,6 +164,11 @@ class SequencerNode(ChangeStage):
         """Return when the next lease runs out."""
         return self._leases.next_due_ns()
 
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        self._batch_bytes = 0
+        return super().take_effects()
+
     # -- Stamps ---------------------------------------------------------------------------------
 
     def _on_stamp_request(self, frame: StampRequest, publisher: str, now_ns: int) -> None:
@@ -220,19 +212,21 @@ class SequencerNode(ChangeStage):
 
     def _welcome(
         self, publisher: str, frame: StampRequest | OrderRequest, now_ns: int
-    ) -> _Publisher | None:
+    ) -> Publisher | None:
         """Take in a publisher that is new here, if there is room."""
         if not self._room_for_publisher(now_ns):
             self._refuse(publisher, frame.number, "clients_max")
             return None
         next_number = max(frame.settled, self._gone.take(publisher))
-        known = self._publishers[publisher] = _Publisher(next_number, now_ns)
+        known = self._publishers[publisher] = Publisher(next_number, now_ns)
         return known
 
     def _try_stamp(
-        self, publisher: str, known: _Publisher, number: int, item: str | Event, now_ns: int
+        self, publisher: str, known: Publisher, number: int, item: str | Event, now_ns: int
     ) -> bool:
         """Stamp the next request of a publisher, or refuse it."""
+        if self._batch_bytes >= BATCH_BYTES_MAX:
+            return False  # Stamps may be far longer than requests. It will be repeated.
         topic = item if isinstance(item, str) else item.topic
         group = self._group_cache.get(topic)
         if group is None or not group.hosted:
@@ -244,7 +238,7 @@ class SequencerNode(ChangeStage):
         self._stamp(publisher, known, number, item, now_ns)
         return True
 
-    def _forget_settled(self, publisher: str, known: _Publisher, settled: int) -> None:
+    def _forget_settled(self, publisher: str, known: Publisher, settled: int) -> None:
         """Nobody will ask again below a settled number, nor for one that was refused."""
         known.settled = max(known.settled, settled)
         if settled > known.next:
@@ -257,7 +251,7 @@ class SequencerNode(ChangeStage):
             self._persist(f"elsewhere/{first}/{publisher}", None)
 
     def _stamp(
-        self, publisher: str, known: _Publisher, number: int, item: str | Event, now_ns: int
+        self, publisher: str, known: Publisher, number: int, item: str | Event, now_ns: int
     ) -> None:
         topic = item if isinstance(item, str) else item.topic
         known.next = number + 1
@@ -268,18 +262,20 @@ class SequencerNode(ChangeStage):
         whole = group.tick is None or not self.config.leave_out
         group.fill(entries, self._counters, whole=whole)
         self._counted[topic] = slot
+        stamp = Stamp(entries, whole)
         if group.last == self.stage:
-            stamp = Stamp(entries, whole)
             if isinstance(item, str) or self._put_out is None:
+                self._batch_bytes += ENCODED_MAX * sum(map(len, entries))
                 self._complete(publisher, self.name, number, topic, stamp, now_ns)
                 return
-            self._put_out(item, stamp)
+            self._batch_bytes += self._put_out(item, stamp)
             known.out[number] = slot
             out = self._out.get(publisher)
             if out is None:
                 out = self._out[publisher] = []
             out.append((number, slot))
             return
+        self._batch_bytes += ENCODED_MAX * sum(map(len, entries))
         known.elsewhere[number] = group.last
         if self.config.durable:
             self._persist(f"elsewhere/{number}/{publisher}", INT.encode(group.last))
@@ -289,7 +285,7 @@ class SequencerNode(ChangeStage):
                 origin=self.name,
                 number=number,
                 topic=topic,
-                stamp=Stamp(entries, whole),
+                stamp=stamp,
                 last=group.last,
             )
         )
@@ -348,7 +344,7 @@ class SequencerNode(ChangeStage):
     def _on_repeat(self, frame: Repeat, origin: str, _now_ns: int) -> None:
         self._answer_again(frame.publisher, origin, frame.number)
 
-    def _repeated(self, publisher: str, known: _Publisher, number: int) -> None:
+    def _repeated(self, publisher: str, known: Publisher, number: int) -> None:
         last = known.elsewhere.get(number)
         if last is not None:
             frame = Repeat(publisher=publisher, number=number)
@@ -445,5 +441,5 @@ class SequencerNode(ChangeStage):
             due_ns = now_ns + self.config.lease_ns
             self._leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
 
-    def _publisher(self, name: str, now_ns: int) -> _Publisher:
-        return self._publishers.setdefault(name, _Publisher(1, now_ns))
+    def _publisher(self, name: str, now_ns: int) -> Publisher:
+        return self._publishers.setdefault(name, Publisher(1, now_ns))
