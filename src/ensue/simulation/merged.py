@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from ensue.checkers import Report, check
+from ensue.checkers import Report, Verdict, check
 from ensue.event import Event
 from ensue.protocols import ens
 from ensue.protocols.core import Deliver, Node, Outcome
@@ -152,12 +152,13 @@ class MergedDeployment(Deployment):
     def judge(self, rows: list[Row]) -> Report:
         """Judge what was published late enough after the assumptions were broken: everything, if they were not."""
         merge = self.scenario.merge
-        return check(
-            published_from(rows, merge.judged_from_ns),
-            order="merged",
-            lossy=merge.lossy,
-            within_ns=merge.within_ns,
-        )
+        judged = published_from(rows, merge.judged_from_ns)
+        report = check(judged, order="merged", lossy=merge.lossy, within_ns=merge.within_ns)
+        if merge.judged_from_ns and not any(row.action == "delivered" for row in judged):
+            # Nobody was left to deliver to: what was owed is judged all the same.
+            verdict = Verdict.worst(finding.verdict for finding in report.findings)
+            report = msgspec.structs.replace(report, verdict=verdict, reasons=())
+        return report
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield what the nodes of the notification service hold."""
