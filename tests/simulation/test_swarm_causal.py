@@ -3,14 +3,20 @@
 `ensue swarm causal --seeds A:B` searches further.
 """
 
+from pathlib import Path
+
 import pytest
 
 from ensue import trace
+from ensue.checkers import Verdict, check
 from ensue.simulation import run
 from ensue.simulation.families import DRAWS
+from ensue.simulation.scenario import Scenario
+from ensue.simulation.scenario_file import loads
 from ensue.simulation.seeds import play_seed
 
 PART = 50
+CHAT = Path(__file__).parents[2] / "examples" / "scenarios" / "chat.toml"
 
 
 @pytest.mark.parametrize("first", range(0, 500, PART))
@@ -43,6 +49,21 @@ def test_a_seed_gives_the_same_run_again(seed: int) -> None:
     one, two = (run.play(scenario, seed) for _ in range(2))
     assert trace.digest(one.rows) == trace.digest(two.rows)
     assert one.steps == two.steps
+
+
+def chat(order: str) -> Scenario:
+    text = CHAT.read_text(encoding="utf-8")
+    assert text.count('order = "causal"') == 1
+    return loads(text.replace('order = "causal"', f'order = "{order}"'))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_chat_example_is_causal_with_order_and_not_without(seed: int) -> None:
+    ordered = run.play(chat("causal"), seed)
+    assert ordered.valid, ordered.sentences()
+    report = check(run.play(chat("none"), seed).rows, order="causal")
+    (finding,) = [one for one in report.findings if one.checker == "causal"]
+    assert finding.verdict is Verdict.INVALID
 
 
 # Seeds that found a fault once.
