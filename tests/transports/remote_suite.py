@@ -69,6 +69,29 @@ class RemoteSuite(TransportSuite):
 
         asyncio.run(main())
 
+    def test_a_durable_subscription_leaves_no_topic_by_the_way_it_is_entered(self) -> None:
+        async def main() -> None:
+            name, *topics = fresh("durable"), fresh("t"), fresh("t"), fresh("t")
+            async with ensue.connect(self.url()) as bus:
+                with pytest.raises(ensue.BadInput, match="is new: name at least one topic"):
+                    await bus.subscribe(name=name, durable=True).__aenter__()
+                async with bus.subscribe(*topics[:2], name=name, durable=True):
+                    pass
+                await bus.publish(topics[0], b"1")
+                for others in (topics[:1], topics[2:]):
+                    with pytest.raises(ensue.BadInput, match="it would lose its place"):
+                        await bus.subscribe(*others, name=name, durable=True).__aenter__()
+                async with bus.subscribe(*topics, name=name, durable=True) as events:
+                    assert [event.payload for event in await take(events, 1)] == [b"1"]
+                await bus.publish(topics[2], b"2")
+                async with bus.subscribe(name=name, durable=True) as events:
+                    assert [event.payload for event in await take(events, 1)] == [b"2"]
+                    await events.unsubscribe(topics[0])
+                async with bus.subscribe(*topics[1:], name=name, durable=True) as events:
+                    assert sorted(events.topics) == sorted(topics[1:])
+
+        asyncio.run(main())
+
     def test_of_two_that_use_one_durable_name_the_later_wins(self) -> None:
         async def main() -> None:
             name, topic = fresh("durable"), fresh("t")

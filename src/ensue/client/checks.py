@@ -19,6 +19,7 @@ __all__ = [
     "check_order",
     "check_payload",
     "check_pending_max",
+    "check_resumed",
     "check_size",
     "check_start",
     "check_token",
@@ -30,12 +31,24 @@ Start = Literal["earliest", "latest"] | int
 Payload = bytes | bytearray | memoryview
 
 
-def check_topics(topics: tuple[str, ...]) -> None:
-    """Refuse what can't be a topic."""
-    if not topics:
+def check_topics(topics: tuple[str, ...], *, resumed: bool = False) -> None:
+    """Refuse what can't be a topic; there may be none where a subscription is resumed."""
+    if not topics and not resumed:
         raise BadInput("name at least one topic")
     for topic in topics:
         check_text(topic, "a topic")
+
+
+def check_resumed(name: str, had: tuple[str, ...], topics: tuple[str, ...]) -> None:
+    """Refuse to enter a subscription so that it would leave topics: it would lose its place there."""
+    if not had and not topics:
+        raise BadInput(f"the durable subscription {name!r} is new: name at least one topic")
+    if topics and not set(had) <= set(topics):
+        raise BadInput(
+            f"the durable subscription {name!r} is to {', '.join(map(repr, sorted(had)))}, and was "
+            f"entered with {', '.join(map(repr, topics))}: it would lose its place. Enter it with all "
+            "its topics or with none, and then unsubscribe; or choose another name"
+        )
 
 
 def check_order(order: Order | None, capabilities: Capabilities, transport: str) -> None:

@@ -27,6 +27,7 @@ from ensue.client.checks import (
     check_acknowledge,
     check_durable,
     check_pending_max,
+    check_resumed,
     check_start,
     check_topics,
 )
@@ -77,7 +78,7 @@ class Subscription:
         durable: bool = False,
         start: Start = "latest",
     ) -> None:
-        check_topics(topics)
+        check_topics(topics, resumed=durable)
         check_pending_max(pending_max)
         check_acknowledge(acknowledge)
         if name is not None:
@@ -181,10 +182,9 @@ class Subscription:
         )
         try:
             await reader.open(client=self._client, subscription=self.name, on_outcome=self._outcome)
-            left = [topic for topic in self.topics if topic not in self._topics]
-            if left:
-                await self.unsubscribe(*left)
-            await self.subscribe(*self._topics)
+            check_resumed(self.name, self.topics, self._topics)
+            if self._topics:
+                await self.subscribe(*self._topics)
         except BaseException:
             self.close()
             raise
