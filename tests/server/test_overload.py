@@ -4,15 +4,81 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.server.helpers import read, serving, within
+from tests.server.helpers import read, serving, until, within
 from tests.server.raw import Raw
 
 import ensue
 from ensue.event import Event
 from ensue.journal import journal
+from ensue.protocols.ens import Attached, AttachRequest
 from ensue.protocols.sequencer import node
 from ensue.protocols.sequencer.frames import OrderRequest, Out
-from ensue.transports.tcp_messages import Ping, Pong
+from ensue.server import Server
+from ensue.server.config import Limits
+from ensue.server.visitor import Visitor
+from ensue.transports.tcp_messages import Enter, Entered, Exited, Ping, Pong, encode_control
+
+# -- Slow readers -------------------------------------------------------------------------------
+
+
+async def deaf_reader(server: Server) -> tuple[Raw, Visitor]:
+    """Somebody who listens to `x`, and has stopped reading."""
+    raw = await Raw.hello(server)
+    assert await raw.enter("deaf~1") is None
+    raw.bundle("deaf~1", AttachRequest(topic="x", from_slot=0))
+    assert isinstance(await raw.frame(), Attached)
+    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    assert server.listener is not None
+    return raw, server.listener.routes["deaf~1"]
+
+
+def test_word_on_a_name_reaches_who_reads_slowly(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(pending_bytes=500_000)
+        async with serving(tmp_path / "d", limits=limits) as server:
+            assert server.listener is not None
+            routes = server.listener.routes
+            raw, visitor = await deaf_reader(server)
+            async with ensue.connect(server.url) as bus:
+                while not visitor.dropped:
+                    await within(bus.publish("x", bytes(100_000)))
+            raw.control(Enter(name="second~1"))
+            await until(lambda: "second~1" in routes)
+            other = await Raw.hello(server)
+            assert await other.enter("deaf~1") is None
+            raw.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            said = []
+            while len(said) < 2:
+                message = await raw.message()
+                if not isinstance(message, tuple):
+                    said.append((type(message), message.name))
+            assert said == [(Entered, "second~1"), (Exited, "deaf~1")]
+            raw.close()
+            other.close()
+
+    asyncio.run(main())
+
+
+def test_who_enters_again_and_again_and_does_not_read_is_hung_up_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(pending_bytes=500_000)
+        async with serving(tmp_path / "d", limits=limits) as server:
+            assert server.listener is not None
+            listener = server.listener
+            raw, visitor = await deaf_reader(server)
+            async with ensue.connect(server.url) as bus:
+                while not visitor.dropped:
+                    await within(bus.publish("x", bytes(100_000)))
+            waiting = visitor.pending
+            raw.send(encode_control(Enter(name="n" * 250)) * 20_000)
+            await until(lambda: visitor.closing)
+            assert visitor.pending < waiting + 3_000_000
+            assert listener.errors == {"limit": 1}
+            await until(lambda: visitor not in listener.visitors)
+            raw.close()
+
+    asyncio.run(main())
+
 
 # -- Batches ------------------------------------------------------------------------------------
 

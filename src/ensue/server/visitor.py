@@ -8,8 +8,9 @@ Whoever asks faster than it can be answered is read from no faster: after `BUNDL
 more is read until what they caused is on the disk and on its way.
 
 Limits: `Limits.message_bytes` a message, `HELLO_BYTES_MAX` before hello; `Limits.pending_bytes` that wait
-for the connection, beyond which messages to it are dropped and counted; `Limits.silence_s` without a
-whole message, however many bytes come meanwhile.
+for the connection, beyond which bundles to it are dropped and counted, and `TOLD_BYTES_MAX` of word on
+its names, which is said once and so never dropped: beyond, it is hung up on; `Limits.silence_s` without
+a whole message, however many bytes come meanwhile.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ HELLO_BYTES_MAX = 64 * 1024
 """Of a message before hello."""
 BUNDLES_MAX = 16
 """Bundles of one connection whose answers are not on their way."""
+TOLD_BYTES_MAX = 2 * 1024 * 1024
+"""Of word on its names that waits for a connection, on top of all that is pending."""
 LINGER_S = 1.0
 """How long somebody who is hung up on may take to read why."""
 REASON_LENGTH_MAX = 500
@@ -119,6 +122,8 @@ class Visitor(asyncio.Protocol):
         """Whether nothing more is taken until what was taken is answered."""
         self._out: list[bytes] = []
         self._pending = 0
+        self._told = 0
+        """Bytes of word on its names since there was last room."""
         self._watch: asyncio.TimerHandle | None = None
 
     # -- From the event loop --------------------------------------------------------------------
@@ -179,6 +184,22 @@ class Visitor(asyncio.Protocol):
             self.dropped += 1
             self.house.dropped_one()
             return
+        self._add(data)
+
+    def tell(self, message: Control) -> None:
+        """Send word on a name, whatever is pending: it is said once, and somebody waits for it."""
+        if self.closing:
+            return
+        data = encode_control(message)
+        if self.pending <= self.house.limits.pending_bytes:
+            self._told = 0
+        elif self._told + len(data) > TOLD_BYTES_MAX:
+            self.reject("limit", "it enters under names, and does not read what it is told")
+            return
+        self._told += len(data)
+        self._add(data)
+
+    def _add(self, data: bytes) -> None:
         if not self._out:
             self.house.loop.call_soon(self._flush)
         self._out.append(data)
@@ -214,13 +235,13 @@ class Visitor(asyncio.Protocol):
     def entered(self, name: str, turn: int) -> None:
         """Tell that the name is its own."""
         self.names[name] = turn
-        self.write(encode_control(Entered(name=name, turn=turn)))
+        self.tell(Entered(name=name, turn=turn))
 
     def exited(self, name: str, reason: str) -> None:
         """Tell that the name is not, or no longer, its own."""
         self.names.pop(name, None)
         self.attached.pop(name, None)
-        self.write(encode_control(Exited(name=name, reason=reason)))
+        self.tell(Exited(name=name, reason=reason))
 
     @property
     def held(self) -> int:
