@@ -55,6 +55,12 @@ def test_a_durable_subscription_that_never_got_its_records_can_be_entered_again(
     asyncio.run(main())
 
 
+@pytest.fixture
+def refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give no server time to change its mind."""
+    monkeypatch.setattr("ensue.transports.tcp_link.REFUSED_S", 0.0)
+
+
 @asynccontextmanager
 async def running(server: Server) -> AsyncIterator[None]:
     """A server that was made before, while it runs."""
@@ -78,6 +84,7 @@ async def refused_later(data: Path) -> tuple[ensue.Bus, Server]:
     return bus, again
 
 
+@pytest.mark.usefixtures("refused_for_good")
 def test_whoever_is_refused_hears_that_its_events_may_not_be_out(tmp_path: Path) -> None:
     async def main() -> None:
         bus, server = await refused_later(tmp_path / "d")
@@ -97,6 +104,7 @@ def test_whoever_is_refused_hears_that_its_events_may_not_be_out(tmp_path: Path)
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("refused_for_good")
 def test_a_bus_that_was_refused_closes_all_the_same(tmp_path: Path) -> None:
     async def main() -> None:
         bus, server = await refused_later(tmp_path / "d")

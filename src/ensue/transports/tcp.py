@@ -1,10 +1,11 @@
 """`ensue://HOST:PORT`: connections to the servers of a chain.
 
 A client is connected to every server of its chain: the one that the URL names says who the others
-are. A connection that is lost is made again, for ever, with pauses that grow up to `BACKOFF_S_MAX`;
-then every name is entered again and `on_reconnect` is called. What was under way is lost, and
-whoever sent it repeats it. A server that says nothing for `SILENCE_S` is taken for gone, so that a
-connection that works in one direction only does not last.
+are. One of those that is away holds up only what needs it. A connection that is lost is made again, for
+ever, with pauses that grow up to `BACKOFF_S_MAX`; then every name is entered again and `on_reconnect`
+is called. What was under way is lost, and whoever sent it repeats it. A server that says nothing for
+`SILENCE_S` is taken for gone, so that a connection that works in one direction only does not last.
+A server that refuses a client it had welcomed is asked again for `REFUSED_S`; then the client is told.
 
 Options, as in `ensue://HOST:7400?tls=1&ca=ca.pem`:
 - `tls`: 1 asks for TLS (0); `ca`: a file of certificates to trust instead of the system's; `cert`,
@@ -65,22 +66,19 @@ class TcpCarrier:
         return welcome
 
     async def start(self) -> None:
-        """Connect to the server that the URL names, and to all others of its chain."""
+        """Connect to the server that the URL names; to the others of its chain as soon as they are there."""
         welcome = await self.start_one()
-        if len({member.name for member in welcome.chain}) != len(welcome.chain):
-            raise RemoteProtocolError("the server names a station twice", peer=welcome.server)
         self.capabilities = msgspec.structs.replace(
             self.capabilities, message_bytes_max=min(welcome.message_bytes_max, FRAME_BYTES_MAX)
         )
         try:
-            for member in welcome.chain:
-                if member.name != welcome.server:
-                    link = Link(self, parse_address(member.address, what="a station's address"))
-                    self._links[member.name] = link
-                    await link.start()
+            others = _others(welcome)
         except BaseException:
             await self.close()
             raise
+        for name, address in others.items():
+            self._links[name] = Link(self, address)
+            self._links[name].start_later()
 
     async def open(self, peer: str, receive: Inbox) -> None:
         """Take what is sent to a name."""
@@ -121,12 +119,6 @@ class TcpCarrier:
         for link in self._links.values():
             await link.close()
 
-    def pending_bytes(self) -> int:
-        """Return how much the operating system has not taken, over all connections."""
-        return sum(
-            link.connection.pending for link in self._links.values() if link.connection is not None
-        )
-
     # -- From the connections -------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
@@ -149,3 +141,14 @@ class TcpCarrier:
         """Tell that a name was taken away."""
         if self.on_exited is not None:
             self.on_exited(name, error)
+
+
+def _others(welcome: Welcome) -> dict[str, tuple[str, int]]:
+    """Return where the other stations of a chain are."""
+    if len({member.name for member in welcome.chain}) != len(welcome.chain):
+        raise RemoteProtocolError("the server names a station twice", peer=welcome.server)
+    return {
+        member.name: parse_address(member.address, what="a station's address")
+        for member in welcome.chain
+        if member.name != welcome.server
+    }

@@ -36,6 +36,8 @@ HEARTBEAT_S = 5.0
 SILENCE_S = 15.0
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
+REFUSED_S = 60.0
+"""A client that was welcome once takes a refusal for final after so long."""
 
 _log = logging.getLogger("ensue")
 
@@ -121,12 +123,6 @@ class Connection(asyncio.Protocol):
         if isinstance(self._transport, asyncio.Transport):
             self._transport.abort()
 
-    @property
-    def pending(self) -> int:
-        """Bytes that the operating system has not taken."""
-        transport = self._transport
-        return self._pending + (0 if transport is None else transport.get_write_buffer_size())
-
     def _flush(self) -> None:
         out, self._out, self._pending = self._out, [], 0
         if out and self._transport is not None and not self._transport.is_closing():
@@ -177,18 +173,31 @@ class Link:
         self._task = self.loop.create_task(self._keep_up())
         return welcome
 
+    def start_later(self) -> None:
+        """Connect as soon as there is somebody."""
+        self._task = self.loop.create_task(self._keep_up())
+
     async def enter(self, name: str) -> None:
-        """Have bundles for a name come here."""
+        """Have bundles for a name come here.
+
+        Waits for the server's word if it is there; if not, the name is entered when it is.
+        """
         known = self._names.get(name)
         if known is None:
             known = self._names[name] = _Name(self.loop.create_future())
             known.entered.add_done_callback(_seen)
         self._ask(name, known)
+        if self._wire is None:
+            return
         known.waiting += 1
         try:
-            await asyncio.shield(known.entered)
+            await asyncio.wait(
+                (known.entered, self._wire.lost), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             known.waiting -= 1
+        if known.entered.done():
+            known.entered.result()
 
     def exit(self, name: str) -> None:
         """Have no more bundles for a name."""
@@ -328,23 +337,50 @@ class Link:
     async def _keep_up(self) -> None:
         """Watch the connection, and make it again for ever."""
         while True:
-            assert self._wire is not None
-            await self._watch(self._wire)
-            self._wire = self.connection = None
-            pause_s = BACKOFF_S_MIN
-            while self._wire is None:
-                try:
-                    await self._connect()
-                except TransportError as error:
-                    _log.info("%s; trying again", error)
-                except AccessDenied as error:
-                    self.carrier.refused(error)
-                    return
-                else:
-                    break
-                await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
-                pause_s = min(2 * pause_s, BACKOFF_S_MAX)
-            self._ask_for_all()
+            if self._wire is not None:
+                await self._watch(self._wire)
+                self._wire = self.connection = None
+            refusal = await self._come_back()
+            if refusal is not None:
+                self.carrier.refused(refusal)
+                return
+            try:
+                self._ask_for_all()
+            except Exception:  # noqa: BLE001 - somebody's bug, and this connection is everybody's
+                _log.exception("what follows a reconnection to %s has failed", self.address)
+
+    async def _come_back(self) -> AccessDenied | None:
+        """Connect, however long it takes; return why the server will not have it."""
+        pause_s = BACKOFF_S_MIN
+        refused_s: float | None = None
+        told = ""
+        while True:
+            try:
+                await self._connect()
+            except AccessDenied as error:
+                refused_s = self.loop.time() if refused_s is None else refused_s
+                if self._is_final(self.loop.time() - refused_s):
+                    return error
+                problem, level = str(error), logging.WARNING
+            except TransportError as error:
+                refused_s = None
+                problem, level = str(error), logging.INFO
+            except Exception as error:  # noqa: BLE001 - nothing may end this in silence
+                problem, level = f"no connection to {self.address}: {error!r}", logging.WARNING
+            else:
+                return None
+            if problem != told:
+                told = problem
+                _log.log(level, "%s; trying again", problem)
+            await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
+            pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+
+    def _is_final(self, refused_s: float) -> bool:
+        """Tell whether to give up, having been refused for so long."""
+        if self.welcome is None:
+            return True
+        # It was welcome before. Somebody may be at work on the server, and see that it is again.
+        return self.carrier.role == "client" and refused_s >= REFUSED_S
 
     async def _watch(self, connection: Connection) -> None:
         """Return when a connection is lost, or as good as."""
