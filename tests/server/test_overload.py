@@ -47,7 +47,7 @@ def test_word_on_a_name_reaches_who_reads_slowly(tmp_path: Path) -> None:
             other = await Raw.hello(server)
             assert await other.enter("deaf~1") is None
             raw.writer.transport.resume_reading()  # type: ignore[attr-defined]
-            said = []
+            said: list[tuple[type[Entered | Exited], str]] = []
             while len(said) < 2:
                 message = await raw.message()
                 if not isinstance(message, tuple):

@@ -23,7 +23,9 @@ from ensue.protocols.sequencer.frames import (
     ChangeRequest,
     Confirm,
     Fill,
+    Forget,
     Grant,
+    OrderRequest,
     Refused,
     Repeat,
     Stamped,
@@ -31,6 +33,7 @@ from ensue.protocols.sequencer.frames import (
 )
 from ensue.protocols.sequencer.node import FORGET_TRIES, SequencerNode
 from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.publishers import ALL_EARLY_BYTES_MAX, EARLY_BYTES_MAX
 
 # -- Stamps -----------------------------------------------------------------------------------------
 
@@ -107,6 +110,50 @@ def test_a_number_that_was_settled_without_a_stamp_is_not_waited_for() -> None:
     ask(low, 2, "b")
     assert ask(low, 3, "a", settled=2) == []
     assert ask(low, 4, "a", settled=3) == [stamped({"a": 2}, {"a": 3}, number=3)]
+
+
+def early(number: int, size: int, *, publisher: str = "p") -> OrderRequest:
+    event = Event(topic="a", payload=bytes(size), publisher=publisher, publisher_seq=number)
+    return OrderRequest(number=number, events=(event,), settled=1)
+
+
+def test_a_publisher_has_so_many_bytes_of_early_requests_and_the_rest_is_repeated() -> None:
+    low = node()
+    third = EARLY_BYTES_MAX // 3
+    for number in range(2, 9):
+        low.receive(early(number, third - 1000), source="p", now_ns=0)
+    assert set(low._publishers["p"].early) == {2, 3, 4}
+    assert low._early.bytes <= EARLY_BYTES_MAX
+    low.receive(early(1, 0), source="p", now_ns=0)
+    assert low.count("a") == 4
+    assert (low.early_count, low._early.bytes) == (0, 0)
+    for number in range(5, 9):
+        low.receive(early(number, third - 1000), source="p", now_ns=0)
+    assert low.count("a") == 8
+
+
+def test_all_publishers_together_have_so_many_and_who_was_silent_longest_loses_its_own() -> None:
+    low = node()
+    many = ALL_EARLY_BYTES_MAX // (EARLY_BYTES_MAX // 2)
+    for each in range(many):
+        for number in (2, 3):
+            request = early(number, EARLY_BYTES_MAX // 4, publisher=f"p{each}")
+            low.receive(request, source=f"p{each}", now_ns=0)
+        # The first one is heard of all the time.
+        low.receive(early(4 + each, 0, publisher="p0"), source="p0", now_ns=0)
+    assert low._early.bytes <= ALL_EARLY_BYTES_MAX
+    held = [name for name, known in low._publishers.items() if known.early]
+    assert "p0" in held
+    assert "p1" not in held
+    assert f"p{many - 1}" in held
+    assert low.early_count == sum(len(known.early) for known in low._publishers.values())
+
+
+def test_early_requests_of_who_says_goodbye_are_not_kept() -> None:
+    low = node()
+    low.receive(early(3, 1000), source="p", now_ns=0)
+    low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
+    assert (low._publishers, low.early_count, low._early.bytes) == ({}, 0, 0)
 
 
 def test_early_requests_below_what_is_settled_are_not_kept() -> None:

@@ -60,7 +60,7 @@ from ensue.protocols.sequencer.frames import (
 )
 from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publishers import Publisher
+from ensue.protocols.sequencer.publishers import EarlyRequests, Publisher
 from ensue.protocols.sequencer.records import (
     INT,
     LEASE,
@@ -107,6 +107,7 @@ class SequencerNode(ChangeStage):
     ) -> None:
         super().__init__(name=name, placement=placement, config=config or SequencerConfig())
         self._publishers: dict[str, Publisher] = {}
+        self._early = EarlyRequests()
         self._leases = Leases()
         self.voids = 0
         """Stamps that were voided since the start."""
@@ -144,7 +145,7 @@ class SequencerNode(ChangeStage):
     @property
     def early_count(self) -> int:
         """How many requests wait for an earlier one of their publisher."""
-        return sum(len(known.early) for known in self._publishers.values())
+        return self._early.count
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame from a client, a neighbour or the ENS."""
@@ -201,10 +202,10 @@ class SequencerNode(ChangeStage):
             elif number >= frame.settled + self.config.window:
                 break  # Too many are open: it will be repeated.
             elif number > known.next:
-                known.early[number] = item
+                self._early.keep(known, number, item)
             elif not self._try_stamp(publisher, known, number, item, now_ns):
                 break
-        while known.early and (early := known.early.pop(known.next, None)) is not None:
+        while known.early and (early := self._early.take_next(known)) is not None:
             if not self._try_stamp(publisher, known, known.next, early, now_ns):
                 break
         if self.config.durable:
@@ -243,7 +244,8 @@ class SequencerNode(ChangeStage):
         known.settled = max(known.settled, settled)
         if settled > known.next:
             known.next = settled
-            known.early = {each: item for each, item in known.early.items() if each >= settled}
+            if known.early:
+                self._early.forget(known, below=settled)
         while known.out and (first := next(iter(known.out))) < settled:
             del known.out[first]
         while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
@@ -404,7 +406,7 @@ class SequencerNode(ChangeStage):
         """
         if self._publishers[name].elsewhere or self._leases.any_of(name, self.name):
             return False
-        del self._publishers[name]
+        self._early.forget(self._publishers.pop(name))
         self._persist(f"publisher/{name}", None)
         return True
 
