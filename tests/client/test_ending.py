@@ -9,7 +9,8 @@ import pytest
 from tests.server.helpers import People, serving, until, within
 
 import ensue
-from ensue.errors import AccessDenied
+from ensue.errors import AccessDenied, BadInput, SubscriptionLost
+from ensue.protocols.guide import GUIDE
 from ensue.runtime.remote import RemoteHub
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Limits
@@ -118,5 +119,52 @@ def test_a_bus_that_was_refused_closes_all_the_same(tmp_path: Path) -> None:
             assert hub.users == 0
             (link,) = hub.transport.carrier._links.values()  # type: ignore[attr-defined]
             assert link._task.done()
+
+    asyncio.run(main())
+
+
+def test_a_bus_whose_refusal_comes_before_it_is_entered_is_refused_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            hub = bus._hub
+            assert isinstance(hub, RemoteHub)
+            enter = hub.enter
+
+            async def refused_meanwhile(name: str) -> None:
+                await enter(name)
+                hub._refused(AccessDenied("no", reason="not you"))
+
+            hub.enter = refused_meanwhile  # type: ignore[method-assign]
+            with pytest.raises(SubscriptionLost, match="not you"):
+                await within(bus.subscribe("x").__aenter__())
+
+    asyncio.run(main())
+
+
+def test_a_name_that_is_refused_on_coming_back_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x", name="d", durable=True) as events,
+        ):
+            assert server.listener is not None
+            visitor = server.listener.routes["d"]
+            visitor.exited("d", "the name belongs to another user")
+            with pytest.raises(SubscriptionLost, match="the name belongs to another user"):
+                await within(anext(events))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["node-1", GUIDE])
+def test_a_subscription_is_not_called_as_the_chain_is(tmp_path: Path, name: str) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            assert server.config.name == "node-1"
+            with pytest.raises(BadInput, match="belongs to the chain itself"):
+                await within(bus.subscribe("x", name=name, durable=True).__aenter__())
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import msgspec
 
 from ensue.clock import SystemClock
-from ensue.errors import AccessDenied, LimitReached, TransportError
+from ensue.errors import AccessDenied, BadInput, LimitReached, TransportError
 from ensue.order import Order
 from ensue.protocols.core import Frame
 from ensue.protocols.guide import GUIDE, Described, Discover
@@ -27,7 +27,7 @@ from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions
 from ensue.transports.tcp import TcpCarrier
-from ensue.transports.tcp_messages import Welcome
+from ensue.transports.tcp_messages import TAKEN_OVER, Welcome
 from ensue.transports.tcp_options import TcpOptions
 from ensue.wire import Codec
 
@@ -70,6 +70,8 @@ class RemoteHub(Hub):
         self._drivers: WeakSet[Driver[Any]] = WeakSet()
         self._suffix = token_hex(6)
         self._given = 0
+        self._refusal = ""
+        """Why a server will not have this client any more."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
         transport.on_too_large = self._sent_too_much
         carrier = transport.carrier
@@ -123,6 +125,8 @@ class RemoteHub(Hub):
 
     async def enter(self, name: str) -> None:
         """Have frames for a name come here."""
+        if name == GUIDE or name in self.placement.nodes:
+            raise BadInput(f"the name {name!r} belongs to the chain itself: choose another")
         if name in self._leaving:
             await self._leaving[name]
         await self.transport.enter(name)
@@ -135,22 +139,26 @@ class RemoteHub(Hub):
 
     async def finish(self) -> None:
         """Let everything out and disconnect."""
-        self.transport.flush()
-        for task in list(self._leaving.values()):
-            await task
-        await self.transport.carrier.close()
-        if self.sink is not None:
-            self.sink.close()
+        try:
+            self.transport.flush()
+            for task in list(self._leaving.values()):
+                await task
+            await self.transport.carrier.close()
+        finally:
+            if self.sink is not None:
+                self.sink.close()
 
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver repeat itself when a lost connection is there again."""
         self._drivers.add(driver)
+        if self._refusal:
+            driver.lose(self._refusal)
 
-    def _exited(self, name: str, _error: AccessDenied) -> None:
-        """End whoever was called by a name that another client has now."""
+    def _exited(self, name: str, error: AccessDenied) -> None:
+        """End whoever was called by a name that a server does not let it have any more."""
         for driver in list(self._drivers):
             if driver.node.name == name:
-                driver.lose(SUPERSEDED)
+                driver.lose(SUPERSEDED if error.reason == TAKEN_OVER else error.reason)
 
     def _sent_too_much(self, name: str, error: LimitReached) -> None:
         """End whoever has to send what can't be carried: it would try for ever."""
@@ -159,7 +167,8 @@ class RemoteHub(Hub):
                 driver.lose(str(error))
 
     def _refused(self, error: AccessDenied) -> None:
-        """End everybody: a server will not have this client any more."""
+        """End everybody, also who comes later: a server will not have this client any more."""
+        self._refusal = error.reason
         for driver in list(self._drivers):
             driver.lose(error.reason)
 

@@ -30,6 +30,7 @@ __all__ = [
     "CONTROL",
     "PREFIX_BYTES",
     "PROTOCOL",
+    "TAKEN_OVER",
     "TURN_MAX",
     "Enter",
     "Entered",
@@ -50,6 +51,8 @@ __all__ = [
 CONTROL = 0x7F
 PREFIX_BYTES = 4
 PROTOCOL = 1
+TAKEN_OVER = "taken over"
+"""Why a name is not, or no longer, whose it was: somebody has entered under it since."""
 TURN_MAX = 2**62
 Turn = Annotated[int, msgspec.Meta(ge=0, le=TURN_MAX)]
 
