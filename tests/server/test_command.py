@@ -118,6 +118,7 @@ def test_what_keeps_it_from_starting_is_one_sentence_and_2(tmp_path: Path, shell
     assert (code, used_code) == (2, 2)
     assert err == f"ensue: can't listen on {address}: address already in use\n" or "in use" in err
     assert err.count("\n") == 1
+    assert not (tmp_path / "e").exists()  # Nothing is left of what never ran.
     assert "a journal is for one process at a time" in used
     assert used.count("\n") == 1
     ended = shell("serve", "--data", tmp_path / "f", "--listen", "0.0.0.0:0")
@@ -192,6 +193,13 @@ def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_ther
         (("--data", "d", "--config", "ensue.toml"), "--data: ensue.toml says it; leave --data out"),
         (("--config", "missing.toml"), "missing.toml: there is no such file"),
         ((), "--data: name the directory"),
+        (
+            ("--url", "nats://127.0.0.1:1", "--data", "d", "--listen", "127.0.0.1:0"),
+            "--listen: on a broker a server has no port of its own; leave --listen out, or --url",
+        ),
+        (("--data", "d", "--name", "a/b"), "the name of a server holds no '/' and no '~'"),
+        (("--data", "d", "--name", "chain"), "'chain' is what all servers are called"),
+        (("--data", "d", "--listen", "no.such.host.invalid:7"), "there is no host 'no.such.host"),
     ],
 )
 def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) -> None:
@@ -199,6 +207,30 @@ def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) 
     assert ended.code == 2
     assert said in ended.stderr
     assert shell("serve", *words, "--json").json()["error"] in ended.stderr
+
+
+def test_a_directory_is_of_one_server_for_good(tmp_path: Path) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d")
+    with running(*words, "--name", "first") as (process, _):
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+    code, err = run(*words, "--name", "other")
+    assert code == 2
+    assert "is of the server 'first', and this one is 'other'" in err
+    with running(*words, "--name", "first") as (_, ready):
+        assert ready["server"] == "first"
+
+
+def test_a_file_that_is_missing_is_named_with_its_key(tmp_path: Path, shell: Shell) -> None:
+    config = tmp_path / "ensue.toml"
+    config.write_text(
+        '[[servers]]\nname = "a"\nlisten = "127.0.0.1:0"\ndata = "a"\n'
+        '[tls]\ncert = "own.pem"\nkey = "own.key"\n'
+    )
+    ended = shell("serve", "--config", config)
+    assert ended.code == 2
+    assert f"{config}: tls.cert: there is no file {tmp_path / 'own.pem'}" in ended.stderr
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_server_of_a_file_is_picked_by_its_name(tmp_path: Path) -> None:
@@ -229,6 +261,22 @@ def test_a_token_is_shown_once_with_what_the_server_is_given(shell: Shell) -> No
     other = shell("token", "alice", "--json").json()
     assert other["token"] != token
     assert Access().user_of(other["token"], ()) is None
+
+
+def test_the_secret_of_servers_comes_with_where_it_goes(shell: Shell, tmp_path: Path) -> None:
+    ended = shell("token", "station")
+    assert "ENSUE_TOKEN" not in ended.stdout
+    assert "[users" not in ended.stdout
+    lines = [line.strip() for line in ended.stdout.splitlines()]
+    secret = next(line for line in lines if line.startswith("ensue_"))
+    (tmp_path / "station.secret").write_text(secret + "\n")
+    text = "".join(
+        f'[[servers]]\nname = "{name}"\nlisten = "127.0.0.1:{port}"\ndata = "{name}"\n'
+        for name, port in (("a", 1), ("b", 2))
+    )
+    text += "\n".join(lines[lines.index("[stations]") :])
+    config = config_file.loads(text, folder=tmp_path, name="a")
+    assert config.access.station_secret == secret
 
 
 def test_a_user_with_any_name_gets_a_key_that_toml_reads(shell: Shell) -> None:

@@ -1,6 +1,7 @@
 """What a server is told by a file, and the words for what is wrong with one."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,10 @@ USERS = Access(users={"al": User(token=HASH)})
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:7400"])
-def test_beyond_this_machine_tls_and_login_are_needed_or_it_is_said_by_name(listen: str) -> None:
+def test_beyond_this_machine_tls_and_login_are_needed_or_it_is_said_by_name(
+    listen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: [])  # Every host is there.
     with pytest.raises(ConfigurationError, match=r"no TLS.* and with no login"):
         ServerConfig(data="d", listen=listen)
     with pytest.raises(ConfigurationError, match="with no TLS") as caught:
@@ -165,6 +169,8 @@ def test_the_example_of_the_manual_is_what_a_server_takes(tmp_path: Path) -> Non
         if block.startswith("# ensue.toml")
     ]
     (tmp_path / "station.secret").write_text("s" * 43)
+    for file in ("server.pem", "server.key", "ca.pem"):
+        (tmp_path / file).touch()
     (tmp_path / "ensue.toml").write_text(example)
     for name in ("ulm-1", "ulm-2", "bonn-1"):
         config = config_file.load(tmp_path / "ensue.toml", name=name)

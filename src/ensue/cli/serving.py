@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,8 @@ from ensue.transports.tcp_options import DEFAULT_PORT
 __all__ = ["serve", "token"]
 
 SECOND_NS = 1_000_000_000
+STATIONS = "station"
+"""Not a user: the servers of a chain among themselves."""
 
 
 class LogFormat(StrEnum):
@@ -130,6 +133,9 @@ def serve(
 
     Example: [bold]ensue serve --listen 127.0.0.1:7400 --data ensue-data[/bold]
     """
+    ports = {"--listen": listen, "--insecure-listen-anyone": insecure_listen_anyone or None}
+    if url is not None:
+        _exclude(ports, "--url", "on a broker a server has no port of its own")
     if config is None:
         chosen = _from_options(
             listen, data, sync, retain_bytes, retain_age, name, insecure=insecure_listen_anyone
@@ -137,18 +143,15 @@ def serve(
         chosen = replace(chosen, admin=admin or "", insecure_admin=insecure_admin_anyone)
     else:
         given = {
-            "--listen": listen,
+            **ports,
             "--data": data,
             "--sync": sync,
             "--retain-bytes": retain_bytes,
             "--retain-age": retain_age,
-            "--insecure-listen-anyone": insecure_listen_anyone or None,
             "--admin": admin,
             "--insecure-admin-anyone": insecure_admin_anyone or None,
         }
-        for option, value in given.items():
-            if value is not None:
-                raise BadInput(f"{option}: {config} says it; leave {option} out, or --config")
+        _exclude(given, "--config", f"{config} says it")
         chosen = config_file.load(config, name=name)
     start_logging(log_format.value, log_level.value)
     asyncio.run(_serve(chosen, url, json=json))
@@ -157,7 +160,13 @@ def serve(
 
 @output.command
 def token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The user it is for.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="The user it is for; station: what the servers of a chain show each other.",
+        ),
+    ],
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
@@ -173,6 +182,21 @@ def token(
     made, stored = new_token()
     if json:
         output.print_json({"user": name, "token": made, "stored": stored})
+        return output.EXIT_VALID
+    if name == STATIONS:
+        output.print_lines(
+            [
+                "A secret for the servers of a chain, shown this once:",
+                "",
+                f"    {made}",
+                "",
+                "Put this line alone into a file that only they can read, the same for all of them.",
+                "For their configuration:",
+                "",
+                "    [stations]",
+                '    secret_file = "station.secret"',
+            ]
+        )
         return output.EXIT_VALID
     bare = re.fullmatch(r"[A-Za-z0-9_-]+", name)
     key = name if bare else msgspec.json.encode(name).decode()
@@ -191,6 +215,13 @@ def token(
         ]
     )
     return output.EXIT_VALID
+
+
+def _exclude(given: Mapping[str, object], other: str, why: str) -> None:
+    """Refuse options that another one leaves no room for."""
+    for option, value in given.items():
+        if value is not None:
+            raise BadInput(f"{option}: {why}; leave {option} out, or {other}")
 
 
 def _from_options(

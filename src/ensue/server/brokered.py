@@ -20,7 +20,7 @@ from ensue.server.claiming import check_unclaimed
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
 from ensue.server.state import View
-from ensue.server.stations import build_station, placement_of, retain
+from ensue.server.stations import build_station, claim, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions, parse_url
 from ensue.wire import Codec
@@ -62,6 +62,7 @@ class BrokeredServer:
             Path(config.data), segment_bytes=config.retention.segment_bytes
         )
         try:
+            claim(journal, config.name)
             carrier = self.options.make()
             await carrier.start()
         except BaseException:

@@ -1,5 +1,6 @@
 """What a server is told: where to listen, where its data is, whom to trust, who else is in its chain."""
 
+import socket
 from ipaddress import ip_address
 from typing import Literal
 
@@ -7,7 +8,9 @@ import msgspec
 
 from ensue.errors import ConfigurationError
 from ensue.event import NAME_LENGTH_MAX
+from ensue.protocols.guide import GUIDE
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.runtime.names import check_text
 from ensue.server.access import Access
 from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import DEFAULT_PORT, parse_address
@@ -129,6 +132,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         host, _ = parse_address(self.listen, what="the address to listen on")
+        for member in self.members:
+            _check_name(member.name)
         names = [member.name for member in self.chain]
         if self.chain and self.name not in names:
             raise ConfigurationError(
@@ -197,12 +202,31 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not self.asks_who:
             missing.append("no login: everybody who can connect may publish and read everything")
         if missing:
+            _check_host(host, self.listen)
             raise ConfigurationError(
                 f"the server would listen on {host}, beyond this machine, with "
                 f"{', and with '.join(missing)}. Set up tls and users (docs/operations.md), listen "
                 "on 127.0.0.1, or say insecure = true or --insecure-listen-anyone if a network that "
                 "you trust is all there is"
             )
+
+
+def _check_name(name: str) -> None:
+    check_text(name, "the name of a server")
+    if "/" in name or "~" in name:
+        raise ConfigurationError(f"the name of a server holds no '/' and no '~': rename {name!r}")
+    if name == GUIDE:
+        raise ConfigurationError(f"{name!r} is what all servers are called: rename that one")
+
+
+def _check_host(host: str, listen: str) -> None:
+    """Refuse a host that there is not: advice on how to expose it would be of no use."""
+    try:
+        socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the address to listen on {listen!r}: there is no host {host!r} ({error.strerror})"
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:

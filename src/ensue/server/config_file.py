@@ -129,7 +129,12 @@ def load(path: str | Path, *, name: str | None = None) -> ServerConfig:
     """Read a file, and return what it says to the server of that name."""
     file = Path(path)
     text = read_text(file, what="a configuration", hint="docs/operations.md has an example")
-    return loads(text, source=str(file), folder=file.parent, name=name)
+    config = loads(text, source=str(file), folder=file.parent, name=name)
+    for key in ("cert", "key", "ca"):
+        place = getattr(config.tls, key, "")
+        if place and not Path(place).is_file():
+            raise BadInput(f"{file}: tls.{key}: there is no file {place}")
+    return config
 
 
 def loads(
@@ -182,11 +187,6 @@ def _is_here(listen: str) -> bool:
 
 
 def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
-    for each in file.servers:
-        if "/" in each.name or "~" in each.name:
-            raise ConfigurationError(
-                f"servers: the name of a server holds no '/' and no '~': rename {each.name!r}"
-            )
     _check_places(file)
     if len(file.servers) > 1:
         for each in file.servers:

@@ -29,21 +29,41 @@ from ensue.server.rules import Rules
 from ensue.server.visitor import LINGER_S, Visitor
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
-from ensue.transports.tcp_messages import TURN_MAX, Hello, Welcome, encode_control, framed
+from ensue.transports.tcp_messages import (
+    TAKEN_OVER,
+    TURN_MAX,
+    Hello,
+    Welcome,
+    encode_control,
+    framed,
+)
+from ensue.transports.tcp_options import parse_address
 from ensue.wire import Codec, bundle
 
-__all__ = ["Listener", "Outside"]
+__all__ = ["Listener", "Outside", "check_free"]
 
 FAULTS_TOLD = 20
 """So many faults of one connection are logged; all are counted."""
 
-TAKEN_OVER = "taken over"
 SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("ensue")
 
 Barrier = Callable[[Callable[[], None]], None]
 """Calls back when everything that was taken so far is answered."""
+
+
+async def check_free(address: str, *, what: str = "") -> None:
+    """Refuse an address that can't be listened on, without letting anybody in."""
+    host, port = parse_address(address, what="the address to listen on")
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    except OSError as error:
+        raise TransportError(
+            f"{what}can't listen on {host}:{port}: {error.strerror or error}"
+        ) from error
+    server.close()
 
 
 class Outside(Protocol):

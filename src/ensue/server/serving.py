@@ -22,10 +22,10 @@ from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
-from ensue.server.listener import Listener
+from ensue.server.listener import Listener, check_free
 from ensue.server.rules import Rules
 from ensue.server.state import View
-from ensue.server.stations import OWNER, build_station, placement_of, retain
+from ensue.server.stations import OWNER, build_station, claim, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member, Welcome
@@ -72,8 +72,13 @@ class Server:
         config = self.config
         context = None if config.tls is None else _context(config.tls)
         self._ended = asyncio.get_running_loop().create_future()
+        # Before the journal: what can't start must not leave one behind.
+        await check_free(config.listen)
+        if config.admin:
+            await check_free(config.admin, what="the admin port ")
         self.journal = Journal(Path(config.data), segment_bytes=config.retention.segment_bytes)
         try:
+            claim(self.journal, config.name)
             await self._open(self.journal, context)
         except BaseException:
             await self.stop()

@@ -8,8 +8,9 @@ from functools import partial
 import msgspec
 
 from ensue.clock import SystemClock
+from ensue.errors import BadInput
 from ensue.journal import Journal
-from ensue.protocols.core import Node
+from ensue.protocols.core import Node, Persist
 from ensue.protocols.keeping import KeeperConfig
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement
@@ -19,11 +20,13 @@ from ensue.runtime.driver import Driver
 from ensue.server.config import Retention, ServerConfig
 from ensue.wire import FRAME_BYTES_MAX, Codec
 
-__all__ = ["OWNER", "Built", "build_station", "placement_of", "retain"]
+__all__ = ["OWNER", "Built", "build_station", "claim", "placement_of", "retain"]
 
 SECOND_NS = 1_000_000_000
 OWNER = "owner/"
 """What the journal's records start with that are not the station's but say who owns a name."""
+SERVER = "server"
+"""The journal's record that says whose it is."""
 RETAIN_EVERY_S = 5.0
 PIECES_OF_AGE = 4
 """In how many segments, at least, the events of the age that is kept lie."""
@@ -39,6 +42,21 @@ class Built:
     def __init__(self, station: Station, node: Node) -> None:
         self.station = station
         self.node = node
+
+
+def claim(journal: Journal, name: str) -> None:
+    """Refuse the journal of another server; one that is new, or says nothing, is from now on this one's.
+
+    Receipts and places in it were given under that name: under another one they would mean nothing.
+    """
+    owner = journal.records.get(SERVER)
+    if owner is None:
+        journal.append([Persist(SERVER, name.encode())])
+    elif owner != name.encode():
+        raise BadInput(
+            f"{journal.directory} is of the server {owner.decode()!r}, and this one is {name!r}: start "
+            "it by that name, or with a directory of its own"
+        )
 
 
 def placement_of(config: ServerConfig) -> Placement:
@@ -71,7 +89,11 @@ def build_station(
         keeper_config, bytes_max=min(keeper_config.bytes_max, answer_bytes_max)
     )
     built: list[Station] = []
-    records = {key: value for key, value in journal.records.items() if not key.startswith(OWNER)}
+    records = {
+        key: value
+        for key, value in journal.records.items()
+        if key != SERVER and not key.startswith(OWNER)
+    }
 
     def station(own: Mapping[str, bytes]) -> Station:
         built.append(
