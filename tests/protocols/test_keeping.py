@@ -20,7 +20,7 @@ from ensue.protocols.keeping import (
     Remember,
     Remembered,
 )
-from ensue.protocols.kept import DISMISSED, RETRY_NS, Kept
+from ensue.protocols.kept import DISMISSED, HELD_MAX, RETRY_NS, Kept
 
 Records = Mapping[str, bytes]
 Writes = Mapping[str, bytes | None]
@@ -634,3 +634,36 @@ def test_whatever_the_line_does_batches_are_whole_in_order_and_safe_first(seed: 
     assert world.kept.unremembered == 0
     assert world.let_go == len(world.states) - 1
     assert world.office.safe() == world.states[-1]
+
+
+def test_while_the_keeper_is_away_the_node_rests_before_too_much_waits() -> None:
+    office = Office()
+    kept = opened(office)
+    kept.take_effects()
+    node = clerk(kept)
+    node.write({"a": b"1"}, 0)
+    (remember,) = to_keeper(kept.take_effects())
+
+    # It says a word to each frame, as a subscriber delivers each event.
+    heard = 0
+    for number in range(1, HELD_MAX + 1_000):
+        kept.receive(Word(number=number), source="log", now_ns=number)
+        if len(node.heard) > heard:
+            heard = len(node.heard)
+            node.effects.append(Send("peer", Word(number=number)))
+        assert not words(kept.take_effects())
+    assert len(node.heard) == HELD_MAX - 1, "with the word behind the batch, all that may wait"
+
+    node.timer_ns = 5
+    assert kept.next_timer_ns() == RETRY_NS, (
+        "its timer is not due, but the question to the keeper is"
+    )
+    kept.handle_timer(now_ns=RETRY_NS)
+    kept.repeat(now_ns=RETRY_NS)
+    assert (node.timers, node.repeats) == ([], 0)
+
+    answer(kept, *office.hear(remember))
+    assert words(kept.take_effects()) == list(range(HELD_MAX)), "what waited, and in its order"
+    assert kept.next_timer_ns() == 5
+    kept.receive(Word(number=0), source="log", now_ns=0)
+    assert len(node.heard) == HELD_MAX

@@ -4,6 +4,9 @@
 `Persist` into one numbered `Remember`. Whatever else the batch holds waits until the keeper has
 answered, as a driver waits for a disk. Batches that come while an answer is out are put together.
 
+While more than `HELD_MAX` effects wait, as they do when the keeper is away, the node rests: frames for it
+are dropped, and its timers are late. So the node must be one that asks again for what it has not got.
+
 Guarantee: what a node sent or delivered behind a `Persist` is remembered first, and a batch is
 remembered whole or not at all.
 """
@@ -30,6 +33,8 @@ RETRY_NS = 500_000_000
 """What got no answer is asked again after so long."""
 WRITES_MAX = 4096
 """Records in one `Remember`."""
+HELD_MAX = 20_000
+"""Effects that wait for the keeper; enough for what comes while it writes, and no more."""
 DISMISSED = "dismissed"
 _ANSWERS = (Recalled, Remembered, NotKept, Dismissed, NotRecalled)
 
@@ -65,6 +70,8 @@ class Kept(Generic[N]):
         self._under_way: Remember | None = None
         self._waiting: deque[tuple[list[Persist], list[Effect]]] = deque()
         """Batches to be remembered, and what waits for each; those under way come first."""
+        self._held = 0
+        """How many effects wait in all of them."""
         self._covered = 0
         """How many of them the `Remember` under way covers."""
         self._now_ns = now_ns
@@ -88,7 +95,7 @@ class Kept(Generic[N]):
         if isinstance(frame, _ANSWERS):
             if source == self._keeper:
                 self._answered(frame, now_ns)
-        elif self.inner is not None:
+        elif self.inner is not None and self._held < HELD_MAX:
             self.inner.receive(frame, source=source, now_ns=now_ns)
 
     def _answered(self, frame: Frame, now_ns: int) -> None:
@@ -121,14 +128,15 @@ class Kept(Generic[N]):
             if self._dismissing:
                 again = Dismiss(epoch=self._epoch)
             self._effects.append(Send(self._keeper, again))
-        if self.inner is not None and not self._dismissing:
-            self.inner.handle_timer(now_ns=now_ns)
+        awake = self._awake
+        if awake is not None:
+            awake.handle_timer(now_ns=now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when to ask again, or when the node has something due."""
         if self.stopped:
             return None
-        awake = None if self._dismissing else self.inner
+        awake = self._awake
         inner = None if awake is None else awake.next_timer_ns()
         dues = [due for due in (self._due_ns, inner) if due is not None]
         return min(dues, default=None)
@@ -156,8 +164,8 @@ class Kept(Generic[N]):
             # Another incarnation may have taken the name up: the keeper says so before anything
             # else is sent or delivered.
             self._waiting.append(([], []))
-        repeat = getattr(self.inner, "repeat", None)
-        if repeat is not None and not self._dismissing:
+        repeat = getattr(self._awake, "repeat", None)
+        if repeat is not None:
             self._now_ns = now_ns
             repeat(now_ns=now_ns)
 
@@ -175,6 +183,7 @@ class Kept(Generic[N]):
         others: list[Effect] = [each for each in effects if not isinstance(each, Persist)]
         if writes or self._waiting:
             self._waiting.append((writes, others))
+            self._held += len(others)
         else:
             self._effects += others
 
@@ -199,9 +208,19 @@ class Kept(Generic[N]):
         self._under_way = None
         self._due_ns = None
         for _ in range(self._covered):
-            self._effects += self._waiting.popleft()[1]
+            self._release()
         while self._waiting and not self._waiting[0][0]:
-            self._effects += self._waiting.popleft()[1]
+            self._release()
+
+    def _release(self) -> None:
+        _, others = self._waiting.popleft()
+        self._held -= len(others)
+        self._effects += others
+
+    @property
+    def _awake(self) -> N | None:
+        """The node, unless it is finished or has to rest."""
+        return None if self._dismissing or self._held >= HELD_MAX else self.inner
 
     def _stop(self, reason: str) -> None:
         self.stopped = reason
