@@ -168,3 +168,20 @@ def test_a_subscription_is_not_called_as_the_chain_is(tmp_path: Path, name: str)
                 await within(bus.subscribe("x", name=name, durable=True).__aenter__())
 
     asyncio.run(main())
+
+
+def test_a_durable_subscription_to_nothing_can_be_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("x", name="d", durable=True) as events,
+        ):
+            assert server.station is not None
+            assert "d" in server.station.keeper.names()
+            await within(events.unsubscribe("x"))
+            await within(events.forget())
+            assert events.closed
+            assert "d" not in server.station.keeper.names()
+
+    asyncio.run(main())

@@ -40,15 +40,7 @@ from ensue.client.running import READ_AHEAD_MAX, ReadAhead, Runner
 from ensue.client.safety import Safety
 from ensue.errors import LocalProtocolError, SubscriptionLost, SubscriptionRefused
 from ensue.order import Order
-from ensue.protocols.core import (
-    Acknowledged,
-    Deliver,
-    Join,
-    Leave,
-    Outcome,
-    Refuse,
-    Resumed,
-)
+from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
 from ensue.protocols.kept import DISMISSED
 from ensue.protocols.merge.watching import MergeCounts
 from ensue.runtime.hub import Hub, Slow
@@ -218,7 +210,8 @@ class Subscription:
         reader = self._open_reader()
         if not self.durable:
             raise LocalProtocolError("only a durable subscription is kept, and can be forgotten")
-        await self.unsubscribe(*self._joining.asked)
+        if self._joining.asked:
+            await self.unsubscribe(*self._joining.asked)
         dismissed = self._dismissed = asyncio.get_running_loop().create_future()
         reader.dismiss()
         await dismissed
