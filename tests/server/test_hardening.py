@@ -50,8 +50,11 @@ SECOND_NS = 1_000_000_000
 class Rig:
     """A station, and what it persisted."""
 
-    def __init__(self, nodes: Sequence[str] = ("s1",), **options: Any) -> None:
+    def __init__(
+        self, nodes: Sequence[str] = ("s1",), *, attachments_max: int = 1_000_000, **options: Any
+    ) -> None:
         self.nodes = nodes
+        self.attachments_max = attachments_max
         self.options = options
         self.records: dict[str, bytes] = {}
         self.now_ns = 0
@@ -94,7 +97,11 @@ class Rig:
             placement=Placement(self.nodes),
             config=SequencerConfig(carries=True, **self.options),
             station_config=StationConfig(expire_ns=60 * SECOND_NS),
-            ens_config=EnsConfig(gives_places=True, burst_bytes_max=10_000),
+            ens_config=EnsConfig(
+                gives_places=True,
+                burst_bytes_max=10_000,
+                attachments_max=self.attachments_max,
+            ),
             records=self.records,
             now_ns=self.now_ns,
         )
@@ -246,6 +253,44 @@ def test_who_only_attached_and_vanished_is_forgotten_also_after_a_restart() -> N
         rig.wait(61)
         assert rig.station.log.listeners() == {}
         assert rig.records == {}
+
+
+def test_a_name_for_good_that_only_attached_is_sent_nothing_new_once_it_is_silent() -> None:
+    for restarted in (False, True):
+        rig = Rig()
+        rig.publish("h~1", "x", 1, 1)
+        rig.ask("desk", *(AttachRequest(topic=topic, from_slot=0) for topic in ("x", "y", "z")))
+        if restarted:
+            rig.restart()
+        rig.wait(40)
+        rig.ask("desk", AttachRequest(topic="x", from_slot=2))
+        rig.wait(40)
+        assert set(rig.station.log.listeners()) == {"x", "y", "z"}
+        rig.wait(61)
+        assert rig.station.log.listeners() == {"x": ()}
+        assert not any(key.startswith("attached/") for key in rig.records)
+        rig.publish("h~1", "x", 1, 2)
+        # It is as welcome as ever, and sent what it missed.
+        notified, attached = rig.ask("desk", AttachRequest(topic="x", from_slot=2))
+        assert isinstance(notified, Notify)
+        assert isinstance(attached, Attached)
+        assert rig.station.log.listeners() == {"x": ("desk",)}
+
+
+def test_attachments_are_limited_and_who_is_beyond_has_to_ask() -> None:
+    rig = Rig(attachments_max=3)
+    for number in range(10):
+        answer = rig.ask("c~1", AttachRequest(topic=f"t{number}", from_slot=0))
+        assert answer == [Attached(topic=f"t{number}", first=1, next=1, sent=1)]
+    assert list(rig.station.log.listeners()) == ["t0", "t1", "t2"]
+    rig.restart()
+    rig.ask("c~2", AttachRequest(topic="t0", from_slot=0))
+    assert rig.station.log.listeners()["t0"] == ("c~1",)
+    rig.publish("h~1", "t9", 1, 1)
+    notified, _ = rig.ask("c~1", AttachRequest(topic="t9", from_slot=1))
+    assert isinstance(notified, Notify)
+    rig.ask("c~1", DetachRequest(topic="t0"), AttachRequest(topic="t9", from_slot=2))
+    assert rig.station.log.listeners() == {"t1": ("c~1",), "t2": ("c~1",), "t9": ("c~1",)}
 
 
 def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:

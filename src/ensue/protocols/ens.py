@@ -48,6 +48,8 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Slots of a topic after which a stamp is made whole, where somebody else keeps the events."""
     listeners_max: int = 100_000
     """Peers attached to one topic; more are not sent anything new, and have to ask."""
+    attachments_max: int = 1_000_000
+    """The same of all topics together."""
     gives_places: bool = False
     """Number all events as they are put out, whatever their topics (`Event.place`)."""
     durable: bool = True
@@ -63,6 +65,7 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
             "burst_bytes_max",
             "whole_every",
             "listeners_max",
+            "attachments_max",
         ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"EnsConfig.{field} must be at least 1")

@@ -7,7 +7,8 @@ event that has the slot survive a crash together or not at all.
 Clients that vanish: a subscriber is heard of again and again, because it asks its topics' logs whether it
 missed something. One with a name of its process's own (`EPHEMERAL` in it) that has not been heard of
 for `expire_ns` is taken out of the chain, as if it had left; if it comes back it is told so
-(`Expired`) and has to start anew under another name. Names that were given by people never expire.
+(`Expired`) and has to start anew under another name. Names that were given by people never expire; but
+after as long a silence nothing new is sent to them, until they ask: then they are sent what they missed.
 
 HAZARD: a name that expired is remembered for the last `EXPIRED_MAX`. Whoever comes back later than so
 many others is not told, and misses the order of what was published since.
@@ -135,7 +136,7 @@ class Station:
         self._now_ns = now_ns
         self._effects: list[Effect] = []
         self._seen: dict[str, int] = {}
-        """Ephemeral subscribers, and when they were last heard of."""
+        """Ephemeral subscribers, and whoever is attached to a topic, and when they were last heard of."""
         self._expired: dict[str, None] = {}
         self._heard: dict[str, int] = {}
         """Those whose records are kept, and when they were last heard of."""
@@ -148,8 +149,9 @@ class Station:
         for key in _select(own, (_EXPIRED,)):
             self._expired[key.removeprefix(_EXPIRED)] = None
         listeners = (peer for peers in self.log.listeners().values() for peer in peers)
-        for subscriber in (*self.node.subscribers(), *listeners):
-            if EPHEMERAL in subscriber and subscriber not in self._expired:
+        registered = (each for each in self.node.subscribers() if EPHEMERAL in each)
+        for subscriber in (*registered, *listeners):
+            if subscriber not in self._expired:
                 self._seen[subscriber] = now_ns
         self._sweep_due_ns = now_ns
 
@@ -161,7 +163,7 @@ class Station:
         elif source in self._expired:
             self._effects.append(Send(source, Expired(name=source)))
             return
-        elif isinstance(frame, ChangeRequest | AttachRequest) and EPHEMERAL in source:
+        elif type(frame) is AttachRequest or (type(frame) is ChangeRequest and EPHEMERAL in source):
             self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
             if type(frame) is not Put or self.may_put(frame.event, source):
@@ -246,6 +248,8 @@ class Station:
                 continue
             del self._seen[name]
             self.log.forget(name)
+            if EPHEMERAL not in name:
+                continue
             number, topics = registered.get(name, (0, ()))
             if not topics:
                 continue  # It has nothing here, so it has no reason to be heard of.

@@ -21,7 +21,7 @@ so now and then a stamp that leaves entries out is made whole before it is put o
 
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
 `batch_max` events an answer to one `AttachRequest`, `fetch_max` events or topics one to a `Fetch`, and
-`batch_bytes_max` bytes either, unless one event alone is more; `listeners_max` listeners a topic.
+`batch_bytes_max` bytes either, unless one event alone is more; `listeners_max` listeners a topic, `attachments_max` of all topics.
 
 HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
 it is out; it is told that it is not.
@@ -91,6 +91,9 @@ class TopicLog:
         self._topics: dict[str, Topic] = {}
         self._effects: list[Effect] = []
         self._burst = 0
+        self._attached: dict[str, dict[str, None]] = {}
+        """Who is attached to which topics."""
+        self._attachments = 0
         self._peers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.placed = 0
         """How many events have been put out, whatever their topics."""
@@ -147,7 +150,7 @@ class TopicLog:
 
     def forget(self, peer: str) -> None:
         """Detach a peer from everything."""
-        for topic in [each for each, log in self._topics.items() if peer in log.attached]:
+        for topic in list(self._attached.get(peer, ())):
             self._detach(topic, peer)
 
     def ends(self) -> dict[str, int]:
@@ -313,7 +316,7 @@ class TopicLog:
             self._persist_first(topic, log)
 
     def _attach(self, topic: str, from_slot: int, source: str) -> None:
-        log = self._topic(topic)
+        log = self._topics.get(topic) or Topic()
         if not self.config.keeps_log:
             self._listen(topic, log, source)
             answer = Attached(topic=topic, first=log.next, next=log.next, sent=log.next)
@@ -388,16 +391,28 @@ class TopicLog:
         return self.placed if event is None else event.place
 
     def _listen(self, topic: str, log: Topic, source: str) -> None:
-        if source not in log.attached and len(log.attached) < self.config.listeners_max:
-            log.attached[source] = None
-            log.peers = None
+        room = self._attachments < self.config.attachments_max
+        if room and source not in log.attached and len(log.attached) < self.config.listeners_max:
+            self._topics[topic] = log
+            self._note_attached(topic, log, source)
             self._persist(f"attached/{len(topic)}/{topic}/{source}", b"")
+
+    def _note_attached(self, topic: str, log: Topic, source: str) -> None:
+        log.attached[source] = None
+        log.peers = None
+        self._attached.setdefault(source, {})[topic] = None
+        self._attachments += 1
 
     def _detach(self, topic: str, source: str) -> None:
         log = self._topics.get(topic)
         if log is not None and source in log.attached:
             del log.attached[source]
             log.peers = None
+            self._attachments -= 1
+            topics = self._attached[source]
+            del topics[topic]
+            if not topics:
+                del self._attached[source]
             self._persist(f"attached/{len(topic)}/{topic}/{source}", None)
             if not log.attached and log.next == 1:
                 del self._topics[topic]
@@ -423,6 +438,5 @@ class TopicLog:
             # An attachment is one record a topic and peer; the topic comes with its length
             # in front because either name may contain a slash.
             size, _, names = rest.partition("/")
-            log = self._topic(names[: int(size)])
-            log.attached[names[int(size) + 1 :]] = None
-            log.peers = None
+            topic = names[: int(size)]
+            self._note_attached(topic, self._topic(topic), names[int(size) + 1 :])
