@@ -33,6 +33,8 @@ def test_stations_on_a_broker_are_seen_and_one_that_is_away_is_said(
             for topic in ("t0", "t1", "t1"):
                 await bus.publish(topic, b"1")
 
+    with pytest.raises(ensue.TransportError, match=r"no station answers on .* within 0\.5 s"):
+        asyncio.run(look(url, answer_s=0.5))
     with ExitStack() as stack:
         stations = []
         for member in members:

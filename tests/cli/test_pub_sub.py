@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from tests.cli.helpers import Shell
 
+from ensue.cli import publishing
 from ensue.cli.streams import Output
 
 ENSUE = [sys.executable, "-c", "from ensue.cli import main; main()"]
@@ -290,6 +292,18 @@ def test_a_server_that_is_not_there_is_said_with_what_to_do(shell: Shell) -> Non
         assert result.code == 2
         assert "nobody answers at 127.0.0.1:1" in result.stderr
         assert "ensue serve" in result.stderr
+
+
+def test_a_server_that_says_nothing_is_waited_for_as_long_as_told(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "ATTEMPT_S_MIN", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        for words in (("pub", "t", "-m", "x"), ("sub", "t")):
+            result = shell(*words, "--url", f"ensue://{address}", "--wait", "0.3")
+            assert result.code == 2
+            assert f"no answer from {address} within 0.3 s" in result.stderr
 
 
 # -- Ends ---------------------------------------------------------------------------------------------

@@ -240,6 +240,14 @@ def test_nobody_there_at_all_is_one_sentence(shell: Shell) -> None:
     assert ended.stderr.count("\n") == 1
 
 
+def test_a_server_that_says_nothing_is_waited_for_as_long_as_told(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        ended = shell("status", f"ensue://{address}", "--timeout", "0.3")
+    assert ended.code == 2
+    assert f"no answer from {address} within 0.3 s" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

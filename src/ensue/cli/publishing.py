@@ -18,10 +18,13 @@ from ensue.errors import BadInput, EnsueError, TransportError
 from ensue.order import Order, Total
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import parse_url
+from ensue.transports.tcp_options import TcpOptions
 
 __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
 
 RETRY_S = 0.25
+ATTEMPT_S_MIN = 2.0
+"""How long somebody who is there may take to answer, however short the wait."""
 
 UrlOption = Annotated[
     str,
@@ -234,7 +237,8 @@ async def connect_patiently(
     order: Order = Total(),  # noqa: B008 - a frozen value
 ) -> Bus:
     """Enter a bus; a server that does not answer yet is asked again for a while."""
-    if isinstance(parse_url(url), MemoryOptions):
+    options = parse_url(url)
+    if isinstance(options, MemoryOptions):
         raise BadInput(
             f"{url} is within one process, this one: nobody else would see its events; expected "
             "ensue://HOST:PORT or a broker"
@@ -244,7 +248,17 @@ async def connect_patiently(
     while True:
         bus = connect(url, name=name, order=order)
         try:
-            await bus.__aenter__()
+            async with asyncio.timeout(max(ATTEMPT_S_MIN, deadline_s - loop.time())):
+                await bus.__aenter__()
+        except TimeoutError:
+            waited = f"within {max(wait_s, ATTEMPT_S_MIN):g} s"
+            if isinstance(options, TcpOptions):
+                where = f"{options.host}:{options.port}"
+                raise TransportError(f"no answer from {where} {waited}") from None
+            raise TransportError(
+                f"no station answers on {options.url} {waited}; start one with: "
+                f"ensue serve --url {options.url} --data DIR"
+            ) from None
         except TransportError:
             if loop.time() + RETRY_S > deadline_s:
                 raise

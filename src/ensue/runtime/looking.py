@@ -6,8 +6,8 @@ What one server can't say is added up here: the lag of a durable subscription wh
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from secrets import token_hex
 from typing import Any
 
@@ -191,8 +191,9 @@ async def _servers(options: TcpOptions, stack: AsyncExitStack, answer_s: float) 
     """Connect to the servers of a chain, each by itself."""
     first = TcpCarrier(options, client="status")
     stack.push_async_callback(first.close)
-    welcome = await first.start_one()
     own = f"{options.host}:{options.port}"
+    async with _in_time(own, answer_s):
+        welcome = await first.start_one()
     members = [Member(each.name, each.address or own, each.topics) for each in welcome.chain]
     chain = _Chain(members, closed=welcome.closed)
 
@@ -221,13 +222,24 @@ async def _stations(options: BrokerOptions, stack: AsyncExitStack, answer_s: flo
     """Find the stations on a broker."""
     carrier = options.make()
     stack.push_async_callback(carrier.close)
-    await carrier.start()
-    asker = await _asker(carrier, answer_s)
-    described = await discover(asker.transport, options.url)
+    async with _in_time(options.url, answer_s):
+        await carrier.start()
+        asker = await _asker(carrier, answer_s)
+    described = await discover(asker.transport, options.url, within_s=answer_s)
     members = [Member(name, "", topics) for name, topics in described.nodes]
     chain = _Chain(members, closed=described.closed)
     chain.askers = dict.fromkeys((member.name for member in members), asker)
     return chain
+
+
+@asynccontextmanager
+async def _in_time(where: str, answer_s: float) -> AsyncIterator[None]:
+    """Give somebody so much time and no more."""
+    try:
+        async with asyncio.timeout(answer_s):
+            yield
+    except TimeoutError:
+        raise TransportError(f"no answer from {where} within {answer_s:g} s") from None
 
 
 async def _asker(carrier: Carrier, answer_s: float) -> _Asker:

@@ -191,7 +191,9 @@ def _welcomed(welcome: Welcome) -> Described:
     )
 
 
-async def discover(transport: FramedTransport, url: str) -> Described:
+async def discover(
+    transport: FramedTransport, url: str, *, within_s: float = DISCOVER_S
+) -> Described:
     """Ask on a broker who is in the chain."""
     loop = asyncio.get_running_loop()
     name = f"visitor{EPHEMERAL}{token_hex(6)}"
@@ -205,14 +207,14 @@ async def discover(transport: FramedTransport, url: str) -> Described:
     await transport.enter(name)
     port = transport.open(name, receive)
     try:
-        deadline_s = loop.time() + DISCOVER_S
+        deadline_s = loop.time() + within_s
         while not found.done() and loop.time() < deadline_s:
             port.send(GUIDE, Discover(number=1))
             port.flush()
-            await asyncio.wait((found,), timeout=DISCOVER_AGAIN_S)
+            await asyncio.wait((found,), timeout=min(DISCOVER_AGAIN_S, within_s))
         if not found.done():
             raise TransportError(
-                f"no station answers on {url} within {DISCOVER_S:g} s; start one with: "
+                f"no station answers on {url} within {within_s:g} s; start one with: "
                 f"ensue serve --url {url} --data DIR"
             )
         return found.result()
