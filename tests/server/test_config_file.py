@@ -9,7 +9,7 @@ import pytest
 from ensue.errors import BadInput, ConfigurationError
 from ensue.server import ServerConfig, config_file
 from ensue.server.access import Access, User
-from ensue.server.config import Limits, Tls
+from ensue.server.config import Limits, Retention, Tls
 from ensue.transports.tcp_messages import Member
 
 ONE = '[[servers]]\nname = "a"\nlisten = "127.0.0.1:7400"\ndata = "d"\n'
@@ -107,6 +107,22 @@ def test_what_is_wrong_is_said_with_file_key_and_what_was_expected(text: str, sa
         config_file.loads(text, source="conf/ensue.toml", name="a")
     assert str(caught.value).startswith("conf/ensue.toml: ")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("retention", "piece_bytes"),
+    [
+        (Retention(), 64 * 2**20),
+        (Retention(bytes=100 * 2**30), 64 * 2**20),
+        (Retention(bytes=80 * 2**20), 10 * 2**20),
+        (Retention(bytes=1_000), 64 * 2**10),
+        (Retention(bytes=1_000, segment_bytes=100), 100),
+    ],
+)
+def test_what_is_dropped_at_once_is_a_small_part_of_what_is_kept(
+    retention: Retention, piece_bytes: int
+) -> None:
+    assert retention.piece_bytes == piece_bytes
 
 
 def test_the_one_server_of_this_machine_is_found_by_its_address() -> None:

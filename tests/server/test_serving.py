@@ -245,6 +245,27 @@ def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
     asyncio.run(main())
 
 
+def test_a_small_limit_is_kept_to_and_leaves_most_of_what_it_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ensue.server.stations.RETAIN_EVERY_S", 0.01)
+
+    async def main() -> None:
+        limit = 2_000_000
+        async with serving(tmp_path / "d", retention=Retention(bytes=limit)) as server:
+            station, journal = server.station, server.journal
+            assert station is not None
+            assert journal is not None
+            async with ensue.connect(server.url) as bus:
+                for _ in range(300):
+                    await within(bus.publish("x", bytes(20_000)))
+            await until(lambda: journal.size_bytes <= limit)
+            first, following = station.log.bounds()["x"]
+            assert (following - first) * 20_000 > limit // 2
+
+    asyncio.run(main())
+
+
 def test_stopping_tells_clients_and_they_come_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:

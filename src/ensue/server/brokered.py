@@ -59,7 +59,7 @@ class BrokeredServer:
         self._ended = asyncio.get_running_loop().create_future()
         config = self.config
         journal = self.journal = Journal(
-            Path(config.data), segment_bytes=config.retention.segment_bytes
+            Path(config.data), segment_bytes=config.retention.piece_bytes
         )
         try:
             claim(journal, config.name)

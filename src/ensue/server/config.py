@@ -19,6 +19,10 @@ from ensue.wire import FRAME_BYTES_MAX
 __all__ = ["Limits", "Retention", "ServerConfig", "Tls"]
 
 MIB = 1024 * 1024
+PIECE_BYTES_MAX = 64 * MIB
+PIECE_BYTES_MIN = 64 * 1024
+PIECES = 8
+"""In how many pieces the bytes that are kept lie, unless these would be too small or too large."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,12 +69,22 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long events are kept. The log is dropped in pieces of `segment_bytes`, the oldest first."""
+    """How long events are kept. The log is dropped in pieces, the oldest first."""
 
     bytes: int | None = None
     """The whole log, of all topics; None: without limit."""
     age_s: float | None = None
-    segment_bytes: int = 64 * MIB
+    segment_bytes: int | None = None
+    """The size of a piece; None: what is good for `bytes`."""
+
+    @property
+    def piece_bytes(self) -> int:
+        """The size of a piece: small enough that dropping one does not drop most of what is kept."""
+        if self.segment_bytes is not None:
+            return self.segment_bytes
+        if self.bytes is None:
+            return PIECE_BYTES_MAX
+        return min(PIECE_BYTES_MAX, max(PIECE_BYTES_MIN, self.bytes // PIECES))
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -76,7 +76,7 @@ class Server:
         await check_free(config.listen)
         if config.admin:
             await check_free(config.admin, what="the admin port ")
-        self.journal = Journal(Path(config.data), segment_bytes=config.retention.segment_bytes)
+        self.journal = Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
         try:
             claim(self.journal, config.name)
             await self._open(self.journal, context)
