@@ -93,7 +93,7 @@ def sub(
         str | None,
         typer.Option(
             help="A durable subscription: run again, by whomever, it goes on behind the last event "
-            "that was printed."
+            "that was printed; after a kill -9 the last few may be printed again."
         ),
     ] = None,
     count: Annotated[
@@ -125,7 +125,8 @@ def sub(
 ) -> int:
     """Print the events of topics as they come, one payload a line, in one order.
 
-    Ends after `--count` events, on Ctrl-C, or when whoever reads its output goes away.
+    Ends after `--count` events, on Ctrl-C (with 2 if they are not there yet), or when whoever reads
+    its output goes away.
 
     Example: [bold]ensue sub orders payments --name billing --json[/bold]
     """
