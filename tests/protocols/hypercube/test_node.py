@@ -645,16 +645,44 @@ def test_whoever_was_given_up_and_comes_back_costs_events_and_never_order() -> N
     assert table.delivered[2] == ["effect", "next"]
 
 
-def test_doubts_of_those_who_answer_are_shared() -> None:
+def test_who_else_was_away_is_in_doubt_until_it_is_back() -> None:
+    """3 might have published something that comes before what 2 had to skip."""
     table = lost_cause()
+    table.publish(3, "perhaps before", "a")
+    table.isolate(3)
+    table.crash(3)
     table.wait(20 * SECOND)
-    table.subscribe(3, "a")
+    assert table.delivered[2][-1] == "effect"
+    doubt = 1 << 3
+    assert table.nodes[2]._causality.topic("a").doubt == doubt
+    table.subscribe(1, "a")
     table.wait(2 * SECOND)
-    assert table.nodes[3]._causality.topic("a").doubt == 1, "0, whom 2 had to give up"
-    table.start(0)
+    assert table.nodes[1]._causality.topic("a").doubt == doubt, "who answers shares its doubts"
+    table.heal()
+    table.start(3)
     table.wait(10 * SECOND)
-    assert table.nodes[3]._causality.topic("a").doubt == 0
-    assert table.delivered[3] == []
+    for number in (1, 2):
+        assert table.nodes[number]._causality.topic("a").doubt == 0, number
+    table.publish(3, "after", "a")
+    table.wait(5 * SECOND)
+    assert table.delivered[1] == ["effect", "after"]
+    assert table.delivered[2][-1] == "after"
+
+
+def test_who_left_and_keeps_nothing_any_more_says_so() -> None:
+    table = live(3, 1, 2, config=replace(LIVE, retained_max=1))
+    table.isolate(1)
+    for text in ("a", "b"):
+        table.publish(0, text)
+        table.wait(2 * SECOND)
+    table.crash(0)
+    table.unsubscribe(2)
+    table.heal()
+    table.wait(10 * SECOND)
+    table.publish(2, "c")
+    table.wait(SECOND)
+    assert table.delivered[1] == ["c"]
+    assert Join("t", (1, 1)) in table.outcomes[1]
 
 
 def test_leaving_a_topic_frees_what_waited_for_it() -> None:

@@ -19,9 +19,9 @@ the numbers of one source. That is why a barrier grows with the topics that a no
 **Giving up.** Across topics an event may depend on another one of a topic that its source left nobody
 with: the source is gone, and so is the event. Whoever is in that topic would wait for ever. After some patience
 it joins the topic anew and skips the event, known only by its number. That is the one start that may not be
-closed: somebody else who is away might have published something before it. So events of all who were away at
-that start are in doubt, and none is taken until its source is back and has said how many to skip. That may
-cost events of sources that were wrongly taken for gone, never order.
+closed: somebody else who is away might have published something before it. So events of all others who were
+away at that start are in doubt, and none is taken until its source is back and has said how many to skip. That
+may cost events of sources that were wrongly taken for gone, never order.
 
 The past of an event is closed only if its source is in the topic. So across topics a node that has
 delivered anything publishes on a topic only while it is in it, if need be without telling its

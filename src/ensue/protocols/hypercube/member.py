@@ -44,21 +44,22 @@ class Member:
         self,
         *,
         name: str,
-        names: Iterable[str],
+        names: Iterable[str] | Cube,
         config: HypercubeConfig | None = None,
         records: Mapping[str, bytes] | None = None,
         rows: Iterable[Row] = (),
+        rolls: Rolls | None = None,
         now_ns: int = 0,
     ) -> None:
         self.name = name
         self.config = config = config or HypercubeConfig()
-        self._cube = Cube(names)
+        self._cube = names if isinstance(names, Cube) else Cube(names)
         if name not in self._cube.numbers:
             raise ConfigurationError(f"{name!r} is not among the nodes of its cube")
         self.number = me = self._cube.numbers[name]
         self._effects: list[Effect] = []
         self._events = EventNumbers(name)
-        self._rolls = Rolls()
+        self._rolls = Rolls() if rolls is None else rolls
         self._suspects = Suspects(config.suspect_ns)
         self._causality = Causality(me, across=config.across_topics, held_max=config.held_max)
         self._outboxes: dict[str, Outbox] = {}
@@ -162,6 +163,10 @@ class Member:
                 return
             vector = {**vector, **uncovered}
             doubt = relay.away
+            if len(uncovered) == 1:
+                # What its own source published later comes after what is skipped, not before.
+                (source,) = uncovered
+                doubt &= ~(1 << source)
         del self._joins[topic]
         self._patient_until_ns.pop(topic, None)
         self._started(topic, vector, doubt, now_ns)

@@ -58,7 +58,8 @@ class HypercubeNode(Member):
     """One node. Commands: `publish`, `subscribe`, `unsubscribe`, `admit`, `dismiss`.
 
     `names` are all nodes, in the order of their numbers; `name` is this one. `records` is what an earlier
-    run persisted. `rows` is what is known of others from the start, for a node that comes later.
+    run persisted. `rows` is what is known of others from the start, for a node that comes later. Experiments
+    with thousands of nodes whose membership is fixed let them share one `Cube`, as `names`, and one `rolls`.
     """
 
     # -- What others may look at ----------------------------------------------------------------

@@ -277,7 +277,7 @@ class Repair:
                     break
                 found = self._find(state, source, number)
                 if found is None:
-                    if number == first and (state.state == IN or source == self._me):
+                    if number == first:
                         self._send(peer, self._gone(state, source, number, last))
                     break
                 item, since_ns = found

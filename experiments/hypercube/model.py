@@ -1,0 +1,152 @@
+"""The cost model of the paper (section 4), and the systems that are put into it.
+
+A node has one queue of messages to send. Each copy occupies it for the time to process and the time to transmit a message,
+1 unit each; then it travels for 100 units. Acknowledgements cost what `acknowledgement` says. One unit is a microsecond of the simulator.
+"""
+
+from collections.abc import Callable, Iterable
+from statistics import fmean
+
+from experiments.hypercube.srpt import Down, Plan, SrptNode
+
+from ensue.event import Event
+from ensue.protocols.core import Deliver, Frame, Outcome, Publish
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.cube import Cube
+from ensue.protocols.hypercube.frames import Publication, Row
+from ensue.protocols.hypercube.node import HypercubeNode
+from ensue.protocols.hypercube.records import TOPIC, TopicRecord
+from ensue.protocols.hypercube.rolls import Rolls
+from ensue.simulation import Constant, NetworkConfig, QueueConfig, World
+
+__all__ = ["TOPIC_NAME", "UNIT_NS", "Cost", "Run"]
+
+UNIT_NS = 1_000
+TOPIC_NAME = "t"
+NEVER_NS = 10**15
+START_UNITS = 1_000
+"""When publishing begins: nodes have greeted each other by then."""
+
+
+class Cost:
+    """What messages cost, in units."""
+
+    def __init__(self, *, copy: int = 2, propagation: int = 100, acknowledgement: int = 0) -> None:
+        self.copy = copy
+        """To process and to transmit."""
+        self.propagation = propagation
+        self.acknowledgement = acknowledgement
+
+    def size(self, frame: Frame) -> int:
+        """Return how long a frame occupies the queue."""
+        name = type(frame).__name__
+        if name in ("Publication", "Up", "Down"):
+            return self.copy
+        return self.acknowledgement if name == "Receipt" else 0
+
+
+class Run:
+    """One system in one world, and what was seen of it."""
+
+    def __init__(self, cost: Cost, seed: int) -> None:
+        self.latencies: list[float] = []
+        """Units from publishing to delivering, for each delivery at another node than the publisher."""
+        self.held: list[float] = []
+        """Units that each of these events was held back."""
+        self.barriers: dict[str, int] = {}
+        """By event: how many direct predecessors it names."""
+        self.copies = 0
+        self._published_ns: dict[str, int] = {}
+        self._on_delivery: Callable[[str, Event], None] | None = None
+        self.world = World(
+            seed,
+            network=NetworkConfig(default=Constant(cost.propagation * UNIT_NS), fifo=True),
+            queueing=QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=self._size),
+            on_outcome=self._outcome,
+        )
+        self._cost = cost
+
+    def _size(self, frame: Frame) -> int:
+        if isinstance(frame, Publication):
+            for item in frame.items:
+                self.barriers[item.event.id] = sum(len(part) for part in item.after.values())
+        if isinstance(frame, Publication | Down):
+            self.copies += 1
+        return self._cost.size(frame)
+
+    def _outcome(self, name: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Publish):
+            self._published_ns[outcome.event.id] = self.world.now_ns
+        elif isinstance(outcome, Deliver):
+            if outcome.event.publisher != name:
+                took_ns = self.world.now_ns - self._published_ns[outcome.event.id]
+                self.latencies.append(took_ns / UNIT_NS)
+                self.held.append(outcome.held_ns / UNIT_NS)
+            if self._on_delivery is not None:
+                self._on_delivery(name, outcome.event)
+
+    # -- Systems ----------------------------------------------------------------------------------
+
+    def add_cube(self, count: int, subscribers: Iterable[int]) -> None:
+        """Put in the nodes of a cube whose members know each other already."""
+        cube, rolls = Cube(f"p{number}" for number in range(count)), Rolls()
+        chosen = frozenset(subscribers)
+        for number in range(count):
+            topics = (TOPIC_NAME,) if number in chosen else ()
+            rolls.put(Row(number, 1, topics))
+        config = HypercubeConfig(
+            across_topics=False, durable=False, retry_ns=NEVER_NS, retry_ns_max=NEVER_NS,
+            suspect_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
+            gap_ns=NEVER_NS, patience_ns=NEVER_NS,
+        )  # fmt: skip
+        member = TopicRecord(
+            state="in", wanted=True, own=0, settled=0, delivered={}, start={}, barrier={},
+            missed=None, floor={}, doubt=(),
+        )  # fmt: skip
+        for number in range(count):
+            name = cube.names[number]
+            records = {f"topic/{TOPIC_NAME}": TOPIC.encode(member)} if number in chosen else {}
+
+            def build(
+                _records: object, now_ns: int, name: str = name, records: dict[str, bytes] = records
+            ) -> HypercubeNode:
+                return HypercubeNode(
+                    name=name,
+                    names=cube,
+                    config=config,
+                    rolls=rolls,
+                    records=records,
+                    now_ns=now_ns,
+                )
+
+            self.world.add(name, build)
+
+    def add_srpt(self, count: int, plan: Plan) -> None:
+        """Put in the nodes of one tree."""
+        names = [f"p{number}" for number in range(count)]
+        for number in range(count):
+
+            def build(_records: object, _now_ns: int, number: int = number) -> SrptNode:
+                return SrptNode(number, names, plan)
+
+            self.world.add(names[number], build)
+
+    # -- What happens -----------------------------------------------------------------------------
+
+    def publish(self, number: int, at_units: float) -> None:
+        """Let a node publish at a time."""
+        at_ns = int((START_UNITS + at_units) * UNIT_NS)
+        self.world.call(f"p{number}", self._publish, at_ns=max(at_ns, self.world.now_ns))
+
+    def when_delivered(self, react: Callable[[str, Event], None]) -> None:
+        """Have something done whenever something is delivered."""
+        self._on_delivery = react
+
+    def go(self) -> float:
+        """Run to the end; return the mean latency."""
+        self.world.run(until_ns=NEVER_NS // 10)
+        return fmean(self.latencies) if self.latencies else 0.0
+
+    @staticmethod
+    def _publish(node: HypercubeNode | SrptNode, now_ns: int) -> None:
+        node.publish(TOPIC_NAME, b"", now_ns=now_ns)
