@@ -15,6 +15,7 @@ from ensue.cli.checking import (
     LossyOption,
     Order,
     SettleOption,
+    WithinOption,
 )
 from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
@@ -47,6 +48,7 @@ def audit(
     lossy: LossyOption = False,
     settle: SettleOption = None,
     clock_error: ClockErrorOption = "0ms",
+    within: WithinOption = None,
     violations: Annotated[
         Path | None,
         typer.Option(metavar="OUT", help="Write every violation as Parquet to this new directory."),
@@ -68,6 +70,8 @@ def audit(
         settle_ns = None if settle is None else parse_duration(settle)
     with output.option("--clock-error"):
         clock_error_ns = parse_duration(clock_error)
+    with output.option("--within"):
+        within_ns = None if within is None else parse_duration(within)
     if violations is not None and violations.exists():
         raise BadInput(f"--violations: {violations} exists already; name a new directory")
     from ensue import spark as es  # noqa: PLC0415 - an extra, and slow to load
@@ -82,6 +86,7 @@ def audit(
         lossy=lossy,
         settle_ns=settle_ns,
         clock_error_ns=clock_error_ns,
+        within_ns=within_ns,
         violations_max=ALL_MAX if every or violations is not None else EXPLAINED_MAX,
     )
     if violations is not None:

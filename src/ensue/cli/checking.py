@@ -17,6 +17,7 @@ __all__ = [
     "LossyOption",
     "Order",
     "SettleOption",
+    "WithinOption",
     "check",
 ]
 
@@ -32,6 +33,7 @@ class Order(StrEnum):
     TOTAL = "total"
     CAUSAL = "causal"
     CAUSAL_TOPIC = "causal-topic"
+    MERGED = "merged"
     FIFO = "fifo"
     NONE = "none"
 
@@ -58,6 +60,14 @@ ClockErrorOption = Annotated[
         "Simulated traces hold true time and don't need it.",
     ),
 ]
+WithinOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Check that no delivery takes longer, such as 100ms. Merged order promises "
+        "delta + 3 epsilon, and a tick.",
+    ),
+]
 
 
 @output.command
@@ -71,6 +81,7 @@ def check(
     lossy: LossyOption = False,
     settle: SettleOption = None,
     clock_error: ClockErrorOption = "0ms",
+    within: WithinOption = None,
     every: Annotated[
         bool,
         typer.Option("--all", help="Tell every violation, not only the first of each checker."),
@@ -87,6 +98,8 @@ def check(
         settle_ns = None if settle is None else parse_duration(settle)
     with output.option("--clock-error"):
         clock_error_ns = parse_duration(clock_error)
+    with output.option("--within"):
+        within_ns = None if within is None else parse_duration(within)
     report = judge(
         traces.read(directory),
         order.value,
@@ -94,6 +107,7 @@ def check(
         lossy=lossy,
         settle_ns=settle_ns,
         clock_error_ns=clock_error_ns,
+        within_ns=within_ns,
         violations_max=ALL_MAX if every else EXPLAINED_MAX,
     )
     if json:

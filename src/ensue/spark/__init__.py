@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ensue.spark.lake import read_table, table_files
     from ensue.spark.lake_pipeline import pipeline
     from ensue.spark.measuring import metrics, write_metrics
+    from ensue.spark.merging import merge
     from ensue.spark.missing import gaps
     from ensue.spark.ordering import order
     from ensue.spark.placing import placement
@@ -32,6 +33,7 @@ __all__ = [
     "audit",
     "campaign",
     "gaps",
+    "merge",
     "metrics",
     "order",
     "pipeline",
@@ -48,6 +50,7 @@ _HOMES = {
     "audit": "ensue.spark.auditing",
     "campaign": "ensue.spark.campaigns",
     "gaps": "ensue.spark.missing",
+    "merge": "ensue.spark.merging",
     "metrics": "ensue.spark.measuring",
     "order": "ensue.spark.ordering",
     "pipeline": "ensue.spark.lake_pipeline",

@@ -37,7 +37,7 @@ ROWS_MIN, ROWS_MAX = 100_000, 500_000
 
 
 class OrderingRule(Protocol):
-    """How one guarantee orders events. Merged order will sort by clock, topic and offset."""
+    """How one guarantee orders events by positions. Merged order has none: see `merging`."""
 
     @property
     def reads(self) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from ensue.spark.auditing.facts import SEQ_BITS, SEQ_MAX, Facts
 from ensue.spark.auditing.files import Piece, pack_files, pieces
 from ensue.spark.auditing.frames import pack_frame
 from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
+from ensue.spark.auditing.punctual import judge_times
 from ensue.spark.auditing.result import Audit, Totals
 from ensue.spark.sessions import session
 from ensue.spark.traces import check_trace, is_local, read_trace
@@ -51,6 +52,7 @@ def audit(
     lossy: bool = False,
     settle_ns: int | None = None,
     clock_error_ns: int = 0,
+    within_ns: int | None = None,
     violations_max: int = 1_000,
     sizes: g.Sizes | None = None,
 ) -> Audit:
@@ -80,7 +82,15 @@ def audit(
         frame = read_trace(session(), trace)
         if is_local(trace):
             found = pieces(Path(trace), sizes.fragment_rows)
-    return _Auditor(frame, found, order, rules, terms, violations_max, sizes).audit()
+    slow: pa.Table | None = None
+    if within_ns is not None:
+        slow = judge_times(
+            frame,
+            within_ns=within_ns,
+            clock_error_ns=clock_error_ns,
+            violations_max=violations_max,
+        )
+    return _Auditor(frame, found, order, rules, terms, violations_max, sizes).audit(slow)
 
 
 class _Auditor:
@@ -109,7 +119,8 @@ class _Auditor:
         self._many_strays = False
         """Whether there are more of them than were told."""
 
-    def audit(self) -> Audit:
+    def audit(self, slow: pa.Table | None) -> Audit:
+        """Judge by all rules; `slow` is what another one has found."""
         found = self._look_until_clear()
         names = [run.name for run in self._gathered.facts.runs]
         doubts, malformed = self._doubts(found, names)
@@ -117,6 +128,10 @@ class _Auditor:
         judged = pa.concat_tables(
             [self._judge_whole(whole), self._judge_excerpts(excerpts, doubts)]
         )
+        rules = list(self._rules)
+        if slow is not None:
+            judged = pa.concat_tables([judged, slow])
+            rules.insert(-1, "timely")
         told = [row for row in judged.to_pylist() if row["what"] == "reason"]
         reasons += [row["because"] for row in told]
         unreadable = malformed | {row["run"] for row in told}
@@ -127,7 +142,7 @@ class _Auditor:
         return Audit(
             self._spark,
             order=self._order,
-            rules=self._rules,
+            rules=rules,
             totals=totals,
             judged=judged,
             reasons=reasons,

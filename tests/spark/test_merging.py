@@ -1,0 +1,304 @@
+"""Merged order on Spark: the order that live subscribers delivered, row for row, in batches and in streams."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from msgspec import structs
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import ensue
+from ensue import spark as es
+from ensue.checkers import Verdict, check
+from ensue.errors import BadInput, ConfigurationError, LimitReached
+from ensue.protocols.merge.config import MergeConfig
+from ensue.simulation.clocks import ClockConfig
+from ensue.simulation.delays import Uniform
+from ensue.simulation.network import NetworkConfig
+from ensue.simulation.run import Outcome, play
+from ensue.simulation.scenario import (
+    MergeSpec,
+    PublisherSpec,
+    Rate,
+    Reply,
+    Scenario,
+    SubscriberSpec,
+)
+from ensue.spark import merge
+from ensue.spark.merge_holdback import MergeHoldBack, MergeLimits
+from ensue.store import LogSink
+from ensue.trace import write
+
+MS = 1_000_000
+TOPICS = ("orders", "payments", "ä")
+SCHEMA = "event string, publisher string, stamp map<string,bigint>"
+
+
+def simulated(seed: int, *, array: bool) -> Outcome:
+    """Four publishers with clocks that differ, one that answers early, and two subscribers of everything."""
+    rate = Rate(topics=TOPICS[:2], per_second=60)
+    names = [f"p{number}" for number in range(3)] + ["s", "t", "ö"]
+    random = Random(seed)
+    scenario = Scenario(
+        name="merging",
+        order="merged",
+        duration_ns=700 * MS,
+        settle_ns=5_000 * MS,
+        publishers=tuple(PublisherSpec(name=name, rates=(rate,)) for name in names[:3]),
+        subscribers=(
+            SubscriberSpec(name="s", topics=TOPICS),
+            SubscriberSpec(name="t", topics=TOPICS),
+            SubscriberSpec(
+                name="ö", topics=TOPICS[:2], replies=(Reply(on="orders", topic="ä", share=1.0),)
+            ),
+        ),
+        merge=MergeSpec(
+            config=MergeConfig(epsilon_ticks=6, delta_ticks=20, array=array, processes_max=9),
+            eager=("ö",),
+            lossy=False,
+        ),
+        network=NetworkConfig(default=Uniform(0, 4 * MS)),
+        clocks={
+            name: ClockConfig(skew_ns=0 if name == "ö" else random.randrange(3 * MS, 6 * MS))
+            for name in names
+        },
+    )
+    outcome = play(scenario, seed, keep_events=True)
+    assert outcome.valid, outcome.sentences()
+    return outcome
+
+
+def delivered(outcome: Outcome, node: str) -> list[str | None]:
+    rows = [row for row in outcome.rows if row.node == node and row.action == "delivered"]
+    return [row.event for row in sorted(rows, key=lambda row: row.step)]
+
+
+def logged(outcome: Outcome, directory: Path) -> Path:
+    sink = LogSink(directory)
+    for slot, event in outcome.events:
+        sink.accept(event, slot)
+    sink.close()
+    return directory
+
+
+@pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
+def test_a_log_is_merged_into_the_order_that_live_subscribers_delivered(
+    spark: SparkSession, tmp_path: Path, array: bool
+) -> None:
+    outcome = simulated(7, array=array)
+    log = spark.read.format("ensue").load(str(logged(outcome, tmp_path / "log")))
+    bounds = ensue.Merged(epsilon=0.006, delta=0.02)
+    merged = log.transform(merge, bounds, array=array)
+    events = [row["event"] for row in merged.collect()]
+    assert events == delivered(outcome, "s") == delivered(outcome, "t")
+    assert len(events) > 100
+    by_key = merged.repartition(3).orderBy("merge_key").collect()
+    assert [row["event"] for row in by_key] == events, "the key alone says the same"
+    stamps = [row["stamp"] for row in by_key]
+    assert any(stamp.get("@c") for stamp in stamps), "somebody knew of a clock ahead of its own"
+
+
+def test_a_recorded_run_of_a_real_bus_is_merged_as_its_subscriber_saw_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    async def live() -> list[str]:
+        order = ensue.Merged(epsilon=0, delta=1.5)
+        url = "memory://merged-record?jitter_ms=15"
+        async with (
+            ensue.connect(url, order=order, record=str(tmp_path / "run"), name="one") as one,
+            ensue.connect(url, order=order, name="two") as two,
+            one.subscribe("a", "b") as events,
+        ):
+            for _ in range(40):
+                await one.publish("a", b"")
+                await two.publish("b", b"")
+                await one.publish("b", b"")
+            async with asyncio.timeout(60):
+                return [(await anext(events)).id for _ in range(120)]
+
+    seen = asyncio.run(live())
+    log = spark.read.format("ensue").load(str(tmp_path / "run"))
+    assert [row["event"] for row in log.transform(merge).collect()] == seen
+
+
+def test_a_stream_emits_what_the_delivery_rule_allows_in_the_same_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Three micro-batches, then one that only moves the clock on: all but that leaves, in order, once."""
+    outcome = simulated(3, array=False)
+    events = [event for _, event in outcome.events]
+    events.sort(key=lambda event: event.published_at_ns)
+    rows = [
+        Row(event=e.id, publisher=e.publisher, stamp=dict(e.stamp.entries))
+        for e in events
+        if e.stamp
+    ]
+    last = max(row["stamp"]["@r"] for row in rows)
+    beat = Row(event="beat", publisher="p0", stamp={"@r": last + 1000})
+    third = len(rows) // 3
+    arrive(spark, tmp_path, rows[:third], rows[third : 2 * third], [*rows[2 * third :], *rows[-5:]])
+    bounds = ensue.Merged(epsilon=0.006, delta=0.02)
+    early = run_stream(spark, tmp_path, bounds)
+    assert 0 < len(early) < len(rows)
+    arrive(spark, tmp_path, [beat], first=3)
+    found = run_stream(spark, tmp_path, bounds)
+    assert [row["event"] for row in found] == delivered(outcome, "s")
+    assert {row["verdict"] for row in found} == {""}
+    assert early == found[: len(early)]
+
+
+def arrive(spark: SparkSession, root: Path, *batches: Sequence[Row], first: int = 0) -> None:
+    for number, rows in enumerate(batches, first):
+        one = spark.createDataFrame(list(rows), SCHEMA).coalesce(1)
+        one.write.mode("overwrite").parquet(str(root / "staged"))
+        (file,) = (root / "staged").glob("*.parquet")
+        (root / "in").mkdir(exist_ok=True)
+        file.rename(root / "in" / f"{number:05}.parquet")
+
+
+def run_stream(spark: SparkSession, root: Path, bounds: ensue.Merged) -> list[Row]:
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    frame: DataFrame = source.parquet(str(root / "in")).transform(merge, bounds)
+    writer = frame.writeStream.format("parquet").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(root / "checkpoint")).start(
+        str(root / "out")
+    ).awaitTermination()
+    return spark.read.parquet(str(root / "out")).orderBy("merge_key").collect()
+
+
+def test_an_event_without_a_clock_reading_is_named(spark: SparkSession) -> None:
+    rows = [Row(event="odd", publisher="p", stamp={"orders": 1})]
+    with pytest.raises(PySparkException, match=r"MISSING_STAMP.*odd"):
+        spark.createDataFrame(rows, SCHEMA).transform(merge).collect()
+
+
+def test_what_can_not_be_merged_is_refused_in_words(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], SCHEMA)
+    stream = spark.readStream.schema(SCHEMA).parquet(".")
+    wrongs: tuple[tuple[Callable[[], DataFrame], str], ...] = (
+        (lambda: merge(frame, array=True), "needs the bounds"),
+        (lambda: merge(frame, "merged"), "order is a value"),  # type: ignore[arg-type]
+        (lambda: merge(frame, late="keep"), "late must be"),
+        (lambda: merge(frame, held_max=0), "held_max is 0"),
+        (lambda: merge(frame.drop("stamp")), "column 'stamp' is missing"),
+        (lambda: merge(merge(frame)), "already"),
+        (lambda: merge(stream), "a stream needs the bounds"),
+    )
+    for wrong, said in wrongs:
+        with pytest.raises(BadInput, match=said):
+            wrong()
+
+
+def test_an_audit_says_of_merged_order_what_a_check_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Right as it was; and with two deliveries swapped, and a bound that is too tight, wrong in the same way."""
+    outcome = simulated(7, array=False)
+    whole = tmp_path / "whole"
+    write(outcome.rows, whole)
+    span_ns = 40 * MS
+    assert es.audit(str(whole), "merged", within_ns=span_ns).verdict is Verdict.VALID
+    rows = list(outcome.rows)
+    mine = [at for at, row in enumerate(rows) if (row.node, row.action) == ("s", "delivered")]
+    first, second = mine[20], mine[21]
+    rows[first], rows[second] = (
+        structs.replace(rows[second], step=rows[first].step, position=rows[first].position),
+        structs.replace(rows[first], step=rows[second].step, position=rows[second].position),
+    )
+    broken = tmp_path / "broken"
+    write(rows, broken)
+    told = check(rows, "merged", within_ns=27 * MS)
+    found = es.audit(str(broken), "merged", within_ns=27 * MS).report()
+    assert told.verdict is found.verdict is Verdict.INVALID
+    for one in told.findings:
+        assert found[one.checker].anomaly_counts == one.anomaly_counts, one.checker
+    assert told["timely"].violations
+    assert {each.because for each in found["timely"].violations} <= {
+        each.because
+        for each in check(rows, "merged", within_ns=27 * MS, violations_max=999)[
+            "timely"
+        ].violations
+    }
+
+
+# -- The queue of a stream, without Spark -------------------------------------------------------------
+
+
+def batch(*ticks: int, name: str = "p") -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "event": [f"{name}{tick}" for tick in ticks],
+            "merge_tick": pa.array(ticks, pa.int64()),
+            "merge_key": [tick.to_bytes(8, "big") + name.encode() for tick in ticks],
+        }
+    )
+
+
+def through(queue: MergeHoldBack, *batches: pa.RecordBatch) -> list[tuple[str, str]]:
+    out: list[Any] = []
+    for each in batches:
+        out += queue.add(each)
+    out += queue.finish()
+    return [
+        (event, verdict)
+        for part in out
+        for event, verdict in zip(
+            part.column("event").to_pylist(), part.column("verdict").to_pylist(), strict=True
+        )
+    ]
+
+
+def queue(
+    blob: bytes | None = None, *, deliver_late: bool = True, held_max: int = 99
+) -> MergeHoldBack:
+    limits = MergeLimits(wait_ticks=10, held_max=held_max, deliver_late=deliver_late)
+    return MergeHoldBack(limits, blob)
+
+
+def test_rows_wait_until_a_clock_has_passed_them_by_more_than_delta_and_epsilon() -> None:
+    waiting = queue()
+    assert through(waiting, batch(12, 10, 11)) == []
+    assert through(waiting, batch(21)) == [("p10", "")]
+    assert through(waiting, batch(22, 11, name="q")) == [("p11", ""), ("q11", "")]
+    assert waiting.held_count == 3
+
+
+def test_rows_behind_the_clock_are_late_or_dropped() -> None:
+    for deliver_late, found in ((True, [("p5", "late")]), (False, [])):
+        waiting = queue(deliver_late=deliver_late)
+        through(waiting, batch(100))
+        assert through(waiting, batch(5)) == found
+
+
+def test_the_state_goes_on_in_another_object_and_repetitions_leave_once() -> None:
+    first = queue()
+    through(first, batch(1, 2, 3))
+    again = queue(first.dump())
+    assert through(again, batch(3, 2), batch(14)) == [("p1", ""), ("p2", ""), ("p3", "")]
+
+
+def test_how_a_micro_batch_is_cut_up_does_not_matter() -> None:
+    ticks = list(range(40))
+    outputs = set()
+    for seed in range(5):
+        random = Random(seed)
+        shuffled = random.sample(ticks, len(ticks))
+        cut = random.randrange(1, len(ticks))
+        outputs.add(tuple(through(queue(), batch(*shuffled[:cut]), batch(*shuffled[cut:]))))
+    assert len(outputs) == 1
+    assert len(outputs.pop()) == 29
+
+
+def test_too_many_waiting_fail_by_name_and_other_columns_are_refused() -> None:
+    with pytest.raises(LimitReached, match="HELD_MAX_REACHED"):
+        through(queue(held_max=2), batch(1, 2, 3))
+    waiting = queue()
+    through(waiting, batch(1))
+    waiting.add(batch(2).drop_columns(["event"]))
+    with pytest.raises(ConfigurationError, match="columns are not those"):
+        list(waiting.finish())
