@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.server import certificates
-from tests.server.helpers import People, read, serving, until, within
+from tests.server.helpers import DEADLINE_S, People, read, serving, until, within
 from tests.server.raw import Raw
 
 import ensue
@@ -29,7 +29,8 @@ from ensue.protocols.keeping import Recall, Recalled, Remember
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused
 from ensue.server import Server, ServerConfig
 from ensue.server.access import Access, Grants, User, certificate_names, new_token
-from ensue.server.config import Tls
+from ensue.server.config import Limits, Tls
+from ensue.server.door import ROOM_TO_REFUSE
 from ensue.transports.tcp_messages import Enter, Farewell, Hello, Member, Welcome
 
 EVERYTHING = (["*"], ["*"])
@@ -443,6 +444,36 @@ def test_required_certificates_are_a_login_of_their_own(tmp_path: Path, files: P
             mine = f"&cert={files}/auditor.pem&key={files}/auditor.key"
             async with ensue.connect(url + mine) as bus:
                 await within(bus.publish("x", b"1"))
+
+    asyncio.run(main())
+
+
+def test_who_does_not_shake_hands_is_counted_and_room_is_made_when_they_go(
+    tmp_path: Path, files: Path
+) -> None:
+    async def main() -> None:
+        limits = Limits(connections=2, unauthenticated_s=DEADLINE_S)
+        async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
+            listener = server.listener
+            assert listener is not None
+            ca = files / "ca.pem"
+            stays = await Raw.hello(server, ca=ca)
+            silent = [await Raw.connect(server) for _ in range(1 + ROOM_TO_REFUSE)]
+            # Every place is taken by somebody who says nothing.
+            more = await Raw.connect(server)
+            assert await within(more.reader.read()) == b""
+            assert listener.errors == {"limit": 1}
+            for each in silent[1:]:
+                each.close()
+            await until(lambda: listener.at_door == 1)
+            # There is room again, also to tell one too many that it is.
+            other = await Raw.hello(server, ca=ca)
+            refused = await Raw.connect(server, ca=ca)
+            assert await refused.hung_up() == "there are 2 connections already"
+            for each in (other, more):
+                each.close()
+            stays.close()
+            silent[0].close()
 
     asyncio.run(main())
 

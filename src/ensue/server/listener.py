@@ -25,6 +25,7 @@ from ensue.clock import SystemClock
 from ensue.errors import RemoteProtocolError, TransportError
 from ensue.protocols.core import Frame
 from ensue.server.config import Limits
+from ensue.server.door import ROOM_TO_REFUSE, Door
 from ensue.server.rules import Rules
 from ensue.server.visitor import LINGER_S, Visitor
 from ensue.transports.base import Capabilities
@@ -118,31 +119,35 @@ class Listener:
         self._welcome = welcome
         self._barrier = barrier
         self._codec = codec
-        self._context = context
+        self._door: Door | None = None
+        """Where those are who have not shaken hands yet, if this is a server that speaks TLS."""
+        if context is not None:
+            self._door = Door(
+                context,
+                handshake_s=self.limits.unauthenticated_s,
+                may_wait=self._may_wait,
+                visitor=self._make_visitor,
+            )
         self._inboxes: dict[str, Inbox] = {}
         self._receive: Inbox | None = None
         self._server: asyncio.Server | None = None
         self._emptied: asyncio.Event | None = None
         self._closing = False
 
+    @property
+    def at_door(self) -> int:
+        """How many were accepted and have not shaken hands yet."""
+        return 0 if self._door is None else self._door.waiting
+
     # -- As a carrier ---------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to listen."""
         try:
-            if self._context is None:
-                self._server = await self.loop.create_server(
-                    lambda: Visitor(self), self.host, self.port
-                )
-            else:
-                self._server = await self.loop.create_server(
-                    lambda: Visitor(self),
-                    self.host,
-                    self.port,
-                    ssl=self._context,
-                    ssl_handshake_timeout=self.limits.unauthenticated_s,
-                    ssl_shutdown_timeout=LINGER_S,
-                )
+            accept: Callable[[], asyncio.Protocol] = self._make_visitor
+            if self._door is not None:
+                accept = self._door.protocol
+            self._server = await self.loop.create_server(accept, self.host, self.port)
         except OSError as error:
             raise TransportError(
                 f"can't listen on {self.host}:{self.port}: {error.strerror or error}"
@@ -191,6 +196,8 @@ class Listener:
             for _ in range(3):
                 await asyncio.sleep(0)
             self._server.close()
+        if self._door is not None:
+            self._door.close()
         for visitor in list(self.visitors):
             visitor.farewell(SHUTTING_DOWN)
         if self.visitors:
@@ -201,6 +208,16 @@ class Listener:
             visitor.abort()
 
     # -- For visitors ---------------------------------------------------------------------------
+
+    def _make_visitor(self) -> Visitor:
+        return Visitor(self)
+
+    def _may_wait(self, waiting: int) -> bool:
+        """Tell whether one more may shake hands, besides those who do."""
+        if len(self.visitors) + waiting < self.limits.connections + ROOM_TO_REFUSE:
+            return True
+        self.errors["limit"] += 1
+        return False
 
     def arrived(self, visitor: Visitor) -> str | None:
         """Take a connection up; return why not."""

@@ -1,0 +1,111 @@
+"""The door of a server that speaks TLS: connections that were accepted and have yet to shake hands.
+
+Each costs a file and memory as any connection does, and so is counted with them from the moment it is
+accepted. `ROOM_TO_REFUSE` more than there may be connections are let through, to be told why they can't stay;
+beyond, they are hung up on at once: before TLS is agreed on nothing can be said.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+
+from ensue.server.visitor import LINGER_S, Visitor
+
+__all__ = ["ROOM_TO_REFUSE", "Door"]
+
+ROOM_TO_REFUSE = 16
+
+_log = logging.getLogger("ensue")
+
+
+class Door:
+    """Lets those in as visitors who have shaken hands.
+
+    `may_wait` tells, given how many wait at the door, whether another one may; `visitor` makes one.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        *,
+        handshake_s: float,
+        may_wait: Callable[[int], bool],
+        visitor: Callable[[], Visitor],
+    ) -> None:
+        self._context = context
+        self._handshake_s = handshake_s
+        self._may_wait = may_wait
+        self._visitor = visitor
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many have not shaken hands yet."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Hang up on all of them."""
+        for task in self._waiting:
+            task.cancel()
+
+    def accepted(self, doorstep: "_Doorstep", transport: asyncio.Transport) -> None:
+        """Begin to shake hands, if there is room."""
+        if not self._may_wait(len(self._waiting)):
+            transport.abort()
+            return
+        # What comes before the handshake has begun would be lost.
+        transport.pause_reading()
+        task = self._loop.create_task(self._shake_hands(doorstep, transport))
+        self._waiting[task] = None
+        task.add_done_callback(self._waiting.pop)
+
+    def protocol(self) -> asyncio.Protocol:
+        """Make what takes a connection when it is accepted."""
+        return _Doorstep(self)
+
+    async def _shake_hands(self, doorstep: "_Doorstep", transport: asyncio.Transport) -> None:
+        try:
+            secured = await self._loop.start_tls(
+                transport,
+                doorstep,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=LINGER_S,
+            )
+        except (OSError, ssl.SSLError) as error:
+            _log.debug("somebody did not get through the TLS handshake: %s", error)
+            return
+        if secured is None or doorstep.lost:
+            return
+        assert isinstance(secured, asyncio.Transport)
+        visitor = self._visitor()
+        secured.set_protocol(visitor)
+        visitor.connection_made(secured)
+        if doorstep.early:
+            visitor.data_received(b"".join(doorstep.early))
+
+
+class _Doorstep(asyncio.Protocol):
+    """One connection that has not shaken hands; what comes right behind the handshake is kept."""
+
+    def __init__(self, door: Door) -> None:
+        self.early: list[bytes] = []
+        self.lost = False
+        self._door = door
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to shake hands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._door.accepted(self, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what came with the end of the handshake, for a turn of the event loop."""
+        self.early.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that there is nobody to let in."""
+        del exc
+        self.lost = True
