@@ -376,6 +376,203 @@ def test_a_restart_before_anything_came_still_starts_where_it_was_to() -> None:
     assert resumed_behind(net, "s", 0) == old[3:]
 
 
+# -- Behind what is kept ------------------------------------------------------------------------------
+
+
+def fallen_behind(net: StationNet, name: str, *trimmed: tuple[str, int]) -> None:
+    """Pause a reader, trim logs, and let it go on."""
+    for topic, first in trimmed:
+        net.trim(topic, first)
+    net.resume(name)
+    net.come_to_rest()
+
+
+def missed(net: StationNet, name: str) -> list[tuple[str, int, int]]:
+    joins = (each for each in net.outcomes[name] if isinstance(each, Join))
+    return [(each.topic, *each.missed) for each in joins if each.missed is not None]
+
+
+def test_who_fell_behind_gets_all_that_is_kept_and_is_told_what_is_not() -> None:
+    net = StationNet(ONE)
+    net.subscribe("s", "a")
+    net.settle()
+    first = published(net, 3, "a")
+    net.pause("s")
+    later = published(net, 9, "a", first=4)
+    fallen_behind(net, "s", ("a", 7))
+    assert net.delivered("s") == first + later[3:]
+    assert net.positions("s") == list(range(1, 10))
+    assert missed(net, "s") == [("a", 4, 6)]
+    new = published(net, 2, "a", first=13)
+    net.come_to_rest()
+    assert net.delivered("s")[-2:] == new
+
+
+def test_what_the_others_have_meanwhile_waits_for_what_is_read_of_the_one_that_fell_behind() -> (
+    None
+):
+    net = StationNet(ONE)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    published(net, 4)
+    net.pause("s")
+    later = published(net, 8, first=5)
+    # b has all that it needs; a lacks its slots 3 and 4, which are e5 and e7.
+    fallen_behind(net, "s", ("a", 5))
+    assert net.delivered("s")[4:] == [each for each in later if each not in ("e5", "e7")]
+    assert missed(net, "s") == [("a", 3, 4)]
+
+
+def test_a_log_that_is_all_gone_is_missed_to_its_end() -> None:
+    net = StationNet(ONE)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.pause("s")
+    published(net, 6)
+    fallen_behind(net, "s", ("a", 4))
+    assert net.delivered("s") == ["e2", "e4", "e6"]
+    assert missed(net, "s") == [("a", 1, 3)]
+    assert published(net, 2, first=7) == net.delivered("s")[-2:]
+
+
+def test_who_falls_behind_again_while_it_reads_is_told_again() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net.subscribe("s", "a")
+    net.settle()
+    net.pause("s")
+    published(net, 20, "a")
+    net.trim("a", 5)
+    net.resume("s")
+    net.pass_time(net.config.poll_ns, settle=False)
+    while not net.delivered("s"):
+        net.deliver(min(net.arrivals()))
+    net.pause("s")
+    net.trim("a", 15)
+    net.resume("s")
+    net.come_to_rest()
+    told = missed(net, "s")
+    assert told[0] == ("a", 1, 4)
+    assert told[1][2] == 14
+    lost = {f"e{slot}" for _, first, last in told for slot in range(first, last + 1)}
+    assert net.delivered("s") == [f"e{n}" for n in range(1, 21) if f"e{n}" not in lost]
+
+
+@pytest.mark.parametrize("held", [Changed, Fetched])
+def test_a_restart_while_it_reads_on_loses_nothing_that_was_not_acknowledged(
+    held: type[Changed] | type[Fetched],
+) -> None:
+    net = StationNet(ONE)
+    net.reader("s", acknowledge_each=True)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    published(net, 8)
+    net.acknowledge("s", 5)
+    net.pause("s")
+    published(net, 8, first=9)
+    net.trim("a", 6)  # e9 is gone; e7 was delivered, is not acknowledged, and can't come again.
+    with net.holding(held):
+        net.resume("s")
+        net.pass_time(net.config.poll_ns)
+        net.crash("s")
+    before = len(net.delivered("s"))
+    net.drop(held)
+    net.restart("s")
+    net.come_to_rest()
+    again = net.delivered("s")[before:]
+    assert again == ["e6", "e8", "e10", "e11", "e12", "e13", "e14", "e15", "e16"]
+    assert ("a", 4, 5) in missed(net, "s")
+
+
+def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
+    net = StationNet({"one": ["a"], "two": ["b"]})
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.pause("s")
+    published(net, 12)
+    fallen_behind(net, "s", ("a", 4))
+    assert net.delivered("s") == [f"e{number}" for number in range(2, 13, 2)]
+    assert missed(net, "s") == [("a", 1, 6)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_told(
+    seed: int,
+) -> None:
+    """Random trims, pauses, losses and crashes: every event is delivered, or told as missed."""
+    random = Random(seed)
+    small = EnsConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
+    net = StationNet(ONE, ens_config=small)
+    net.publisher("p")
+    readers = {"s0": "abc", "s1": "ab", "s2": "c"}
+    crashes = {name: [0] for name in readers}
+    each = random.random() < 0.5
+    for name, topics in readers.items():
+        net.reader(name, acknowledge_each=each)
+        net.subscribe(name, *topics)
+    net.settle()
+    known: dict[str, tuple[int, str, int]] = {}
+
+    def note() -> None:
+        for slot, event in net.station("station").log.contents():
+            known[event.payload.decode()] = (event.place, event.topic, slot)
+
+    numbers = iter(range(1, 10_000))
+    for _ in range(150):
+        name = random.choice(sorted(readers))
+        match random.choice(("publish", "publish", "publish", "arrive", "arrive", "trim", "crash", "join",
+                             "lose", "repeat", "pause", "resume", "acknowledge", "time")):  # fmt: skip
+            case "join" if name in net.nodes:
+                net.subscribe(name, "c")
+            case "publish":
+                net.publish("p", random.choice("abc"), f"e{next(numbers)}")
+            case "arrive":
+                for _ in range(random.randint(1, 12)):
+                    if choices := net.arrivals():
+                        net.deliver(random.choice(choices))
+            case "trim":
+                note()
+                topic = random.choice("abc")
+                first, following = net.station("station").log.bounds().get(topic, (1, 1))
+                net.trim(topic, random.randint(first, following))
+            case "lose" if choices := net.arrivals():
+                net.under_way.remove(random.choice(choices))
+            case "repeat" if net.handled:
+                net.repeat(random.choice(net.handled[-20:]))
+            case "acknowledge" if positions := net.positions(name):
+                net.acknowledge(name, random.randint(0, positions[-1]))
+            case "pause" | "resume" as what:
+                (net.pause if what == "pause" else net.resume)(name)
+            case "crash" if seed % 2:
+                net.crash(name)
+                crashes[name].append(len(net.delivered(name)))
+                net.restart(name)
+            case "time":
+                net.pass_time(random.randrange(10**9), settle=False)
+            case _:
+                pass
+    for name in readers:
+        net.resume(name)
+    net.come_to_rest(random.choice)
+    note()
+    assert net.waiting() == [], seed
+    for name, topics in readers.items():
+        got = net.delivered(name)
+        for start, stop in zip(crashes[name], [*crashes[name][1:], len(got)], strict=True):
+            places = [known[event][0] for event in got[start:stop]]
+            assert places == sorted(set(places)), (seed, name, "out of order, or twice")
+        told = [
+            (topic, slot)
+            for topic, first, last in missed(net, name)
+            for slot in range(first, last + 1)
+            if topic in topics
+        ]
+        wanted = {event for event, (_, topic, _) in known.items() if topic in topics}
+        absent = {known[event][1:] for event in wanted - set(got)}
+        assert absent <= set(told), (seed, name, "neither delivered nor told")
+        if len(crashes[name]) == 1:
+            assert sorted(absent) == sorted(told), (seed, name, "told twice, or delivered as well")
+
+
 # -- Against the log ----------------------------------------------------------------------------------
 
 

@@ -8,8 +8,13 @@ behind the cut is held.
 
 A topic counts as joined from its cut on: whoever asked for it can read while it catches up.
 
-Progress is persisted as `history/TOPIC`: the next slot, the cut and the place to start at. A restart
-goes on there, whatever start it is given.
+A subscription that fell behind what the log keeps reads on in the same way: all its topics are joined
+anew, at one cut, and read from where they were, or from what is still kept. All of them, because what the
+others have meanwhile may come behind something that is read now. Each gap is told as the topic left and
+joined again, with what was missed.
+
+Progress is persisted as `history/TOPIC`: the next slot, the cut and the place to start at, which is 0 for
+what is read on. A restart goes on there, whatever start it is given.
 
 Assumption: all topics are kept by one server. Places of two servers can't be compared, so a
 subscription to topics of several starts with what is new, or is refused.
@@ -20,10 +25,11 @@ stamps of topics that are ordered together; then the stamps are followed.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from ensue.errors import SubscriptionRefused
 from ensue.event import Event
-from ensue.protocols.core import Deliver, Discard, Join, Persist, Send
+from ensue.protocols.core import Deliver, Discard, Join, Leave, Persist, Send
 from ensue.protocols.ens import Fetch, Fetched
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.delivery import Delivery
@@ -45,7 +51,8 @@ class _Past:
         """The next slot to be fetched."""
         self.cut = cut
         self.place = place
-        """Only what was put out from this place on is of interest."""
+        """Only what was put out from this place on is of interest; 0: all from the slot on, and what
+        is not kept is missed."""
         self.events: deque[Event] = deque()
 
     @property
@@ -76,13 +83,16 @@ class History:
             if not past.events and past.next <= past.cut:
                 yield Fetch(topic=topic, start=past.next, stop=past.cut + 1, place=past.place)
 
-    def fetched(self, frame: Fetched) -> None:
-        """Take in what came; an answer to an older question changes nothing."""
+    def fetched(self, frame: Fetched) -> tuple[int, int] | None:
+        """Take in what came, and return what was missed; an answer to an older question changes nothing."""
         past = self.topics.get(frame.topic)
         if past is None or past.events or frame.start != past.next:
-            return
+            return None
+        missed = (past.next, min(frame.first - 1, past.cut))
         past.events.extend(event for event in frame.events if (event.slot or 0) <= past.cut)
         past.next = max(past.next, frame.next)
+        past.slot = max(past.slot, missed[1] + 1)
+        return missed if past.place == 0 and missed[0] <= missed[1] else None
 
     def take(self) -> Event | None:
         """Return the event whose turn it is, if it is certain which one that is."""
@@ -132,14 +142,36 @@ class Replay(Delivery):
         self._history_due_ns: int | None = None
         self._unfinished: dict[str, tuple[int, int]] = {}
         """Topics with a record of their history: their cuts, and the places they start at."""
+        self._fallen: dict[str, int] = {}
+        """Topics that have to be joined anew, and the first slot that is not known to be handled."""
+        self._reached: dict[str, int] = {}
+        """Of these the first slot that was not delivered, as long as this incarnation lasts."""
 
-    def _begin_history(self, cuts: Mapping[str, int], from_place: int, now_ns: int) -> None:
+    def _begin_history(self, cuts: Mapping[str, int], from_place: int) -> None:
         for topic, cut in cuts.items():
             self._history.add(topic, 1, cut, from_place)
             self._unfinished[topic] = (cut, from_place)
             self._persist_history(topic, 1)
             self._effects.append(Join(topic))
-        self._fetch(now_ns)
+
+    def _kept_together(self, topics: Iterable[str]) -> bool:
+        """Tell whether one server keeps the log of all these topics, and says in which order."""
+        return self.config.carries and len({self.placement.node(topic) for topic in topics}) == 1
+
+    def _fall(self, topic: str) -> None:
+        """Note how far a topic has come that is going to be joined anew."""
+        reached = self._queue.clock[topic] + 1
+        open_slots = (slot for _, each, slot in self._unacknowledged if each == topic)
+        self._fallen[topic] = next(open_slots, reached)
+        self._reached[topic] = reached
+
+    def _read_on(self, topic: str, cut: int) -> None:
+        """Join a topic anew at a cut, and read what it has not had before that."""
+        handled = self._fallen.pop(topic)
+        self._history.add(topic, self._reached.pop(topic, handled), cut, 0)
+        self._unfinished[topic] = (cut, 0)
+        self._persist_history(topic, handled)
+        self._effects.append(Join(topic))
 
     def _resume_history(self, topic: str, slot: int, cut: int, place: int) -> None:
         self._history.add(topic, slot, cut, place)
@@ -158,7 +190,9 @@ class Replay(Delivery):
     def _fetched(self, frame: Fetched, now_ns: int) -> None:
         if frame.topic not in self._history.topics or self._paused:
             return
-        self._history.fetched(frame)
+        missed = self._history.fetched(frame)
+        if missed is not None:
+            self._effects += (Leave(frame.topic), Join(frame.topic, missed))
         if frame.next > frame.start:
             self._go_on_with_history(now_ns)
         # Else a slot is not filled yet: asked again in a while.
@@ -210,3 +244,13 @@ class Replay(Delivery):
         if self.config.durable:
             record = (slot, *self._unfinished[topic])
             self._effects.append(Persist(f"history/{topic}", HISTORY.encode(record)))
+
+    def _refuse_if_apart(self, topics: Iterable[str]) -> None:
+        homes = {self.placement.node(topic): topic for topic in topics}
+        if len(homes) > 1:
+            apart = ", ".join(f"{topic!r} by {node}" for node, topic in homes.items())
+            raise SubscriptionRefused(
+                f"{self.name}: a subscription starts in the past only with topics of one server, "
+                f"and these are kept apart: {apart}",
+                reason="apart",
+            )

@@ -16,6 +16,10 @@ asked for meanwhile waits for the next change.
 A subscriber whose application can't keep up is paused: it asks the logs to send nothing, drops what comes
 all the same, and when it is resumed asks for everything from there on.
 
+One that fell behind what the logs keep says what it missed, and reads on with what there is (`history`).
+Where its topics are kept by several servers, nobody can tell the order of what lies behind; there the topic
+that fell behind starts anew at a fresh cut, and all up to it is missed.
+
 HAZARD: with `acknowledge_each=False` an event counts as handled the moment it is handed over; a
 crash of the application before it acted on it loses it.
 """
@@ -93,8 +97,6 @@ class Subscriber(Replay):
         """Topics of the change under way that the ENS has not attached yet."""
         self._visited: dict[int, None] = {}
         """Stages that have seen a change of this subscriber."""
-        self._fallen: dict[str, int] = {}
-        """Topics that have to be joined anew, and the first slot that was missed."""
         self._change_due_ns = 0
         self._questions = Questions(self.config)
         self._start = start
@@ -292,15 +294,22 @@ class Subscriber(Replay):
             missing = self._queue.first_missing(topic)
             latest = self._questions.answered(frame)
             if missing < frame.first:
-                # Fell behind what the ENS keeps: start anew at a fresh cut.
-                self._fallen[topic] = self._queue.clock[topic] + 1
-                self._drop(topic)
-                self._begin_change(now_ns)
-                self._persist_state()
-                self._deliver_ready(now_ns)
+                self._fell_behind(topic, now_ns)
             elif latest and frame.sent < frame.next and missing >= frame.sent:
                 # All that was sent has come, and there is more.
                 self._ask_for(topic, now_ns)
+
+    def _fell_behind(self, topic: str, now_ns: int) -> None:
+        """Join anew what fell behind what the ENS keeps, with all that has to be read with it."""
+        together = self._kept_together(self._wanted)
+        if together and (self._change is not None or self._history.topics):
+            return  # One at a time; it is found again when that is done.
+        for each in list(self._queue.clock) if together else [topic]:
+            self._fall(each)
+            self._drop(each)
+        self._begin_change(now_ns)
+        self._persist_state()
+        self._deliver_ready(now_ns)
 
     def _answered(self, frame: Changed | Refused, source: str, now_ns: int) -> None:
         change = self._change
@@ -318,12 +327,15 @@ class Subscriber(Replay):
         for topic in change.joining:
             if topic not in self._queue.joining:
                 continue  # Left again before the cut came.
-            if self._start is None or topic in self._fallen or not cut.get(topic):
+            if topic in self._fallen and self._kept_together(change.new):
+                self._read_on(topic, cut.get(topic, 0))
+            elif self._start is None or topic in self._fallen or not cut.get(topic):
                 self._join(topic, cut.get(topic, 0))
             else:
                 past[topic] = cut[topic]
         if past and self._start is not None:
-            self._begin_history(past, self._start, now_ns)
+            self._begin_history(past, self._start)
+        self._go_on_with_history(now_ns)
         # What was published between the cut and now may have been sent before this came.
         self._poll_due_ns = min(self._poll_due_ns, now_ns + self.config.gap_ns)
         self._begin_change(now_ns)
@@ -342,11 +354,9 @@ class Subscriber(Replay):
 
     def _join(self, topic: str, cut: int) -> None:
         self._start_at(topic, cut)
-        first_missed = self._fallen.pop(topic, None)
-        missed = None
-        if first_missed is not None and first_missed <= cut:
-            missed = (first_missed, cut)
-        self._effects.append(Join(topic, missed))
+        handled = self._fallen.pop(topic, cut + 1)
+        first_missed = self._reached.pop(topic, handled)
+        self._effects.append(Join(topic, (first_missed, cut) if first_missed <= cut else None))
 
     def _refused(self, change: ChangeUnderWay, reason: str, source: str, now_ns: int) -> None:
         """Give a change up: what was to be joined is not wanted any more.
@@ -385,16 +395,6 @@ class Subscriber(Replay):
             if self.config.durable:
                 self._effects.append(Persist(f"clock/{topic}", None))
             self._effects.append(Leave(topic))
-
-    def _refuse_if_apart(self, topics: Iterable[str]) -> None:
-        homes = {self.placement.node(topic): topic for topic in topics}
-        if len(homes) > 1:
-            apart = ", ".join(f"{topic!r} by {node}" for node, topic in homes.items())
-            raise SubscriptionRefused(
-                f"{self.name}: a subscription starts in the past only with topics of one server, "
-                f"and these are kept apart: {apart}",
-                reason="apart",
-            )
 
     def _refuse_if_fixed(self) -> None:
         if self.config.fixed is not None:
