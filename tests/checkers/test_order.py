@@ -168,6 +168,24 @@ def test_causal_allows_concurrent_events_in_any_order() -> None:
     assert check(script.rows, "causal").verdict == Verdict.VALID
 
 
+def test_causal_within_topics_follows_no_chain_through_another_topic() -> None:
+    script = Script().subscribe("s1", "x", "y").publish("p1", "a")
+    script.deliver("p2", "a").publish("p2", "b", "y").deliver("p3", "b").publish("p3", "c")
+    rows = script.deliver("s1", "c", "b", "a").rows
+    assert len(because(check(rows, "causal"), "causal")) == 2
+    assert check(rows, "causal-topic")["causal-topic"].verdict == Verdict.VALID
+
+
+def test_causal_within_topics_finds_chains_in_each_topic() -> None:
+    script = Script().subscribe("s1", "x", "y").publish("p1", "a").publish("p1", "b", "y")
+    script.deliver("p2", "a", "b").publish("p2", "c").publish("p2", "d", "y")
+    report = check(script.deliver("s1", "c", "d", "a", "b").rows, "causal-topic")
+    assert because(report, "causal-topic") == [
+        "s1 delivered c (its 1st) before a (its 3rd), but p2 delivered a before it published c",
+        "s1 delivered d (its 2nd) before b (its 4th), but p2 delivered b before it published d",
+    ]
+
+
 def test_causal_relation_counts_what_a_publisher_saw_tagged() -> None:
     script = Script().publish("p1", "a").deliver("p2", "a", verdict="out_of_order")
     report = check(script.publish("p2", "b").deliver("s1", "b", "a").rows, "causal")

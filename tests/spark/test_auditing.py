@@ -289,6 +289,8 @@ def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> Non
     good = frame(spark, rows, tmp_path / "trace")
     with pytest.raises(BadInput, match="no trace: column 'step' is string; expected bigint"):
         audit(good.withColumn("step", f.col("step").cast("string")))
+    with pytest.raises(BadInput, match="causal-topic is not audited on Spark: use ensue check"):
+        audit("anywhere", "causal-topic")
     with pytest.raises(BadInput, match="there is no order 'tidy'"):
         audit(good, "tidy")
     with pytest.raises(BadInput, match="does not exist"):
