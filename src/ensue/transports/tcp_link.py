@@ -27,6 +27,7 @@ from ensue.transports.tcp_messages import (
     encode_control,
 )
 from ensue.transports.tcp_options import TcpOptions
+from ensue.transports.tls import what_failed
 
 __all__ = ["PENDING_BYTES_MAX", "Connection", "Link", "Owner"]
 
@@ -278,8 +279,12 @@ class Link:
         self._answered(name)
 
     def _farewell(self, reason: str, *, final: bool) -> None:
-        text = f"the server at {self.address} hung up: {reason}"
-        error: Failure = AccessDenied(text, reason=reason) if final else TransportError(text)
+        error: Failure
+        if final:
+            why = f"the server at {self.address} does not let this client in: {reason}"
+            error = AccessDenied(why, reason=reason)
+        else:
+            error = TransportError(f"the server at {self.address} hung up: {reason}")
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
         else:
@@ -318,7 +323,7 @@ class Link:
             connection.abort()
             raise TransportError(
                 f"the server at {self.address} hung up before it said welcome"
-                + ("" if options.tls.on else ": does it want TLS (tls=1)?")
+                + ("" if options.tls.on else ": does it want TLS (tls=1), or is it an admin port?")
             )
         welcome = self._welcomed.result()
         self.welcome, self._wire = welcome, connection
@@ -326,12 +331,13 @@ class Link:
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, ssl.SSLError):
-            return f"no TLS with the server at {self.address}: {error}"
+            return f"no TLS with the server at {self.address}: {what_failed(error)}"
         if isinstance(error, TimeoutError):
             return f"no answer from {self.address} within {CONNECT_S:g} s"
         return (
-            f"nobody answers at {self.address} ({error}); start a server with: "
-            f"ensue serve --listen {self.address} --data DIR"
+            f"nobody answers at {self.address} ({error}); a server is started with: "
+            f"ensue serve --listen {self.address} --data DIR, one of a chain with: "
+            "ensue serve --config FILE"
         )
 
     async def _keep_up(self) -> None:

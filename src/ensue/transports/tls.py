@@ -12,9 +12,16 @@ import msgspec
 
 from ensue.errors import BadInput
 
-__all__ = ["TLS_OPTIONS", "TlsOptions"]
+__all__ = ["TLS_OPTIONS", "TlsOptions", "what_failed"]
 
 TLS_OPTIONS = ("tls", "ca", "cert", "key")
+
+
+def what_failed(error: ssl.SSLError) -> str:
+    """Say in words what one of the commonest mistakes is called by a number."""
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "it speaks without TLS; leave tls=1 out"
+    return str(error)
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,51 @@
+"""What somebody is told who comes to the wrong place, or is not let in: what to do about it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.server.helpers import People, serving, within
+
+import ensue
+
+
+def test_whoever_comes_with_tls_to_a_server_without_is_told_to_leave_it_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            with pytest.raises(
+                ensue.TransportError, match="it speaks without TLS; leave tls=1 out"
+            ):
+                await within(ensue.connect(f"{server.url}?tls=1").__aenter__())
+
+    asyncio.run(main())
+
+
+def test_whoever_comes_to_the_admin_port_is_told_that_it_may_be_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin="127.0.0.1:0") as server:
+            assert server.admin is not None
+            url = server.admin.url.replace("http://", "ensue://")
+            with pytest.raises(ensue.TransportError, match="or is it an admin port"):
+                await within(ensue.connect(url).__aenter__())
+
+    asyncio.run(main())
+
+
+def test_a_token_that_nobody_knows_does_not_sound_like_a_lost_connection(tmp_path: Path) -> None:
+    people = People(alice=(["x"], ["x"]))
+
+    async def main() -> str:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            with pytest.raises(ensue.AccessDenied, match="does not let this client in") as caught:
+                await within(ensue.connect(f"{server.url}?token=wrong").__aenter__())
+            return str(caught.value)
+
+    assert "hung up" not in asyncio.run(main())
+
+
+def test_whoever_finds_nobody_is_told_how_to_start_one_also_of_a_chain() -> None:
+    async def main() -> None:
+        with pytest.raises(ensue.TransportError, match=r"ensue serve --listen .* --config FILE"):
+            await within(ensue.connect("ensue://127.0.0.1:1").__aenter__())
+
+    asyncio.run(main())
