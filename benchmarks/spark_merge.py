@@ -40,14 +40,14 @@ SEGMENT = 100_000
 EPSILON_TICKS = 5
 EVENTS_PER_TICK = 32
 """Of all publishers together."""
-ENTRIES = ["@c", "@k", "@r"]
+ENTRIES = ["@c", "@i", "@k", "@r"]
 
 
 def segments(events: int, segment: int) -> Iterator[pa.Table]:
     """Generate a log as it arrives: about in the order of the clocks."""
     random = np.random.default_rng(1)
     skew = random.integers(0, EPSILON_TICKS + 1, len(PUBLISHERS))
-    for first in range(0, events, segment):
+    for number, first in enumerate(range(0, events, segment)):
         count = min(segment, events - first)
         rows = np.arange(count)
         publisher = random.integers(0, len(PUBLISHERS), count)
@@ -64,7 +64,9 @@ def segments(events: int, segment: int) -> Iterator[pa.Table]:
         publishers, topics = named(publisher, PUBLISHERS), named(topic, TOPICS)
         sequence = column(first + rows)
         data = random.bytes(count * VALUE_BYTES)
-        ends = column(np.arange(0, count * 3 + 1, 3, dtype=np.int32))
+        ends = column(np.arange(0, count * 4 + 1, 4, dtype=np.int32))
+        # Ticks of two segments overlap, and counters begin anew: the index keeps them apart.
+        index = np.full(count, number)
         each = column(np.arange(count + 1, dtype=np.int32))
         yield pa.table(
             {
@@ -76,8 +78,8 @@ def segments(events: int, segment: int) -> Iterator[pa.Table]:
                 "event": joined(publishers, topics, sequence.cast(pa.string()), "/"),
                 "stamp": pa.MapArray.from_arrays(
                     ends,
-                    named(np.tile(np.arange(3), count), ENTRIES),
-                    column(np.stack((ahead, counter, tick), axis=1).ravel()),
+                    named(np.tile(np.arange(4), count), ENTRIES),
+                    column(np.stack((ahead, index, counter, tick), axis=1).ravel()),
                 ),
                 "published_at": column(tick * 1000, pa.timestamp("us", tz="UTC")),
                 "offset": sequence,

@@ -13,6 +13,21 @@ pytestmark = pytest.mark.timeout(900)
 """Some start Spark, which takes its time on a busy machine."""
 
 LABELS = {
+    "merge": (
+        "bytes of a timestamp",
+        "counter mod B",
+        "HLC",
+        "timestamps/s",
+        "through each of 4 mergers",
+        "recovery: 4 seeds",
+    ),
+    "spark_merge": (
+        "merged, Spark",
+        "sorted, DuckDB",
+        "rows/s",
+        "as fast as DuckDB",
+        "the same order: True",
+    ),
     "spark_audit": (
         "session",
         "deliveries/s",

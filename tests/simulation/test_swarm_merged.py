@@ -7,12 +7,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from unittest import mock
 
 import msgspec
 import pytest
 
-from ensue.errors import LimitReached, RemoteProtocolError
+from ensue.errors import BadInput, LimitReached, RemoteProtocolError
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Effect, Persist
 from ensue.protocols.merge.config import MergeConfig
@@ -25,11 +26,13 @@ from ensue.protocols.merge.timestamps import (
     CounterTimestamp,
     CounterTimestamps,
 )
+from ensue.simulation import scenario_file
 from ensue.simulation.deployment import Roles
 from ensue.simulation.run import Outcome, play
 from ensue.simulation.swarm_merged import draw, kind_of
 from ensue.trace import digest
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 SEEDS = 500
 CHUNK = 50
 SEEDS_MAX = 200
@@ -95,6 +98,30 @@ def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int
         assert msgspec.structs.replace(other, bytes=None) == msgspec.structs.replace(
             one, bytes=None
         )
+
+
+def test_the_example_by_clocks_is_valid_and_loses_events_only_while_a_clock_is_off() -> None:
+    scenario = scenario_file.load(EXAMPLES / "desks-by-clock.toml")
+    assert (scenario.merge.config.epsilon_ticks, scenario.merge.config.delta_ticks) == (8, 60)
+    assert scenario.merge.eager == ("helper",)
+    outcome = play(scenario, 1)
+    assert outcome.valid, outcome.sentences()
+    late = [row for row in outcome.rows if row.verdict in ("late", "skewed")]
+    assert late
+    assert {row.node for row in late} == {"desk-2"}
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('tick = "0ms"', "merge.tick: must be above 0"),
+        ('eager = "nobody"', "merge.eager"),
+        ("held_max = 0", "merge.*held_max must be at least 1"),
+    ],
+)
+def test_a_table_of_clocks_that_can_not_work_is_refused(table: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        scenario_file.loads(f'order = "merged"\n[merge]\n{table}\n', name="bad")
 
 
 # -- Planted bugs -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ensue.simulation.faults import (
     TimedFault,
 )
 from ensue.simulation.run import Outcome
-from ensue.simulation.scenario import Scenario
+from ensue.simulation.scenario import MergeSpec, Scenario
 from ensue.trace import Row
 
 __all__ = ["duration", "row_line", "scenario_lines", "witness_rows"]
@@ -102,10 +102,33 @@ def _settings(scenario: Scenario) -> Iterator[str]:
     yield f"  disk: a sync takes {_delay(scenario.disk.sync)}"
     if scenario.order == "causal":
         yield _cube(scenario.hypercube)
+    elif scenario.order == "merged":
+        yield from _merge(scenario.merge)
     else:
         yield _sequencer(chain)
     for node, clock in scenario.clocks.items():
         yield f"  clock of {node}: {duration(clock.skew_ns)} ahead, drift {clock.drift_ppm:.0f} ppm"
+
+
+def _merge(merge: MergeSpec) -> Iterator[str]:
+    config = merge.config
+    yield (
+        f"  clocks differ by {config.epsilon_ticks} ticks, messages take {config.delta_ticks}, of "
+        f"{duration(config.tick_ns)} each; {'arrays' if config.array else 'counters'}, "
+        f"{'whole' if config.modulus is None else f'modulo {config.modulus}'}; what is late is "
+        f"{'delivered with a tag' if config.deliver_late else 'dropped'}"
+    )
+    if merge.eager:
+        yield f"  handed events as they come: {_names(merge.eager, '')}"
+    if merge.relays:
+        yield f"  {_names(merge.stacked, 'nobody')} behind {_names(merge.relays, '')}"
+    for each in merge.corruptions:
+        yield f"  {duration(each.at_ns)}: the memory of {each.node} is filled with anything"
+    if merge.tampered_share:
+        share, until = merge.tampered_share, duration(merge.tampered_until_ns)
+        yield f"  {share:.0%} of events are tampered with until {until}"
+    if merge.judged_from_ns:
+        yield f"  judged by what is published from {duration(merge.judged_from_ns)} on"
 
 
 def _cube(cube: HypercubeConfig) -> str:

@@ -8,6 +8,7 @@ from ensue.errors import BadInput
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.link import LinkConfig
+from ensue.protocols.merge.config import MergeConfig, ticks_of
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import FRAMES
 from ensue.protocols.topic_log import EnsConfig
@@ -19,6 +20,7 @@ from ensue.simulation.queueing import QueueConfig
 from ensue.simulation.scenario import (
     Change,
     EnsSpec,
+    MergeSpec,
     Publication,
     PublisherSpec,
     Rate,
@@ -89,6 +91,7 @@ class _Builder:
                 subscribers=subscribers,
                 sequencer=self._sequencer(subscribers),
                 hypercube=self._hypercube(),
+                merge=self._merge(),
                 ens_config=ens_config,
                 link=link,
                 network=self._network(),
@@ -239,6 +242,21 @@ class _Builder:
                 topics_max=table.topics_max,
                 clients_max=table.clients_max,
             )
+
+    def _merge(self) -> MergeSpec:
+        table = self.file.merge
+        if table.tick < 1:
+            raise BadInput("merge.tick: must be above 0")
+        with placed("merge"):
+            config = MergeConfig(
+                epsilon_ticks=ticks_of(table.epsilon, table.tick),
+                delta_ticks=ticks_of(table.delta, table.tick),
+                tick_ns=table.tick,
+                array=table.array,
+                deliver_late=table.deliver_late,
+                held_max=table.held_max,
+            )
+        return MergeSpec(config=config, eager=self.names.nodes("merge.eager", table.eager))
 
     def _hypercube(self) -> HypercubeConfig:
         table = self.file.hypercube

@@ -24,6 +24,7 @@ __all__ = ["FaultsTable", "File", "Member", "PairDelay", "Topics"]
 _SCENARIO = Scenario(name="defaults")
 _SEQUENCER = SequencerConfig()
 _HYPERCUBE = HypercubeConfig()
+_MERGE = _SCENARIO.merge.config
 _NETWORK = NetworkConfig()
 _LINK = LinkConfig()
 _LOG = EnsConfig()
@@ -227,6 +228,18 @@ class CrashTable(Table, frozen=True, kw_only=True):
     restart_after: Duration | None = None
 
 
+class MergeTable(Table, frozen=True, kw_only=True):
+    """How clocks order."""
+
+    epsilon: Duration = Duration(_MERGE.epsilon_ticks * _MERGE.tick_ns)
+    delta: Duration = Duration(_MERGE.delta_ticks * _MERGE.tick_ns)
+    tick: Duration = Duration(_MERGE.tick_ns)
+    array: bool = _MERGE.array
+    deliver_late: bool = _MERGE.deliver_late
+    held_max: int = _MERGE.held_max
+    eager: Names = _NOBODY
+
+
 class Lasting(Table, frozen=True, kw_only=True):
     """A fault that lasts."""
 
@@ -296,7 +309,7 @@ class File(Table, frozen=True, kw_only=True):
 
     name: str = ""
     """Empty: the name of the file."""
-    order: Literal["total", "causal", "none"] = "total"
+    order: Literal["total", "causal", "merged", "none"] = "total"
     duration: Duration = Duration(_SCENARIO.duration_ns)
     settle: Duration = Duration(_SCENARIO.settle_ns)
     sites: Names = _NOBODY
@@ -307,6 +320,7 @@ class File(Table, frozen=True, kw_only=True):
     subscribers: tuple[SubscriberTable, ...] = ()
     sequencer: SequencerTable = SequencerTable()
     hypercube: HypercubeTable = HypercubeTable()
+    merge: MergeTable = MergeTable()
     link: LinkTable = LinkTable()
     ens_log: LogTable = LogTable()
     network: NetworkTable = NetworkTable()
