@@ -184,7 +184,7 @@ class Station:
 
     def heard_ns(self, name: str) -> int | None:
         """Return when a subscriber was last heard of; None: not since the start."""
-        return self._seen.get(name, self._heard.get(name))
+        return self._seen.get(name) if EPHEMERAL in name else self._heard.get(name)
 
     def may_put(self, event: Event, source: str) -> bool:
         """Tell whether an event may have its slot: only one that was given away, by who may have it.
