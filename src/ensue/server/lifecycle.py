@@ -1,0 +1,145 @@
+"""What every server is, whatever reaches it: one station on its journal, from `start` to `stop`.
+
+A server that can't start, or whose journal can't be written any more, lets go of all it had taken: the
+journal's lock, its threads, its connections.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from ensue.clock import SystemClock
+from ensue.journal import Journal
+from ensue.journal.files import JournalFailed
+from ensue.protocols.core import Node
+from ensue.protocols.station import Station
+from ensue.runtime.driver import Driver
+from ensue.server.admin import Admin
+from ensue.server.commit import GroupCommit
+from ensue.server.config import ServerConfig
+from ensue.server.listener import Listener, check_free
+from ensue.server.state import View
+from ensue.server.stations import build_station, claim, placement_of, retain
+from ensue.transports.framed import FramedTransport
+from ensue.wire import FRAME_BYTES_MAX
+
+__all__ = ["StationServer"]
+
+
+class StationServer(ABC):
+    """Made from a configuration; `start` it, `wait` until it ends, `stop` it."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.placement = placement_of(config)
+        self.station: Station | None = None
+        self.journal: Journal | None = None
+        self.view: View | None = None
+        self.admin: Admin | None = None
+        self._clock = SystemClock()
+        self._commit: GroupCommit | None = None
+        self._driver: Driver[Node] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended: asyncio.Future[None] | None = None
+        self._stopped = False
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where clients reach it."""
+
+    async def _prepare(self) -> None:
+        """Look whether it can start at all: what can't must not leave a journal behind."""
+        if self.config.admin:
+            await check_free(self.config.admin, what="the admin port ")
+
+    @abstractmethod
+    async def _open(self, journal: Journal, commit: GroupCommit) -> None:
+        """Have the station be reached; raise if it can't be."""
+
+    @abstractmethod
+    async def _part(self, commit: GroupCommit) -> None:
+        """Let go of everybody who reaches the station, and close `commit` when its turn has come."""
+
+    async def start(self) -> None:
+        """Recover, and begin to answer."""
+        self._ended = asyncio.get_running_loop().create_future()
+        await self._prepare()
+        config = self.config
+        self.journal = Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
+        try:
+            claim(self.journal, config.name)
+            commit = GroupCommit(self.journal, sync_s=config.sync_s, on_failure=self._fail)
+            self._commit = commit
+            await self._open(self.journal, commit)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _drive(
+        self,
+        transport: FramedTransport,
+        journal: Journal,
+        commit: GroupCommit,
+        *,
+        listener: Listener | None = None,
+        message_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        """Bring the station to life under its name, which has been entered."""
+        now_ns = self._clock.now_ns()
+        built = build_station(
+            self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
+        )
+        self.station = built.station
+        driver = Driver(built.node, transport=transport, clock=self._clock, store=commit)
+        self._driver = driver
+        self.view = View(
+            self.config,
+            station=built.station,
+            journal=journal,
+            commit=commit,
+            transport=transport,
+            listener=listener,
+        )
+        retaining = retain(journal, self.config.retention, driver, built.station, self._fail)
+        self._tasks.append(asyncio.create_task(retaining))
+
+    async def _show(self) -> None:
+        """Answer whoever looks at the server from outside, if that is wanted."""
+        if self.config.admin:
+            assert self.view is not None
+            self.admin = Admin(self.config.admin, self.view)
+            await self.admin.start()
+
+    async def wait(self) -> None:
+        """Return when the server is stopped; raise what ended it."""
+        assert self._ended is not None
+        await asyncio.shield(self._ended)
+
+    async def stop(self) -> None:
+        """Write what there is, let everybody go, and end; once is enough."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self.view is not None:
+            self.view.stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._commit is not None:
+            await self._part(self._commit)
+        if self.journal is not None:
+            self.journal.close()
+        if self.admin is not None:
+            await self.admin.close()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._ended is not None and not self._ended.done():
+            failure = JournalFailed(
+                f"the journal in {self.config.data} can't be written any more, so the server has "
+                f"stopped: {error}. What it said was safe is; free or mend the disk, and start it again"
+            )
+            failure.__cause__ = error
+            self._ended.set_exception(failure)
