@@ -1,10 +1,11 @@
 """Clients that cause more than they send: it is bounded, and costs them and nobody else."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
-from tests.server.helpers import read, serving, until, within
+from tests.server.helpers import DEADLINE_S, read, serving, until, within
 from tests.server.raw import Raw
 
 import ensue
@@ -15,7 +16,7 @@ from ensue.protocols.sequencer import node
 from ensue.protocols.sequencer.frames import OrderRequest, Out
 from ensue.server import Server
 from ensue.server.config import Limits
-from ensue.server.visitor import Visitor
+from ensue.server.visitor import UNANSWERED_BYTES_MAX, Visitor
 from ensue.transports.tcp_messages import Enter, Entered, Exited, Ping, Pong, encode_control
 
 # -- Slow readers -------------------------------------------------------------------------------
@@ -76,6 +77,56 @@ def test_who_enters_again_and_again_and_does_not_read_is_hung_up_on(tmp_path: Pa
             assert listener.errors == {"limit": 1}
             await until(lambda: visitor not in listener.visitors)
             raw.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["large", "amplified"])
+def test_what_is_not_safe_yet_is_bounded_in_bytes_for_each_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A disk that takes its time, and somebody who sends on and on."""
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            topics = [f"{number:03}{'x' * 240}" for number in range(100)]
+            async with bus.subscribe(*topics):
+                kept, listener = server.journal, server.listener
+                assert kept is not None
+                assert listener is not None
+                disk, sync = threading.Event(), kept.sync
+
+                def slow() -> int:
+                    assert disk.wait(DEADLINE_S)
+                    return sync()
+
+                raw = await Raw.hello(server)
+                assert await raw.enter("p~1") is None
+                monkeypatch.setattr(kept, "sync", slow)
+                before, count = kept.end_bytes, 14
+                size, runs = (4 << 20, 1) if kind == "large" else (0, 70)
+                for number in range(count):
+                    first = 1 + number * runs
+                    run = tuple(
+                        Event(
+                            topic=topics[n % 100],
+                            payload=bytes(size),
+                            publisher="p~1",
+                            publisher_seq=n,
+                        )
+                        for n in range(first, first + runs)
+                    )
+                    raw.bundle("p~1", OrderRequest(number=first, events=run, settled=first))
+                visitor = listener.routes["p~1"]
+                await until(lambda: visitor._waiting)
+                assert kept.end_bytes - before < UNANSWERED_BYTES_MAX + (6 << 20)
+                disk.set()
+                done = 0
+                while done < count * runs:
+                    answer = await raw.frame()
+                    assert isinstance(answer, Out)
+                    done = max(done, *(number for number, _ in answer.slots))
+                raw.close()
 
     asyncio.run(main())
 

@@ -91,6 +91,7 @@ class Listener:
         codec: Codec,
         welcome: Callable[[], Welcome],
         barrier: Barrier,
+        written: Callable[[], int],
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.host, self.port = host, port
@@ -118,6 +119,8 @@ class Listener:
         """Whose bundle is being looked at."""
         self._welcome = welcome
         self._barrier = barrier
+        self._written = written
+        """Tells how many bytes were to be written since the start."""
         self._codec = codec
         self._door: Door | None = None
         """Where those are who have not shaken hands yet, if this is a server that speaks TLS."""
@@ -276,14 +279,16 @@ class Listener:
         if visitor.names.pop(name, None) is not None and self.routes.get(name) is visitor:
             del self.routes[name]
 
-    def take(self, visitor: Visitor, message: bytes) -> None:
-        """Hand a bundle over, remembering who sent it."""
+    def take(self, visitor: Visitor, message: bytes) -> int:
+        """Hand a bundle over, remembering who sent it; return how many bytes it caused to be written."""
+        before = self._written()
         self._current = visitor
         try:
             if self._receive is not None:
                 self._receive(message)
         finally:
             self._current = None
+        return self._written() - before
 
     def held(self, visitor: Visitor, more: int) -> None:
         """Count bytes of messages that are not whole; hang up on who has the most if too many."""

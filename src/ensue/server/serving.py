@@ -108,6 +108,7 @@ class Server:
             codec=codec,
             welcome=self._welcome,
             barrier=partial(_barrier, commit),
+            written=lambda: journal.end_bytes,
             context=context,
         )
         transport = FramedTransport(listener, codec, home=self.placement.node)

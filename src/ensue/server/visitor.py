@@ -4,8 +4,9 @@ It says hello first, then enters under names, and may send bundles from those na
 these rules, or can't be read, costs its sender the connection, with a word on why (`Farewell`), and
 nobody else anything.
 
-Whoever asks faster than it can be answered is read from no faster: after `BUNDLES_MAX` bundles nothing
-more is read until what they caused is on the disk and on its way.
+Whoever asks faster than it can be answered is read from no faster: after `BUNDLES_MAX` bundles, or
+`UNANSWERED_BYTES_MAX` of them and of what they made the server write, nothing more is read until all that
+they caused is on the disk and on its way.
 
 Limits: `Limits.message_bytes` a message, `HELLO_BYTES_MAX` before hello; `Limits.pending_bytes` that wait
 for the connection, beyond which bundles to it are dropped and counted, and `TOLD_BYTES_MAX` of word on
@@ -44,6 +45,8 @@ HELLO_BYTES_MAX = 64 * 1024
 """Of a message before hello."""
 BUNDLES_MAX = 16
 """Bundles of one connection whose answers are not on their way."""
+UNANSWERED_BYTES_MAX = 8 * 1024 * 1024
+"""Of such bundles and of what they made the server write; the last one is taken whole."""
 TOLD_BYTES_MAX = 2 * 1024 * 1024
 """Of word on its names that waits for a connection, on top of all that is pending."""
 LINGER_S = 1.0
@@ -74,8 +77,8 @@ class House(Protocol):
     def let_go(self, visitor: "Visitor", name: str) -> None:
         """Have no more messages for a name go to a connection."""
 
-    def take(self, visitor: "Visitor", message: bytes) -> None:
-        """Take a bundle; raise `RemoteProtocolError` if it can't be."""
+    def take(self, visitor: "Visitor", message: bytes) -> int:
+        """Take a bundle, or raise `RemoteProtocolError`; return how many bytes it caused to be written."""
 
     def held(self, visitor: "Visitor", more: int) -> None:
         """Hear how many more bytes of a message that is not whole a connection has."""
@@ -118,6 +121,7 @@ class Visitor(asyncio.Protocol):
         self._held = 0
         self._inbox: deque[bytes] = deque()
         self._unanswered = 0
+        self._unanswered_bytes = 0
         self._waiting = False
         """Whether nothing more is taken until what was taken is answered."""
         self._out: list[bytes] = []
@@ -290,15 +294,16 @@ class Visitor(asyncio.Protocol):
     def _bundle(self, message: bytes) -> None:
         if self.hello is None:
             raise RemoteProtocolError("expected hello first")
-        self.house.take(self, message)
+        self._unanswered_bytes += len(message) + self.house.take(self, message)
         self._unanswered += 1
-        if self._unanswered >= BUNDLES_MAX and self._transport is not None:
+        much = self._unanswered >= BUNDLES_MAX or self._unanswered_bytes >= UNANSWERED_BYTES_MAX
+        if much and self._transport is not None:
             self._waiting = True
             self._transport.pause_reading()
             self.house.when_answered(self)
 
     def _go_on(self) -> None:
-        self._unanswered = 0
+        self._unanswered = self._unanswered_bytes = 0
         self._waiting = False
         self._work()
         if not self._waiting and self._transport is not None and not self.closing:
