@@ -15,6 +15,7 @@ __all__ = [
     "EventRefused",
     "EventVoided",
     "HandlerFailed",
+    "InternalError",
     "LimitReached",
     "LocalProtocolError",
     "LogDamaged",
@@ -133,6 +134,13 @@ class HandlerFailed(EnsueError):
         self.position = position
         self.attempts = attempts
         self.cause = self.__cause__ = cause
+
+
+class InternalError(EnsueError, RuntimeError):
+    """Something failed that must not, and what it was part of is over; the cause is what was raised.
+
+    What was under way may have taken effect, or not.
+    """
 
 
 class SubscriptionLost(EnsueError):

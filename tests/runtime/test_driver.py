@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import pytest
 
@@ -21,6 +22,7 @@ from ensue.protocols.core import (
 )
 from ensue.recorder import Recorder
 from ensue.runtime import Driver
+from ensue.runtime.driver import Failed
 from ensue.transports.base import Capabilities, Receiver
 
 EVENT = Event(topic="a", payload=b"", publisher="p", publisher_seq=1)
@@ -265,3 +267,90 @@ def test_the_system_clock_never_goes_back_and_tells_how_far_the_wall_clock_was_s
     monkeypatch.setattr("ensue.clock.time.time_ns", lambda: before - 10**12)
     assert clock.now_ns() >= before
     assert clock.jump_ns() <= -(10**12)
+
+
+class Fault(Exception):
+    """What must not happen."""
+
+
+async def until_closed(driver: Driver[FakeNode]) -> None:
+    """Let the event loop turn until a driver has closed, and not for ever."""
+    for _ in range(1_000):
+        if driver.closed:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it goes on")
+
+
+def fault(*_args: object, **_named: object) -> NoReturn:
+    raise Fault("a fault")
+
+
+@pytest.mark.parametrize(
+    "where", ["receive", "handle_timer", "next_timer_ns", "take_effects", "outcome", "repeat"]
+)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_fault_in_a_callback_closes_the_driver_and_is_told_once(where: str, lazy: bool) -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+        transport.lazy = lazy
+        told: list[Outcome] = []
+
+        def tell(outcome: Outcome) -> None:
+            told.append(outcome)
+            if where == "outcome" and len(told) == 1:
+                fault()
+
+        driver = Driver(node, transport=transport, clock=SystemClock(), on_outcome=tell)
+        await asyncio.sleep(0)
+        assert transport.receiver is not None
+        if where == "outcome":
+            node.effects = [Deliver(EVENT, 1), Deliver(EVENT, 2)]
+        else:
+            setattr(node, where, fault)
+        if where == "handle_timer":
+            node.timer_ns = 0
+        if where == "repeat":
+            driver.repeat()
+        else:
+            transport.receiver((Ping(),), "peer")
+        await until_closed(driver)
+        transport.log.clear()
+        driver.fail(Fault("another"))
+        driver.repeat()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert transport.log == [], "it does nothing more"
+        *_, failed = told
+        assert isinstance(failed, Failed)
+        assert (failed.topics, failed.reason, type(failed.error)) == ((), "a fault", Fault)
+        assert len(told) == (2 if where == "outcome" else 1)
+
+    asyncio.run(main())
+
+
+def test_whoever_sends_what_a_server_can_t_handle_is_told_and_the_node_goes_on() -> None:
+    async def main() -> None:
+        node, transport = FakeNode(), FakeTransport()
+        failures: list[Exception] = []
+        driver = Driver(
+            node,
+            transport=transport,
+            clock=SystemClock(),
+            on_failure=failures.append,
+            blames_sender=True,
+        )
+        await asyncio.sleep(0)
+        assert transport.receiver is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node, "receive", fault)
+            with pytest.raises(Fault):
+                transport.receiver((Ping(),), "peer")
+        assert (driver.closed, failures) == (False, [])
+        node.timer_ns = 0
+        node.on_timer = fault
+        transport.receiver((Ping(),), "peer")
+        await until_closed(driver)
+        assert [type(each) for each in failures] == [Fault], "nobody is to blame for that"
+
+    asyncio.run(main())

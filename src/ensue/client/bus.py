@@ -36,13 +36,14 @@ from ensue.errors import (
     AccessDenied,
     ConfigurationError,
     EnsueError,
+    InternalError,
     LocalProtocolError,
 )
 from ensue.event import Event, event_id
 from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Outcome, Refuse, Settle
 from ensue.protocols.merge.publisher import MergePublisher
-from ensue.runtime.driver import Driver
+from ensue.runtime.driver import Driver, Failed
 from ensue.runtime.hub import Hub, join_hub, leave_hub
 from ensue.runtime.names import check_name
 from ensue.runtime.remote import RemoteHub
@@ -413,15 +414,30 @@ class Bus:
     def _outcome(self, outcome: Outcome) -> None:
         if type(outcome) is Settle:
             self._receipts.settle(outcome)
+        elif isinstance(outcome, Refuse) and not outcome.topics:
+            self._over(outcome)
         elif self._shares is not None:
             self._shares.outcome(outcome)
-        elif isinstance(outcome, Refuse) and not outcome.topics:
-            reason = outcome.reason
-            why = f"the server refused this client: {reason}"
-            self._failure = AccessDenied(why, reason=reason)
-            self._receipts.fail_all(
-                lambda topic, number: AccessDenied(
-                    f"{event_id(self._name, topic, number)} may be out, or never be: {why}",
-                    reason=reason,
-                )
+
+    def _over(self, outcome: Refuse) -> None:
+        """Give everything up: nothing can be done with this bus any more."""
+
+        def why(about: str) -> EnsueError:
+            if not isinstance(outcome, Failed):
+                text = f"{about}the server refused this client: {outcome.reason}"
+                return AccessDenied(text, reason=outcome.reason)
+            failure = InternalError(f"{about}{self._name} can't go on: {outcome.reason}")
+            failure.__cause__ = outcome.error
+            return failure
+
+        self._failure = why("")
+        self._receipts.fail_all(
+            lambda topic, number: why(
+                f"{event_id(self._name, topic, number)} may be out, or never be: "
             )
+        )
+        if self._shares is not None:
+            self._shares.end(outcome)
+            if self._hub is not None:
+                # Soon: the others may be about something.
+                asyncio.get_running_loop().call_soon(self._hub.depart, self._name)

@@ -135,7 +135,10 @@ class Reader:
 
     def _pause(self) -> None:
         if self._paused and self._driver is not None and not self._driver.closed:
-            self.command(lambda node, _now: node.pause())
+            try:
+                self.command(lambda node, _now: node.pause())
+            except Exception as error:  # noqa: BLE001 - nobody called who could be told
+                self._driver.fail(error)
 
     def _make(self) -> AnyNode:
         hub, order = self._hub, self._order

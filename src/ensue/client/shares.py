@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from ensue.clock import Clock
 from ensue.event import Event
-from ensue.protocols.core import Deliver, Join, Leave, Outcome, Publish
+from ensue.protocols.core import Deliver, Join, Leave, Outcome, Publish, Refuse
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
@@ -80,6 +80,10 @@ class Share:
         self._shares.record(self._subscription, outcome)
         self._on_outcome(outcome)
 
+    def end(self, outcome: Refuse) -> None:
+        """Tell that nothing more will come."""
+        self._on_outcome(outcome)
+
 
 class Shares:
     """The node of one bus, and who has a share in it."""
@@ -127,6 +131,11 @@ class Shares:
                 share.tell(outcome)
         elif isinstance(outcome, Publish):
             self._on_published(outcome.event)
+
+    def end(self, outcome: Refuse) -> None:
+        """Tell all of them that the node does nothing any more."""
+        for share in list(self._shares):
+            share.end(outcome)
 
     def record(self, subscription: str, outcome: Outcome) -> None:
         """Write what a subscription was told into the trace."""

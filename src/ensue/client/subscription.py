@@ -43,6 +43,7 @@ from ensue.order import Order
 from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
 from ensue.protocols.kept import DISMISSED
 from ensue.protocols.merge.watching import MergeCounts
+from ensue.runtime.driver import Failed
 from ensue.runtime.hub import Hub, Slow
 from ensue.runtime.names import check_text
 
@@ -94,6 +95,7 @@ class Subscription:
             Join: self._joined,
             Leave: lambda outcome: self._slow.topics.pop(outcome.topic, None),
             Refuse: self._was_refused,
+            Failed: self._was_refused,
             Acknowledged: lambda outcome: self._safety.reached(outcome.position),
             Resumed: lambda _outcome: self._has_resumed(),
         }
@@ -389,7 +391,7 @@ class Subscription:
         elif self._dismissed is not None and outcome.reason == DISMISSED:
             self._dismissed.set_result(None)
         else:
-            self._end(outcome.reason)
+            self._end(outcome)
 
     def _no_room(self) -> None:
         hub = self._hub
@@ -400,9 +402,11 @@ class Subscription:
         elif self._reader is not None:
             self._reader.pause()
 
-    def _end(self, reason: str) -> None:
-        """End reading for good: the chain or the keeper does not know this subscription any more."""
-        lost = self._safety.lose(self.name, reason)
+    def _end(self, outcome: Refuse) -> None:
+        """End reading for good: the chain or the keeper won't have this subscription, or it has failed."""
+        lost = self._safety.lose(self.name, outcome.reason)
+        if isinstance(outcome, Failed):
+            lost.__cause__ = outcome.error
         for topic in self._joining.waiting():
             self._joining.give_up(topic, lost)
         if self._reader is not None:

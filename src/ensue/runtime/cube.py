@@ -35,7 +35,8 @@ class Roster:
         self._names.append(name)
         rows = [row for driver in self._drivers.values() for row in driver.node.rows]
         for driver in self._drivers.values():
-            driver.command(lambda node, now: node.admit(name, now_ns=now))
+            if not driver.closed:
+                driver.command(lambda node, now: node.admit(name, now_ns=now))
         node = HypercubeNode(
             name=name, names=self._names, config=self._config, rows=rows, now_ns=now_ns
         )
@@ -53,4 +54,5 @@ class Roster:
             return
         self._gone.append(name)
         for driver in self._drivers.values():
-            driver.command(lambda node, now: node.dismiss(name, now_ns=now))
+            if not driver.closed:  # As it is if it has failed, too.
+                driver.command(lambda node, now: node.dismiss(name, now_ns=now))

@@ -6,10 +6,14 @@ timer call or a command the driver drains the node's effects and carries them ou
 everything else waits until the store says that it is safe. A driver keeps one timer at the event loop, for the earliest time
 the node asked for; a node that pushes its timer ahead with every frame costs nothing.
 
+What the node, the port or whoever hears of outcomes raises in a callback of the event loop would be logged by
+asyncio, and everybody would wait for ever: such a driver closes, says so in the log, and tells its owner.
+
 A driver belongs to one event loop and is not thread-safe.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -34,10 +38,18 @@ from ensue.protocols.ens import Notify, request_for
 from ensue.recorder import Recorder
 from ensue.transports.base import Transport
 
-__all__ = ["Driver", "Store"]
+__all__ = ["Driver", "Failed", "Store"]
 
 N = TypeVar("N", bound=Node)
 SECOND_NS = 1_000_000_000
+
+_log = logging.getLogger("ensue")
+
+
+class Failed(Refuse, frozen=True, gc=True):
+    """The node does nothing any more, because something was raised."""
+
+    error: Exception
 
 
 class Store(Protocol):
@@ -55,6 +67,9 @@ class Driver(Generic[N]):
 
     `store` is needed by a node that persists. `seen_as` and `subscription` name the node in the trace. `size_of` gives the wire size of frames
     to the trace; it is called only where there is a recorder.
+
+    `on_failure` is told if the node can't go on; without it the outcome `Failed` is. With `blames_sender`, what
+    a frame makes the node raise is raised to whoever hands it over, and the node goes on.
     """
 
     def __init__(
@@ -64,6 +79,8 @@ class Driver(Generic[N]):
         transport: Transport,
         clock: Clock,
         on_outcome: Callable[[Outcome], None] | None = None,
+        on_failure: Callable[[Exception], None] | None = None,
+        blames_sender: bool = False,
         store: Store | None = None,
         recorder: Recorder | None = None,
         seen_as: str | None = None,
@@ -73,6 +90,8 @@ class Driver(Generic[N]):
         self.node = node
         self._clock = clock
         self._on_outcome = on_outcome
+        self._on_failure = on_failure
+        self._blames_sender = blames_sender
         self._store = store
         self._recorder = recorder
         self._seen_as = node.name if seen_as is None else seen_as
@@ -126,9 +145,12 @@ class Driver(Generic[N]):
         """Have the node do again at once what it would do again in a while."""
         repeat = getattr(self.node, "repeat", None)
         if repeat is not None and not self._closed:
-            repeat(now_ns=self._clock.now_ns())
-            self._drain()
-            self._port.flush()
+            try:
+                repeat(now_ns=self._clock.now_ns())
+                self._drain()
+                self._port.flush()
+            except Exception as error:  # noqa: BLE001 - see above
+                self.fail(error)
 
     def lose(self, reason: str) -> None:
         """Close, and tell the application that its node was refused for good."""
@@ -136,6 +158,20 @@ class Driver(Generic[N]):
             self.close()
             if self._on_outcome is not None:
                 self._on_outcome(Refuse((), reason))
+
+    def fail(self, error: Exception) -> None:
+        """Close, and tell whoever waits for this node that it can't go on."""
+        if self._closed:
+            return
+        if self._on_failure is None and self._on_outcome is None:
+            raise error
+        _log.error("%s can't go on: %s", self.node.name, error, exc_info=error)
+        self._scheduled = False  # What it still wanted done is not to be trusted.
+        self.close()
+        if self._on_failure is not None:
+            self._on_failure(error)
+        elif self._on_outcome is not None:
+            self._on_outcome(Failed((), str(error) or repr(error), error))
 
     def retire(
         self, done: Callable[[N], bool], on_closed: Callable[[], None] | None = None
@@ -172,27 +208,39 @@ class Driver(Generic[N]):
         # Whoever hands frames over flushes when it has handed over what there is.
         now_ns = self._clock.now_ns()
         node = self.node
-        for frame in frames:
-            if self._recorder is not None and type(frame) is Notify:
-                self._recorder.frame("received", self._seen_as, frame, now_ns)
-            node.receive(frame, source=source, now_ns=now_ns)
-        self._drain()
-        if self._done is not None:
-            self._close_if_done()
+        try:
+            for frame in frames:
+                if self._recorder is not None and type(frame) is Notify:
+                    self._recorder.frame("received", self._seen_as, frame, now_ns)
+                node.receive(frame, source=source, now_ns=now_ns)
+            self._drain()
+            if self._done is not None:
+                self._close_if_done()
+        except Exception as error:
+            if self._blames_sender:
+                raise
+            self.fail(error)
 
     def _drain_late(self) -> None:
         self._scheduled = False
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._drain()
             self._port.flush()
             self._close_if_done()
+        except Exception as error:  # noqa: BLE001 - see above
+            self.fail(error)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.node.handle_timer(now_ns=self._clock.now_ns())
-        self._drain()
-        self._port.flush()
-        self._close_if_done()
+        try:
+            self.node.handle_timer(now_ns=self._clock.now_ns())
+            self._drain()
+            self._port.flush()
+            self._close_if_done()
+        except Exception as error:  # noqa: BLE001 - see above
+            self.fail(error)
 
     def _close_if_done(self) -> None:
         if self._done is not None and not self._closed and self._done(self.node):
@@ -221,9 +269,12 @@ class Driver(Generic[N]):
     def _carry_out_later(self, effects: Sequence[Effect]) -> None:
         if self._closed:
             return
-        self._carry_out(effects)
-        self._port.flush()
-        self._close_if_done()
+        try:
+            self._carry_out(effects)
+            self._port.flush()
+            self._close_if_done()
+        except Exception as error:  # noqa: BLE001 - see above
+            self.fail(error)
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         outcomes: list[Outcome] = []
@@ -274,8 +325,14 @@ class Driver(Generic[N]):
     def _look_at_timer(self) -> None:
         """Make sure that the event loop's timer fires when the node wants it, or earlier."""
         self._looking = False
-        due_ns = self.node.next_timer_ns()
-        if due_ns is None or self._closed:
+        if self._closed:
+            return
+        try:
+            due_ns = self.node.next_timer_ns()
+        except Exception as error:  # noqa: BLE001 - see above
+            self.fail(error)
+            return
+        if due_ns is None:
             return
         if self._timer is not None:
             if self._timer_due_ns <= due_ns:

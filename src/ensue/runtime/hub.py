@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import msgspec
 
@@ -84,6 +84,8 @@ class Hub:
         self.users = 0
         self.loop = asyncio.get_running_loop()
         self._codec = Codec((ens.Put,))
+        self._drivers: WeakSet[Driver[Any]] = WeakSet()
+        """Of buses and subscriptions."""
         self._retired: list[Driver[Any]] = []
         """Of subscriptions that were closed and whose leave is still on its way."""
 
@@ -115,7 +117,8 @@ class Hub:
             self.roster.leave(name)
 
     def watch(self, driver: Driver[Any]) -> None:
-        """Have a driver repeat itself when a lost connection is there again."""
+        """Have a driver hear of what concerns everybody: a connection that is there again, or a failure."""
+        self._drivers.add(driver)
 
     async def finish(self) -> None:
         """See to what takes time when the last user has left."""
@@ -224,9 +227,15 @@ class MemoryHub(Hub):
             node,
             transport=self.transport,
             clock=self.clock,
+            on_failure=self._chain_failed,
             recorder=self.recorder,
             size_of=self.size_of,
         )
+
+    def _chain_failed(self, error: Exception) -> None:
+        """End everybody: nothing more would get a place in the order."""
+        for driver in list(self._drivers):
+            driver.fail(error)
 
 
 def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Recorder | None:

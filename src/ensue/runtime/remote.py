@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
-from weakref import WeakSet
 
 import msgspec
 
@@ -67,7 +66,6 @@ class RemoteHub(Hub):
         transport.home = self.placement.node
         self.config = msgspec.structs.replace(described.config, durable=False)
         self.users = 1
-        self._drivers: WeakSet[Driver[Any]] = WeakSet()
         self._suffix = token_hex(6)
         self._given = 0
         self._refusal = ""
@@ -149,8 +147,8 @@ class RemoteHub(Hub):
                 self.sink.close()
 
     def watch(self, driver: Driver[Any]) -> None:
-        """Have a driver repeat itself when a lost connection is there again."""
-        self._drivers.add(driver)
+        """Have a driver hear of what concerns everybody."""
+        super().watch(driver)
         if self._refusal:
             driver.lose(self._refusal)
 
@@ -164,7 +162,7 @@ class RemoteHub(Hub):
         """End whoever has to send what can't be carried: it would try for ever."""
         for driver in list(self._drivers):
             if driver.node.name == name:
-                driver.lose(str(error))
+                driver.fail(error)
 
     def _refused(self, error: AccessDenied) -> None:
         """End everybody, also who comes later: a server will not have this client any more."""
