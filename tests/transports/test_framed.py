@@ -62,6 +62,8 @@ class Wire:
             await self.joining.wait()
         if self.refuses:
             raise ConnectionError("no")
+        if topic in self.topics:
+            raise BadInput("a topic is taken once by each carrier")
         self.topics[topic] = receive
 
     async def leave(self, topic: str) -> None:
@@ -373,6 +375,66 @@ def test_joining_that_fails_is_logged_and_can_be_tried_again(
         a.ask(Attach("t", 1))
         await turn()
         assert wire.take() == [("home-of-t", "a", [AttachRequest(topic="t", from_slot=1)])]
+
+    run(main())
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "back"])
+def test_who_leaves_a_topic_that_is_being_joined_leaves_nothing_behind(again: bool) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        wire.joining = asyncio.Event()
+        _, (a,), (heard,) = await opened(wire, "a")
+        a.ask(Attach("t", 1))
+        await turn()
+        a.ask(Detach("t"))
+        await turn()
+        wire.take()
+        if again:
+            a.ask(Attach("t", 2))
+            await turn()
+        wire.joining.set()
+        for _ in range(5):
+            await turn()
+        assert ("t" in wire.topics) == again
+        asked = [("home-of-t", "a", [AttachRequest(topic="t", from_slot=2)])]
+        assert wire.take() == (asked if again else [])
+        if again:
+            a.multicast(Multicast("t", ("a",), Notify(event=event(1))))
+            await turn()
+            ((_, data),) = wire.sent
+            wire.deliver("*t", data)
+            assert heard.calls == [([Notify(event=event(1))], "a")]
+
+    run(main())
+
+
+def test_joining_that_fails_late_does_not_undo_what_was_begun_since() -> None:
+    class Late(Wire):
+        failures = 1
+
+        async def join(self, topic: str, receive: Inbox) -> None:
+            fails, self.failures = self.failures > 0, 0
+            if fails and self.joining is not None:
+                await self.joining.wait()
+                raise ConnectionError("no")
+            await super().join(topic, receive)
+
+    async def main() -> None:
+        wire = Late(multicast=True)
+        wire.joining = asyncio.Event()
+        _, (a,), _ = await opened(wire, "a")
+        a.ask(Attach("t", 1))
+        await turn()
+        a.ask(Detach("t"))
+        a.ask(Attach("t", 2))
+        await turn()
+        wire.take()
+        wire.joining.set()
+        for _ in range(5):
+            await turn()
+        assert "t" in wire.topics
+        assert wire.take() == [("home-of-t", "a", [AttachRequest(topic="t", from_slot=2)])]
 
     run(main())
 

@@ -13,7 +13,8 @@ A frame that is too large for the carrier is dropped, and whoever wants to know 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ensue.errors import BadInput, LimitReached, RemoteProtocolError
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
@@ -63,6 +64,9 @@ class FramedTransport:
         self._joined: dict[str, dict[FramedPort, None]] = {}
         """Topic to who listens, where the carrier multicasts."""
         self._joining: dict[str, asyncio.Task[None]] = {}
+        """Topics that are not joined yet, and whoever is at it."""
+        self._moves: dict[str, asyncio.Task[None]] = {}
+        """The last that was to join or leave a topic: the next one waits for it."""
         self._dirty: dict[FramedPort, None] = {}
         self._flushing = False
         self._bytes_max = min(BUNDLE_BYTES, carrier.capabilities.message_bytes_max // 2)
@@ -120,7 +124,7 @@ class FramedTransport:
         if self.capabilities.multicast and isinstance(effect, Attach):
             if topic not in self._joined:
                 self._joined[topic] = {port: None}
-                self._joining[topic] = self._loop.create_task(self._join(topic))
+                self._joining[topic] = self._move(topic, self._join)
             self._joined[topic][port] = None
             task = self._joining.get(topic)
             if task is not None:
@@ -164,18 +168,49 @@ class FramedTransport:
         return self._bytes_max
 
     def _ask_late(self, port: "FramedPort", effect: Attach) -> None:
-        if self._ports.get(port.name) is port and port in self._joined.get(effect.topic, ()):
+        # Asked for again since, it is sent when that is joined.
+        ready = effect.topic not in self._joining
+        if (
+            ready
+            and self._ports.get(port.name) is port
+            and port in self._joined.get(effect.topic, ())
+        ):
             port.send(self.home(effect.topic), request_for(effect))
             port.flush()
 
-    async def _join(self, topic: str) -> None:
+    def _move(
+        self,
+        topic: str,
+        move: Callable[[str, asyncio.Task[None] | None], Coroutine[Any, Any, None]],
+    ) -> asyncio.Task[None]:
+        """Join or leave a topic, when what was begun before is through."""
+        task = self._loop.create_task(move(topic, self._moves.get(topic)))
+        self._moves[topic] = task
+        return task
+
+    async def _join(self, topic: str, before: asyncio.Task[None] | None) -> None:
+        task = asyncio.current_task()
         try:
+            await _through(before)
             await self.carrier.join(topic, self._multicast_arrived)
         except Exception as error:  # noqa: BLE001 - the subscriber asks again
             _log.warning("%s: joining %r failed: %s", self.name, topic, error)
-            self._joined.pop(topic, None)
+            if self._joining.get(topic) is task:
+                self._joined.pop(topic, None)
         finally:
-            self._joining.pop(topic, None)
+            for moves in (self._joining, self._moves):
+                if moves.get(topic) is task:
+                    del moves[topic]
+
+    async def _quit(self, topic: str, before: asyncio.Task[None] | None) -> None:
+        try:
+            await _through(before)
+            await self.carrier.leave(topic)
+        except Exception as error:  # noqa: BLE001 - nobody takes what may still come
+            _log.debug("%s: leaving %r failed: %s", self.name, topic, error)
+        finally:
+            if self._moves.get(topic) is asyncio.current_task():
+                del self._moves[topic]
 
     def _leave(self, port: "FramedPort", topic: str) -> None:
         ports = self._joined.get(topic)
@@ -184,8 +219,8 @@ class FramedTransport:
         ports.pop(port, None)
         if not ports:
             del self._joined[topic]
-            task = self._loop.create_task(self.carrier.leave(topic))
-            task.add_done_callback(_ignore)
+            self._joining.pop(topic, None)
+            self._move(topic, self._quit)
 
     def _let_go(
         self,
@@ -244,9 +279,10 @@ class FramedTransport:
         return read
 
 
-def _ignore(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.debug("leaving a topic failed: %s", task.exception())
+async def _through(move: "asyncio.Task[None] | None") -> None:
+    """Wait for a move that was begun before, however it ends."""
+    if move is not None:
+        await asyncio.wait((move,))
 
 
 Target = str | tuple[str, ...]
