@@ -27,10 +27,11 @@ from ensue.event import Event
 from ensue.protocols.ens import AttachRequest, Fetch, Surveyed
 from ensue.protocols.keeping import Recall, Recalled, Remember
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused
-from ensue.server import Server, ServerConfig
+from ensue.server import Server, ServerConfig, rules
 from ensue.server.access import Access, Grants, User, certificate_names, new_token
 from ensue.server.config import Limits, Tls
 from ensue.server.door import ROOM_TO_REFUSE
+from ensue.server.stations import OWNER
 from ensue.transports.tcp_messages import Enter, Farewell, Hello, Member, Welcome
 
 EVERYTHING = (["*"], ["*"])
@@ -444,6 +445,34 @@ def test_required_certificates_are_a_login_of_their_own(tmp_path: Path, files: P
             mine = f"&cert={files}/auditor.pem&key={files}/auditor.key"
             async with ensue.connect(url + mine) as bus:
                 await within(bus.publish("x", b"1"))
+
+    asyncio.run(main())
+
+
+def test_the_name_of_a_process_is_its_users_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "RECENT_MAX", 3)
+    people = People(al=(["*"], ["*"]), bo=(["*"], ["*"]))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            al = await Raw.hello(server, token=people.tokens["al"])
+            for name in ("old~1", "desk~1", "desk~2", "desk~3"):
+                assert await al.enter(name) is None
+            al.close()
+        async with serving(tmp_path / "d", access=people.access) as server:
+            bo = await Raw.hello(server, token=people.tokens["bo"])
+            assert await bo.enter("desk~1") == "the name belongs to another user"
+            al = await Raw.hello(server, token=people.tokens["al"])
+            assert await al.enter("desk~1") is None
+            # So many are written down, and no more.
+            assert server.journal is not None
+            owned = {key for key in server.journal.records if key.startswith(OWNER)}
+            assert owned == {f"{OWNER}desk~{number}" for number in (1, 2, 3)}
+            assert await bo.enter("old~1") is None
+            for raw in (al, bo):
+                raw.close()
 
     asyncio.run(main())
 

@@ -16,7 +16,8 @@ it asked, and keeps its connection:
 Whoever sends what no client would, raises `RemoteProtocolError`, and is hung up on.
 
 A name belongs to the user who first took it. Names of durable subscriptions, which people give, are
-written down for good; those that die with their process are remembered for the last `RECENT_MAX`.
+written down for good; of those that die with their process, which everybody can read in its events, the
+last `RECENT_MAX`.
 
 Levels of a topic are parted by `.` alone; `/` is a character like any other.
 
@@ -92,9 +93,9 @@ class Rules:
             for name, host in hosts.items()
         }
         """The other servers, and what their certificates may call them: a host, if it is of one alone."""
-        self._owners = dict(owners)
+        self._owners = {name: owners[name] for name in owners if EPHEMERAL not in name}
         """Names of durable subscriptions to their users."""
-        self._recent: dict[str, str] = {}
+        self._recent = {name: owners[name] for name in owners if EPHEMERAL in name}
         """Names of processes to their users."""
         self._claims: dict[str, str] = {}
         """Owners that are being written down."""
@@ -147,10 +148,8 @@ class Rules:
         """Have a name belong to whoever enters under it, and then call `done`."""
         user = visitor.grants.user
         if EPHEMERAL in name and user:
-            self._recent.pop(name, None)
-            self._recent[name] = user
-            if len(self._recent) > RECENT_MAX:
-                del self._recent[next(iter(self._recent))]
+            self._claim_for_now(user, name, done)
+            return
         if not self._is_new(name, user):
             done()
             return
@@ -162,6 +161,21 @@ class Rules:
             done()
 
         self._write([Persist(f"{OWNER}{name}", user.encode())], written)
+
+    def _claim_for_now(self, user: str, name: str, done: Callable[[], None]) -> None:
+        """Have the name of a process belong to a user, for as long as it is among the last."""
+        writes = []
+        if self._recent.pop(name, None) is None:
+            writes.append(Persist(f"{OWNER}{name}", user.encode()))
+        self._recent[name] = user
+        if len(self._recent) > RECENT_MAX:
+            oldest = next(iter(self._recent))
+            del self._recent[oldest]
+            writes.append(Persist(f"{OWNER}{oldest}", None))
+        if writes:
+            self._write(writes, done)
+        else:
+            done()
 
     def _is_new(self, name: str, user: str) -> bool:
         """Tell whether it has to be written down whose name it is."""
