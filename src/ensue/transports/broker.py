@@ -370,6 +370,7 @@ class BrokerCarrier:
 
     async def _connect_again(self) -> Session:
         pause_s = BACKOFF_S_MIN
+        told = ""
         while True:
             # Not all at once, when a broker comes back to a thousand clients.
             await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
@@ -388,7 +389,16 @@ class BrokerCarrier:
                             else:
                                 await self._during(session, self._drop(place))
             except Exception as error:  # noqa: BLE001 - clients raise what they like
-                _log.debug("%s: not yet (%s)", self.url, _words(error))
+                words = _words(error)
+                refused = isinstance(error, TransportError) and words != told
+                # That nobody answers is no news; that somebody refuses won't change by itself.
+                _log.log(
+                    logging.WARNING if refused else logging.DEBUG,
+                    "%s: not yet (%s)",
+                    self.url,
+                    words,
+                )
+                told = words if refused else told
                 await self._part(session)
                 pause_s = min(2 * pause_s, BACKOFF_S_MAX)
             except BaseException:
