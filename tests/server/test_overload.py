@@ -12,6 +12,7 @@ import ensue
 from ensue.event import Event
 from ensue.journal import journal
 from ensue.protocols.ens import Attached, AttachRequest
+from ensue.protocols.looking import Look, Seen
 from ensue.protocols.sequencer import node
 from ensue.protocols.sequencer.frames import OrderRequest, Out
 from ensue.server import Server
@@ -127,6 +128,26 @@ def test_what_is_not_safe_yet_is_bounded_in_bytes_for_each_connection(
                     assert isinstance(answer, Out)
                     done = max(done, *(number for number, _ in answer.slots))
                 raw.close()
+
+    asyncio.run(main())
+
+
+def test_asking_for_a_topic_does_not_look_at_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            await within(bus.publish("x", b""))
+            assert server.view is not None
+            assert server.station is not None
+            monkeypatch.setattr(server.view, "state", lambda _readable: b"{}")
+            monkeypatch.delattr(type(server.station.log), "bounds")
+            monkeypatch.delattr(type(server.station.log), "listeners")
+            look = Look(number=1, topics=("x", "never"), readable=("x", "never"))
+            seen = server.view.answer(look, 0)
+            assert isinstance(seen, Seen)
+            assert seen.bounds == {"x": (1, 2), "never": (1, 1)}
+            monkeypatch.undo()
 
     asyncio.run(main())
 

@@ -161,6 +161,11 @@ class TopicLog:
         """Return each topic's first slot that can be had and its next free one."""
         return {topic: (log.first, log.next) for topic, log in self._topics.items()}
 
+    def bounds_of(self, topic: str) -> tuple[int, int]:
+        """Return those of one topic, without looking at the others."""
+        log = self._topics.get(topic)
+        return (1, 1) if log is None else (log.first, log.next)
+
     def listeners(self) -> dict[str, tuple[str, ...]]:
         """Return who is attached to each topic."""
         return {topic: tuple(log.attached) for topic, log in self._topics.items()}

@@ -232,12 +232,12 @@ class View:
         """Answer a station's client."""
         readable = frame.readable
         wanted = frame.topics[: looking.TOPICS_MAX]
-        bounds = self.station.log.bounds() if wanted else {}
+        bounds_of = self.station.log.bounds_of
         return Seen(
             number=frame.number,
             state=self.state(readable),
             bounds={
-                topic: bounds.get(topic, (1, 1))
+                topic: bounds_of(topic)
                 for topic in wanted
                 if readable is None or _may(topic, readable)
             },
