@@ -9,6 +9,7 @@ left out. That memory is volatile on purpose: without it everything counts as ch
 always right, only longer.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Counter", "Counters", "Group", "Groups"]
@@ -28,8 +29,8 @@ class Counters:
 
     def __init__(self) -> None:
         self.by_topic: dict[str, Counter] = {}
-        self.recent: dict[str, None] = {}
-        """Topics by their last change, the latest last."""
+        self.recent: OrderedDict[str, None] = OrderedDict()
+        """Topics by their last change, the latest last; those that never changed come first."""
         self.tick = 0
 
     def get(self, topic: str) -> Counter:
@@ -37,14 +38,15 @@ class Counters:
         counter = self.by_topic.get(topic)
         if counter is None:
             counter = self.by_topic[topic] = [0, 0]
+            self.recent[topic] = None
+            self.recent.move_to_end(topic, last=False)
         return counter
 
     def set(self, topic: str, counter: Counter, count: int) -> None:
         """Change a topic's counter."""
         counter[0] = count
         self.tick = counter[1] = self.tick + 1
-        self.recent.pop(topic, None)
-        self.recent[topic] = None
+        self.recent.move_to_end(topic)
 
 
 class Group:
@@ -75,17 +77,17 @@ class Group:
         if whole or since is None:
             entries.update({name: counter[0] for name, counter in members.items() if counter[0]})
         elif counters.tick - since > len(members):
-            entries.update(
-                {name: counter[0] for name, counter in members.items() if counter[1] > since}
-            )
+            for name, counter in members.items():
+                if counter[1] > since:
+                    entries[name] = counter[0]
         else:
             # Fewer changes than members: walk back through the changes instead.
             for name in reversed(counters.recent):
                 if counters.by_topic[name][1] <= since:
                     break
-                counter = members.get(name)
-                if counter is not None:
-                    entries[name] = counter[0]
+                member = members.get(name)
+                if member is not None:
+                    entries[name] = member[0]
 
 
 class Groups:

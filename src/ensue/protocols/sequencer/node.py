@@ -60,11 +60,8 @@ from ensue.protocols.sequencer.frames import (
 )
 from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publishers import EarlyRequests, Publisher
-from ensue.protocols.sequencer.records import (
-    INT,
-    LEASE,
-)
+from ensue.protocols.sequencer.publishers import EarlyRequests, Publisher, record_order
+from ensue.protocols.sequencer.records import INT, LEASE
 
 __all__ = ["SequencerNode"]
 
@@ -74,18 +71,6 @@ BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Of events that go out in one batch, their stamps included, and of stamps; one event more may."""
 ENCODED_MAX = 4
 """Bytes of a character."""
-
-
-def _record_order(key: str) -> tuple[str, int, int, str]:
-    """Sort records so that numbered ones of one client come back as they were made."""
-    kind, _, rest = key.partition("/")
-    number, _, rest_of_numbered = rest.partition("/")
-    if kind == "lease":
-        slot, _, client = rest_of_numbered.partition("/")
-        return (kind, int(number), int(slot), client)
-    if kind in ("elsewhere", "gone"):
-        return (kind, int(number), 0, rest_of_numbered)
-    return (kind, 0, 0, rest)
 
 
 class SequencerNode(ChangeStage):
@@ -134,7 +119,7 @@ class SequencerNode(ChangeStage):
             Accepted: self._on_void_answer,
             Taken: self._on_void_answer,
         }
-        for key in sorted(records or {}, key=_record_order):
+        for key in sorted(records or {}, key=record_order):
             self._restore(key, (records or {})[key], now_ns)
 
     @property
@@ -196,10 +181,12 @@ class SequencerNode(ChangeStage):
             return
         known.seen_ns = now_ns
         self._forget_settled(publisher, known, frame.settled)
-        for number, item in enumerate(items, frame.number):
+        full = frame.settled + self.config.window
+        done = self._take_run(publisher, known, frame, full)
+        for number, item in enumerate(items[done:], frame.number + done):
             if number < known.next:
                 self._repeated(publisher, known, number)
-            elif number >= frame.settled + self.config.window:
+            elif number >= full:
                 break  # Too many are open: it will be repeated.
             elif number > known.next:
                 self._early.keep(known, number, item)
@@ -210,6 +197,22 @@ class SequencerNode(ChangeStage):
                 break
         if self.config.durable:
             self._persist(f"publisher/{publisher}", INT.encode(known.next))
+
+    def _take_run(
+        self, publisher: str, known: Publisher, frame: StampRequest | OrderRequest, full: int
+    ) -> int:
+        """Put out what is next and needs no other node; return how many events."""
+        if self._put_out is None or isinstance(frame, StampRequest) or frame.number != known.next:
+            return 0
+        room, events = BATCH_BYTES_MAX - self._batch_bytes, frame.events[: full - known.next]
+        slots, size = self._stamp_run(events, self._put_out, self._counted, room)
+        self._batch_bytes += size
+        if slots:
+            run = list(enumerate(slots, known.next))
+            known.next += len(run)
+            known.out.update(run)
+            self._out.setdefault(publisher, []).extend(run)
+        return len(slots)
 
     def _welcome(
         self, publisher: str, frame: StampRequest | OrderRequest, now_ns: int

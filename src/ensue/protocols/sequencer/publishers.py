@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from ensue.event import Event, wire_bytes
 
-__all__ = ["ALL_EARLY_BYTES_MAX", "EARLY_BYTES_MAX", "EarlyRequests", "Publisher"]
+__all__ = ["ALL_EARLY_BYTES_MAX", "EARLY_BYTES_MAX", "EarlyRequests", "Publisher", "record_order"]
 
 EARLY_BYTES_MAX = 4 * 1024 * 1024
 ALL_EARLY_BYTES_MAX = 64 * 1024 * 1024
@@ -34,6 +34,18 @@ class Publisher:
         self.settled = 0
         """It knows the fate of every request below."""
         self.seen_ns = seen_ns
+
+
+def record_order(key: str) -> tuple[str, int, int, str]:
+    """Sort records so that numbered ones of one client come back as they were made."""
+    kind, _, rest = key.partition("/")
+    number, _, rest_of_numbered = rest.partition("/")
+    if kind == "lease":
+        slot, _, client = rest_of_numbered.partition("/")
+        return (kind, int(number), int(slot), client)
+    if kind in ("elsewhere", "gone"):
+        return (kind, int(number), 0, rest_of_numbered)
+    return (kind, 0, 0, rest)
 
 
 class EarlyRequests:
