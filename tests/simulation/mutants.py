@@ -339,7 +339,7 @@ class LaterEventTakesSlot(TopicLog):
     def _put(self, event: Event, source: str) -> None:
         slot = event.slot
         present = self._topic(event.topic).events.get(slot or 0)
-        if present is not None and present.id != event.id:
+        if isinstance(present, Event) and present.id != event.id:
             del self._topic(event.topic).events[slot or 0]
         super()._put(event, source)
 

@@ -18,6 +18,7 @@ __all__ = [
     "EnsConfig",
     "Fetch",
     "Fetched",
+    "Forward",
     "Notify",
     "Put",
     "Surveyed",
@@ -122,6 +123,12 @@ class Notify(Frame, frozen=True, tag=7):
     """An event of a topic that you are attached to."""
 
     event: Event
+
+
+class Forward(Frame, frozen=True, tag=7):
+    """A `Notify` with an event that is encoded already: made to be sent, and received as a `Notify`."""
+
+    event: msgspec.Raw
 
 
 class Fetch(Frame, frozen=True, tag=10):

@@ -47,6 +47,7 @@ from ensue.protocols.ens import (
     EnsConfig,
     Fetch,
     Fetched,
+    Forward,
     Notify,
     Put,
     Surveyed,
@@ -63,9 +64,6 @@ PEERS_MAX = 10_000
 """Sets of listeners that are remembered as one, over all topics."""
 RECENT = 1024
 """So many of the last slots of a topic are looked at for the last place that was given."""
-WHOLE_PLACES = 16_384
-"""After so many events of all topics, a topic's next stamp is whole: logs are dropped in large pieces."""
-
 
 _EVENT = Records[Event](Event)
 _FIRST = Records[int | tuple[int, int]](int | tuple[int, int])
@@ -197,24 +195,37 @@ class TopicLog:
         known = (log.first, log.hole) if log.hole else log.first
         self._persist(f"first/{topic}", None if known == 1 else _FIRST.encode(known))
 
-    def _event(self, topic: str, log: Topic, slot: int) -> Event | None:
-        event = log.events.get(slot)
-        if event is None and self._kept is not None and log.first <= slot < log.next:
-            encoded = self._kept.event(topic, slot)
-            if encoded is not None:
-                event = _EVENT.decode(encoded)
-        return event
+    def _find(self, topic: str, log: Topic, slot: int) -> Event | bytes | None:
+        """Return the event in a slot, or what is kept of it elsewhere."""
+        found = log.events.get(slot)
+        if found is None and self._kept is not None and log.first <= slot < log.next:
+            return self._kept.event(topic, slot)
+        return found
 
-    def _store(self, event: Event, log: Topic, slot: int) -> int | None:
+    def _event(self, topic: str, log: Topic, slot: int) -> Event | None:
+        found = self._find(topic, log, slot)
+        return _EVENT.decode(found) if isinstance(found, bytes) else found
+
+    def _store(self, event: Event, log: Topic, slot: int, encoded: bytes = b"") -> int | None:
         """Put an event into its slot; return the slot that retention dropped, if any."""
+        in_turn = slot == log.filled
+        if self._kept is not None:
+            log.events[slot] = encoded or event
+            if len(log.events) > self.config.cached_max:
+                log.events.popitem(last=False)
+            if in_turn:
+                log.step_over(event, self.config.whole_every)
+            if slot == log.next:
+                log.next = slot + 1
+            else:
+                log.next = max(log.next, slot + 1, log.first)
+                if in_turn:
+                    self._fill(event.topic, log)
+            return None
         log.events[slot] = event
         log.next = max(log.next, slot + 1, log.first)
-        if slot == log.filled:
+        if in_turn:
             self._fill(event.topic, log)
-        if self._kept is not None:
-            if len(log.events) > self.config.cached_max:
-                del log.events[next(iter(log.events))]
-            return None
         if len(log.events) <= self.config.retained_max:
             return None
         while log.first not in log.events:
@@ -230,22 +241,15 @@ class TopicLog:
         """Step over the slots that are filled by now, and read their stamps."""
         log.filled = max(log.filled, log.first)
         while log.filled < log.next and (event := self._event(topic, log, log.filled)) is not None:
-            stamp = event.stamp
-            if stamp is not None and self._kept is not None:
-                if stamp.whole:
-                    log.stamp = dict(stamp.entries)
-                    log.whole = (log.filled, event.place)
-                elif log.stamp is not None:
-                    log.stamp.update(stamp.entries)
-            log.filled += 1
+            if self._kept is None:
+                log.filled += 1
+            else:
+                log.step_over(event, self.config.whole_every)
 
-    def _made_whole(self, event: Event, log: Topic, slot: int) -> Event:
-        """Return an event whose turn it is, with a whole stamp if the last one is long ago."""
+    def _made_whole(self, event: Event, log: Topic) -> Event:
+        """Return an event whose turn it is, with a whole stamp."""
         stamp = event.stamp
         if stamp is None or stamp.whole or log.stamp is None:
-            return event
-        near = slot - log.whole[0] < self.config.whole_every
-        if near and event.place - log.whole[1] < WHOLE_PLACES:
             return event
         return msgspec.structs.replace(event, stamp=Stamp({**log.stamp, **stamp.entries}))
 
@@ -286,17 +290,17 @@ class TopicLog:
 
     def _accept(self, event: Event, log: Topic, slot: int) -> int:
         """Keep an event and send it out; return how many bytes are persisted."""
-        topic = event.topic
+        topic, config, effects = event.topic, self.config, self._effects
         # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
-        keeps_log = self.config.keeps_log
-        if self._kept is not None and slot == log.filled:
-            event = self._made_whole(event, log, slot)
+        keeps_log = config.keeps_log
+        in_turn = self._kept is not None and slot == log.filled
+        if in_turn and (slot >= log.whole_slot or event.place >= log.whole_place):
+            event = self._made_whole(event, log)
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
-        dropped = self._store(kept, log, slot)
-        encoded = b""
-        if self.config.durable:
-            encoded = _EVENT.encode(kept)
-            self._effects.append(Persist(f"event/{slot}/{topic}", encoded))
+        encoded = _EVENT.encode(kept) if config.durable else b""
+        dropped = self._store(kept, log, slot, encoded)
+        if config.durable:
+            effects.append(Persist(f"event/{slot}/{topic}", encoded))
             if dropped is not None:
                 self._persist(f"event/{dropped}/{topic}", None)
                 self._persist_first(topic, log)
@@ -310,7 +314,7 @@ class TopicLog:
                 peers = tuple(log.attached)
                 log.peers = self._peers.setdefault(peers, peers)
             known = encoded if keeps_log else b""
-            self._effects.append(Multicast(topic, log.peers, Notify(event=event), known))
+            effects.append(Multicast(topic, log.peers, Notify(event=event), known))
         return len(encoded)
 
     def _note_filled(self, topic: str, log: Topic) -> None:
@@ -331,9 +335,13 @@ class TopicLog:
         stop = min(log.next, slot + self.config.batch_max)
         limit = min(self._burst + self.config.batch_bytes_max, self.config.burst_bytes_max)
         while slot < stop and self._burst < limit:
-            if (event := self._event(topic, log, slot)) is not None:
-                self._effects.append(Send(source, Notify(event=event)))
-                self._burst += wire_bytes(event)
+            found = self._find(topic, log, slot)
+            if isinstance(found, bytes):  # As it was persisted: nobody here looks into it.
+                self._effects.append(Send(source, Forward(event=msgspec.Raw(found))))
+                self._burst += len(found)
+            elif found is not None:
+                self._effects.append(Send(source, Notify(event=found)))
+                self._burst += wire_bytes(found)
             slot += 1
         if slot == log.next:
             self._listen(topic, log, source)

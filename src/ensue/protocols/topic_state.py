@@ -1,4 +1,7 @@
-"""What is known of one topic's log, and what is asked of whoever keeps its events."""
+"""The log of one topic: which slots are taken, what is kept in memory of them, and who listens.
+
+`TopicLog` has one of these for each topic, and all the rules.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -7,6 +10,9 @@ from typing import Protocol
 from ensue.event import Event
 
 __all__ = ["KeptEvents", "Topic"]
+
+WHOLE_PLACES = 16_384
+"""After so many events of all topics, a topic's next stamp is whole: logs are dropped in large pieces."""
 
 
 class KeptEvents(Protocol):
@@ -20,13 +26,24 @@ class KeptEvents(Protocol):
 
 
 class Topic:
-    """The log of one topic and who listens to it."""
+    """One topic."""
 
-    __slots__ = ("attached", "events", "filled", "first", "hole", "next", "peers", "stamp", "whole")
+    __slots__ = (
+        "attached",
+        "events",
+        "filled",
+        "first",
+        "hole",
+        "next",
+        "peers",
+        "stamp",
+        "whole_place",
+        "whole_slot",
+    )
 
     def __init__(self) -> None:
-        self.events: OrderedDict[int, Event] = OrderedDict()
-        """All that are kept, or the latest of them if somebody else keeps them."""
+        self.events: OrderedDict[int, Event | bytes] = OrderedDict()
+        """All that are kept; or, as they were persisted, the latest of those that somebody else keeps."""
         self.first = 1
         self.next = 1
         self.filled = 1
@@ -35,7 +52,21 @@ class Topic:
         """`filled` as it was persisted; 0: it is not, as no slot before `next` is empty."""
         self.stamp: dict[str, int] | None = None
         """The whole entries of the event before `filled`; None: not known."""
-        self.whole = (0, 0)
-        """Slot and place of the last event before `filled` with a whole stamp."""
+        self.whole_slot = 0
+        """From this slot on, …"""
+        self.whole_place = 0
+        """… and from this place on, the next stamp is to be made whole."""
         self.attached: dict[str, None] = {}
         self.peers: tuple[str, ...] | None = ()  # The same as a tuple; None: to be made.
+
+    def step_over(self, event: Event, whole_every: int) -> None:
+        """Step over the first slot that was not filled: this is its event. Read its stamp."""
+        stamp = event.stamp
+        if stamp is not None:
+            if stamp.whole:
+                self.stamp = dict(stamp.entries)
+                self.whole_slot = self.filled + whole_every
+                self.whole_place = event.place + WHOLE_PLACES
+            elif self.stamp is not None:
+                self.stamp.update(stamp.entries)
+        self.filled += 1
