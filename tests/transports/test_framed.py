@@ -343,11 +343,14 @@ def test_where_the_carrier_multicasts_a_topic_is_joined_before_it_is_asked_for()
             ("home-of-t", "a", [AttachRequest(topic="t", from_slot=1)]),
             ("home-of-t", "b", [AttachRequest(topic="t", from_slot=2)]),
         ]
-        b.multicast(Multicast("t", ("a", "b"), Notify(event=event(1))))
+        notes = [Notify(event=event(slot)) for slot in (1, 2)]
+        for each in notes:
+            b.multicast(Multicast("t", ("a", "b"), each))
         await turn()
         ((_, data),) = wire.sent
         wire.deliver("*t", data)
-        assert heard_a.calls == heard_b.calls == [([Notify(event=event(1))], "b")]
+        # Together, as they came: whoever is woken for each of them pays for each of them.
+        assert heard_a.calls == heard_b.calls == [(notes, "b")]
         # The last to leave leaves it there, too.
         a.ask(Detach("t"))
         await turn()

@@ -14,6 +14,7 @@ A frame that is too large for the carrier is dropped, and whoever wants to know 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from itertools import groupby
 from typing import Any
 
 from ensue.errors import BadInput, LimitReached, RemoteProtocolError
@@ -69,7 +70,8 @@ class FramedTransport:
         """The last that was to join or leave a topic: the next one waits for it."""
         self._dirty: dict[FramedPort, None] = {}
         self._flushing = False
-        self._bytes_max = min(BUNDLE_BYTES, carrier.capabilities.message_bytes_max // 2)
+        self.bundle_bytes = min(BUNDLE_BYTES, carrier.capabilities.message_bytes_max // 2)
+        """How large a bundle may become before the next one is begun."""
         self._last: tuple[Frame | None, bytes] = (None, b"")
 
     async def enter(self, name: str) -> None:
@@ -108,15 +110,6 @@ class FramedTransport:
         body = self.codec.body(frame)
         self._last = (frame, body)
         return body
-
-    def multicast(self, port: "FramedPort", effect: Multicast) -> None:
-        """Send to everybody who listens, by the carrier's means."""
-        known = effect.encoded and isinstance(effect.frame, Notify)
-        body = _NOTIFY + effect.encoded if known else self.body(effect.frame)
-        if self.capabilities.multicast:
-            port.add(effect.topic, body, multicast=True)
-        else:
-            port.add(effect.peers, body)
 
     def ask(self, port: "FramedPort", effect: Broadcast | Attach | Detach) -> None:
         """Send a request to whoever keeps the topic's log."""
@@ -161,11 +154,6 @@ class FramedTransport:
                     for peer in target:
                         data = bundle(peer, port.name, joined, count)
                         self._let_go(carrier.send, peer, data, count, port)
-
-    @property
-    def bundle_bytes(self) -> int:
-        """How large a bundle may become before the next one is begun."""
-        return self._bytes_max
 
     def _ask_late(self, port: "FramedPort", effect: Attach) -> None:
         # Asked for again since, it is sent when that is joined.
@@ -256,11 +244,11 @@ class FramedTransport:
         if read is None:
             return
         _, source, frames = read
-        for frame in frames:
-            # A bundle is of one topic; whoever forged another one reaches those who listen to it.
-            topic = frame.event.topic if isinstance(frame, Notify) else ""
+        # A bundle is of one topic; whoever forged another one reaches those who listen to it.
+        for topic, run in groupby(frames, key=_topic_of):
+            together = tuple(run)
             for port in list(self._joined.get(topic, ())):
-                port.receiver((frame,), source)
+                port.receiver(together, source)
 
     def _read(self, data: bytes) -> tuple[str, str, list[Frame]] | None:
         try:
@@ -277,6 +265,10 @@ class FramedTransport:
         if self.traffic is not None:
             self.traffic.took(read[2], len(data))
         return read
+
+
+def _topic_of(frame: Frame) -> str:
+    return frame.event.topic if isinstance(frame, Notify) else ""
 
 
 async def _through(move: "asyncio.Task[None] | None") -> None:
@@ -313,15 +305,24 @@ class FramedPort:
         self._bundles: list[_Bundle] = []
         """In the order they were begun."""
         self._open: dict[str | int | tuple[str], _Bundle] = {}
-        """For each target the one that is not full; a topic, in a tuple, may be called as a peer is."""
+        """By target, the one that is not full."""
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a peer."""
-        self.add(peer, self._transport.body(frame))
+        self._add(peer, peer, self._transport.body(frame), multicast=False)
 
     def multicast(self, effect: Multicast) -> None:
-        """Send a frame to everybody who listens to a topic."""
-        self._transport.multicast(self, effect)
+        """Send a frame to everybody who listens to a topic, by the carrier's means."""
+        encoded, transport = effect.encoded, self._transport
+        if encoded and type(effect.frame) is Notify:
+            body = _NOTIFY + encoded
+        else:
+            body = transport.body(effect.frame)
+        # A topic, in a tuple, may be called as a peer is. Several peers are told apart by which
+        # tuple they are: hashing a long one takes time.
+        multicasts = transport.capabilities.multicast
+        target: Target = effect.topic if multicasts else effect.peers
+        self._add((effect.topic,) if multicasts else id(target), target, body, multicast=multicasts)
 
     def ask(self, effect: Broadcast | Attach | Detach) -> None:
         """Ask whoever keeps the topic's log."""
@@ -336,12 +337,10 @@ class FramedPort:
         """Hand nothing over any more."""
         self._transport.forget(self)
 
-    def add(self, target: Target, body: bytes, *, multicast: bool = False) -> None:
+    def _add(
+        self, key: str | int | tuple[str], target: Target, body: bytes, *, multicast: bool
+    ) -> None:
         """Put an encoded frame into the bundle for a peer, for several, or for a topic."""
-        # Several peers are told apart by which tuple they are: hashing a long one takes time.
-        key: str | int | tuple[str] = target if isinstance(target, str) else id(target)
-        if multicast and isinstance(target, str):
-            key = (target,)
         found = self._open.get(key)
         if found is None or found.size + len(body) > self._transport.bundle_bytes:
             if not self._bundles:
