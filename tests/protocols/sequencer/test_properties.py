@@ -256,7 +256,7 @@ class LogThatLosesEvents(TopicLog):
 
 
 class ImpatientQueue(PositionQueue):
-    def _pass(self, event: Event) -> bool:
+    def _pass(self, event: Event, slot: int) -> bool:
         """Take the next of each topic for the next of all."""
         self.clock[event.topic] += 1
         self._reindex()

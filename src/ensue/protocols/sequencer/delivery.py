@@ -27,6 +27,8 @@ class Delivery:
     def __init__(self, *, config: SequencerConfig, acknowledge_each: bool, now_ns: int) -> None:
         self.config = config
         self._acknowledge_each = acknowledge_each
+        self._notes_nothing = not acknowledge_each and not config.durable
+        """Whether nothing has to be remembered of what was delivered."""
         limits = {"held_max": config.held_max, "missing_max": config.missing_max}
         self._queue: HoldBack = (
             VectorQueue(**limits)
@@ -60,16 +62,25 @@ class Delivery:
             self._effects.append(Acknowledged(position))
 
     def _notify(self, event: Event, now_ns: int) -> None:
-        slot = event.slot
+        stamp = event.stamp
+        slot = None if stamp is None else stamp.entries.get(event.topic)
         if slot is None:
             return  # Not stamped: nothing that a sequencer ordered.
-        outcome = self._queue.offer(event, slot, now_ns)
+        queue = self._queue
+        outcome = queue.offer(event, slot, now_ns)
+        if outcome == "next" and not event.void and self._notes_nothing:
+            # What almost every event of a subscription that keeps no records comes to.
+            self._delivered += 1
+            self._effects.append(Deliver(event, self._delivered))
+            if queue.held_count:
+                self._deliver_ready(now_ns, progress=True)
+            return
         if outcome == "overflow" and not self.config.reliable:
             self._force(now_ns)
-            outcome = self._queue.offer(event, slot, now_ns)
+            outcome = queue.offer(event, slot, now_ns)
         if outcome == "next":
             self._let_go(event, slot, now_ns, now_ns)
-            if self._queue.held_count:
+            if queue.held_count:
                 self._deliver_ready(now_ns, progress=True)
         elif outcome == "held":
             self._deliver_ready(now_ns)

@@ -81,7 +81,7 @@ class HoldBack(ABC):
             return self._behind(topic, slot)
         if slot in waiting:
             return "duplicate"
-        if clock is not None and slot == clock + 1 and self._pass(event):
+        if clock is not None and slot == clock + 1 and self._pass(event, slot):
             return "next"
         if self.full and (clock is None or slot != clock + 1):
             # The next event of a topic is taken in all the same: it may be what all wait for.
@@ -142,7 +142,7 @@ class HoldBack(ABC):
         self._reindex()
 
     @abstractmethod
-    def _pass(self, event: Event) -> bool:
+    def _pass(self, event: Event, slot: int) -> bool:
         """Move on past an event that just came, the next of its topic, if it is next of all."""
 
     @abstractmethod
@@ -267,7 +267,7 @@ class PositionQueue(HoldBack):
             del self._tips[topic]
         return held
 
-    def _pass(self, event: Event) -> bool:
+    def _pass(self, event: Event, slot: int) -> bool:
         topic, stamp, clock = event.topic, event.stamp, self.clock
         assert stamp is not None
         entries = stamp.entries
@@ -276,7 +276,7 @@ class PositionQueue(HoldBack):
         # How far the stamp's sum is ahead of the clocks' sum is 1 exactly if the event's own
         # entry is all that is ahead. Mostly every other entry equals its clock, which one
         # comparison of the two tables tells; otherwise they are looked at one by one.
-        slot = clock[topic] = clock[topic] + 1
+        clock[topic] = slot
         if not entries.items() <= clock.items():
             for name, count in entries.items():
                 if count > clock.get(name, count):

@@ -180,19 +180,18 @@ class Subscriber(Replay):
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a notification, or an answer of the ENS or of a node."""
+        if type(frame) is Notify:
+            if not self._paused and not self.expired:
+                self._notify(frame.event, now_ns)
+            return  # Looked for first, and by type: almost everything that comes is one.
         if self.expired:
             return
         match frame:
-            case Notify(event=event):
-                if not self._paused:
-                    self._notify(event, now_ns)
             case Attached():
                 self._attached(frame, now_ns)
             case Fetched():
                 self._fetched(frame, now_ns)
-            case (
-                Expired(name=self.name) | Refused(number=0)
-            ):  # No change is: all of it was refused.
+            case Expired(name=self.name) | Refused(number=0):  # No change: all was refused.
                 self.expired = True
                 self._effects.append(Refuse((), getattr(frame, "reason", "expired")))
             case Changed() | Refused():

@@ -41,11 +41,11 @@ class VectorQueue(HoldBack):
             return held
         return None
 
-    def _pass(self, event: Event) -> bool:
+    def _pass(self, event: Event, slot: int) -> bool:
         if self._unmet(event) is not None:
             return False
         topic = event.topic
-        self.clock[topic] += 1
+        self.clock[topic] = slot
         if self.held_count:
             self._to_check.append(topic)
             self._to_check.extend(self._waiters.pop(topic, ()))
