@@ -185,20 +185,22 @@ class Bus:
             check_topics((topic,))
             if len(self._checked) < CHECKED_MAX:
                 self._checked.add(topic)
-        check_key(key)
-        fixed = check_payload(payload, hub.payload_bytes_max)
-        copied = check_headers(headers)
-        if key or copied:
-            check_size(fixed, key, copied, hub.payload_bytes_max)
+        if type(payload) is not bytes or len(payload) > hub.payload_bytes_max:
+            payload = check_payload(payload, hub.payload_bytes_max)
+        copied = None
+        if key is not None or headers is not None:
+            check_key(key)
+            copied = check_headers(headers)
+            check_size(payload, key, copied, hub.payload_bytes_max)
         receipts = self._receipts
         if hub.full:
             await self._wait_for_room(hub, topic)
-        while len(receipts) >= UNSETTLED_MAX:
-            await receipts.wait_for_first()
+        while len(receipts.open) >= UNSETTLED_MAX:
+            await receipts.wait_for_room(UNSETTLED_MAX)
             self._open()
         node, now_ns = driver.begin()
         try:
-            event = node.publish(topic, fixed, now_ns=now_ns, key=key, headers=copied)
+            event = node.publish(topic, payload, now_ns=now_ns, key=key, headers=copied)
             settled = receipts.expect(event, wanted=receipt)
         finally:
             driver.end()

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from ensue.event import Event
+from ensue.event import Event, Stamp
 
 __all__ = [
     "Acknowledged",
@@ -143,6 +143,16 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     """Empty: it is out for good. `void`: nobody will ever see it."""
     reason: str = ""
     """Why it is void, if a peer refused it."""
+    slot: int = 0
+    """Its place in its topic, if that is known and the event has no stamp."""
+
+    @property
+    def stamped(self) -> Event:
+        """The event with what is known of its stamp."""
+        if not self.slot:
+            return self.event
+        stamp = Stamp({self.event.topic: self.slot}, whole=False)
+        return msgspec.structs.replace(self.event, stamp=stamp)
 
 
 class Join(msgspec.Struct, frozen=True, gc=False):

@@ -21,19 +21,26 @@ class EventNumbers:
         self,
         topic: str,
         payload: bytes,
-        *,
         now_ns: int,
         key: bytes | None,
         headers: Mapping[str, str] | None,
     ) -> Event:
         """Return the next event of a topic."""
         number = self.last[topic] = self.last.get(topic, 0) + 1
+        if key is None and not headers:
+            return Event(
+                topic=topic,
+                payload=payload,
+                publisher=self._publisher,
+                publisher_seq=number,
+                published_at_ns=now_ns,
+            )
         return Event(
             topic=topic,
             payload=payload,
             publisher=self._publisher,
             publisher_seq=number,
             key=key,
-            headers={} if headers is None else dict(headers),
+            headers=dict(headers) if headers else {},
             published_at_ns=now_ns,
         )

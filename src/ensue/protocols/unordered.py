@@ -58,7 +58,7 @@ class UnorderedPublisher:
         headers: Mapping[str, str] | None = None,
     ) -> Event:
         """Take charge of an event; its fate comes as `Settle`."""
-        event = self._numbers.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
+        event = self._numbers.make(topic, payload, now_ns, key, headers)
         self._unanswered[event.id] = (now_ns + RETRY_NS, event)
         self._effects += (Publish(event), Broadcast(event))
         return event

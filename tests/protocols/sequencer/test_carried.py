@@ -109,8 +109,9 @@ def test_an_event_that_is_out_is_settled_with_its_slot_and_nothing_is_confirmed(
     publish(node, "a", "b")
     effects = hear(node, Out(origin="s", slots=((1, 5), (2, 7))))
     assert settled(effects) == [("a", "", ""), ("b", "", "")]
-    slots = [each.event.slot for each in effects if isinstance(each, Settle)]
-    assert slots == [5, 7]
+    settles = [each for each in effects if isinstance(each, Settle)]
+    assert [each.slot for each in settles] == [5, 7]
+    assert [each.stamped.slot for each in settles] == [5, 7]
     assert node.unsettled_count == 0
     node.handle_timer(now_ns=10 * CARRIES.lease_ns)
     assert not [e for e in node.take_effects() if isinstance(e, Send | Broadcast)]

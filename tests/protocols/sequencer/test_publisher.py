@@ -219,7 +219,51 @@ def test_a_repetition_of_some_requests_leaves_the_others_due_in_time() -> None:
     assert net.publisher("p").next_timer_ns() == 150
     net.pass_time(50, settle=False)
     assert requests(net.under_way) == [("low", 1, ("a",)), ("low", 2, ("a",))]
-    assert net.publisher("p").next_timer_ns() == 200
+    assert net.publisher("p").next_timer_ns() == 300
+
+
+def asked_at(net: Net, kind: type[Frame], until_ns: int) -> list[int]:
+    """Lose all frames of a kind as they go out, up to a time; return when they did."""
+    times: list[int] = []
+    while net.now_ns < until_ns:
+        times += [net.now_ns] * len(net.find(kind))
+        net.drop(kind)
+        net.pass_time(50, settle=False)
+    return times
+
+
+def test_patience_doubles_up_to_a_bound_while_nobody_answers() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=10**9))
+    net.publish("p", "a", "e")
+    times = asked_at(net, StampRequest, 4_000)
+    assert times == [0, 100, 300, 700, 1500, 2300, 3100, 3900]
+
+
+def test_patience_ends_well_within_a_lease() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=1_200))
+    net.publish("p", "a", "e")
+    assert asked_at(net, StampRequest, 1_500) == [0, 100, 300, 600, 900, 1_200]
+
+
+def test_an_answer_to_anything_shows_that_somebody_is_there() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=10**9))
+    net.publish("p", "a", "e1")
+    net.publish("p", "a", "e2")
+    for parcel in net.find(StampRequest):
+        net.deliver(parcel)
+    lost, heard = net.find(Stamped)
+    net.under_way.remove(lost)
+    net.now_ns = 50
+    net.deliver(heard)
+    # Asked again soon, as it was lost; then with patience, as nothing was heard since.
+    assert asked_at(net, StampRequest, 1_000) == [100, 200, 400, 800]
+
+
+def test_what_is_broadcast_in_vain_is_broadcast_again_with_patience() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=10**9))
+    net.publish("p", "a", "e")
+    net.roundtrip()
+    assert asked_at(net, Put, 2_500) == [0, 100, 300, 700, 1500, 2300]
 
 
 # -- Refusals ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ What it guarantees
 - Every event is settled: out for good, or void (its lease ran out, or a node refused it; nobody saw
   it and nobody will).
 - Where nodes keep the logs of their topics (`carries`) the event goes along with the request; if
-  one node can order it, that is all, and the stamp that it is settled with names its own slot alone.
+  one node can order it, that is all, and it is settled with its slot and no stamp.
 - After a crash it goes on with the same request numbers, so nothing is stamped twice.
 
 States of an event: waiting -> requested -> stamped -> settled.
@@ -37,7 +37,7 @@ from ensue.protocols.sequencer.frames import (
     StampRequest,
     Voided,
 )
-from ensue.protocols.sequencer.outgoing import Key, Lane, Outgoing
+from ensue.protocols.sequencer.outgoing import Key, Lane, Outgoing, Patience, Run, Way
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT, OUTGOING, OutgoingRecord
 
@@ -72,16 +72,21 @@ class Publisher:
         self._place = 0
         self._events = EventNumbers(name)
         self._numbers: dict[str, int] = {}
-        self._under_way: dict[Key, Outgoing] = {}
-        """Every unsettled event, in the order published."""
+        self._patience = Patience(self.config)
+        self.unsettled_count = 0
+        """How many events are under way."""
         self._unsettled: dict[str, OrderedDict[int, Outgoing]] = {}
         """Origin to its unsettled requests by number, rising. Ordered, because the first one is
         asked for often, and a plain dict looks for it among all that were removed in front."""
-        self._origins: dict[str, str] = {}
-        """Topic to the node that hosts it, as far as it was needed."""
+        self._ways: dict[str, Way] = {}
+        """Topic to the way that its events go, as far as it was needed."""
         self._lanes: dict[str, Lane] = {}
+        self._restored: dict[Key, Outgoing] = {}
+        """What is under way from before a restart, and may have been broadcast then."""
         self._stamped: OrderedDict[Key, Outgoing] = OrderedDict()
-        """Broadcast and not yet answered, in the order they are due."""
+        """Broadcast and not yet answered."""
+        self._broadcast_due_ns = now_ns
+        """None of those is to be broadcast again before this."""
         self._owed: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """By node and origin: settled requests, with their slots, to be told to the node."""
         self._confirm_due_ns: int | None = None
@@ -95,11 +100,6 @@ class Publisher:
         for lane in self._lanes.values():
             self._request(lane, now_ns)
 
-    @property
-    def unsettled_count(self) -> int:
-        """How many events are under way."""
-        return len(self._under_way)
-
     def publish(
         self,
         topic: str,
@@ -110,29 +110,30 @@ class Publisher:
         headers: Mapping[str, str] | None = None,
     ) -> Event:
         """Take charge of an event; its fate comes as `Settle`."""
-        if len(self._under_way) >= self.config.outgoing_max:
+        config = self.config
+        if self.unsettled_count >= config.outgoing_max:
             raise LimitReached(
-                f"{self.name} has {self.config.outgoing_max} events under way (outgoing_max): "
+                f"{self.name} has {config.outgoing_max} events under way (outgoing_max): "
                 "wait for some to settle",
                 limit="outgoing_max",
-                value=self.config.outgoing_max,
+                value=config.outgoing_max,
             )
-        origin = self._origins.get(topic)
-        if origin is None:
-            origin = self._origins[topic] = self.placement.node(topic)
-        event = self._events.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
+        way = self._ways.get(topic)
+        if way is None:
+            way = self._ways[topic] = self._way_by(self.placement.node(topic))
+        origin = way.origin
+        event = self._events.make(topic, payload, now_ns, key, headers)
         number = self._numbers[origin] = self._numbers.get(origin, 0) + 1
         self._place += 1
-        outgoing = Outgoing(event, origin, number, self._place)
-        if self.config.durable:
+        if config.durable:
             record = OutgoingRecord(event, origin, number)
             self._effects.append(Persist(f"event/{self._place}", OUTGOING.encode(record)))
             self._effects.append(Persist(f"sequence/{topic}", INT.encode(event.publisher_seq)))
             self._effects.append(Persist(f"number/{origin}", INT.encode(number)))
         self._effects.append(Publish(event))
-        self._add(outgoing)
+        self._add(Outgoing(event, origin, number, self._place), way)
         self._now_ns = now_ns
-        self._to_request[outgoing.origin] = None
+        self._to_request[origin] = None
         return event
 
     def confirm_all(self) -> None:
@@ -153,8 +154,7 @@ class Publisher:
         for lane in self._lanes.values():
             self._request_again(lane, now_ns)
         for outgoing in self._stamped.values():
-            outgoing.due_ns = now_ns + self.config.retry_ns
-            self._effects.append(Broadcast(outgoing.event))
+            self._broadcast(outgoing, self._patience.least_ns, now_ns)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle an answer of a node or of the ENS."""
@@ -164,9 +164,7 @@ class Publisher:
                     self._grant(origin, grant.number, grant.stamp, source, now_ns)
                 self._request(self._lane(origin), now_ns)
             case Out(origin=origin, slots=slots):
-                for number, slot in slots:
-                    self._is_out(origin, number, slot, now_ns)
-                self._request(self._lane(origin), now_ns)
+                self._are_out(origin, slots, now_ns)
             case Accepted(topic=topic, event=event_id):
                 self._settle(self._find(topic, event_id), "", now_ns)
             case Taken(topic=topic, event=event_id):
@@ -183,25 +181,19 @@ class Publisher:
         if self._confirm_due_ns is not None and self._confirm_due_ns <= now_ns:
             self.confirm_all()
         for lane in self._lanes.values():
-            due = [each for each in lane.requested.values() if each.due_ns <= now_ns]
-            if due:
-                self._send_requests(lane, sorted(due, key=lambda each: each.number), now_ns)
-        for key, outgoing in list(self._stamped.items()):
-            if outgoing.due_ns > now_ns:
-                break
-            self._stamped[key] = self._stamped.pop(key)
-            outgoing.due_ns = now_ns + self.config.retry_ns
-            self._effects.append(Broadcast(outgoing.event))
+            if lane.in_flight and lane.due_ns <= now_ns:
+                self._request_overdue(lane, now_ns)
+        if self._stamped and self._broadcast_due_ns <= now_ns:
+            for outgoing in self._stamped.values():
+                if outgoing.due_ns <= now_ns:
+                    self._broadcast(outgoing, self._patience.after(outgoing.wait_ns), now_ns)
+            self._broadcast_due_ns = min(each.due_ns for each in self._stamped.values())
 
     def next_timer_ns(self) -> int | None:
         """Return when something is to be repeated or confirmed."""
-        dues = [
-            next(iter(lane.requested.values())).due_ns
-            for lane in self._lanes.values()
-            if lane.requested
-        ]
+        dues = [lane.due_ns for lane in self._lanes.values() if lane.in_flight]
         if self._stamped:
-            dues.append(next(iter(self._stamped.values())).due_ns)
+            dues.append(self._broadcast_due_ns)
         if self._confirm_due_ns is not None:
             dues.append(self._confirm_due_ns)
         return min(dues, default=None)
@@ -226,7 +218,10 @@ class Publisher:
     def _find(self, topic: str, event_id: str) -> Outgoing | None:
         """Return the event that an answer of the ENS names, if it is under way."""
         number = event_id.rpartition("/")[2]
-        found = self._under_way.get((topic, int(number))) if number.isdecimal() else None
+        if not number.isdecimal():
+            return None
+        key = (topic, int(number))
+        found = self._stamped.get(key) or self._restored.get(key)
         return found if found is not None and found.event.id == event_id else None
 
     def _lane(self, origin: str) -> Lane:
@@ -237,71 +232,88 @@ class Publisher:
             lane = self._lanes[key] = Lane()
         return lane
 
-    def _add(self, outgoing: Outgoing) -> Lane:
-        self._under_way[outgoing.key] = outgoing
-        unsettled = self._unsettled.get(outgoing.origin)
-        if unsettled is None:
-            unsettled = self._unsettled[outgoing.origin] = OrderedDict()
-        unsettled[outgoing.number] = outgoing
-        lane = self._lane(outgoing.origin)
-        lane.waiting.append(outgoing)
-        return lane
+    def _way_by(self, origin: str) -> Way:
+        """Return the way that events go by an origin."""
+        unsettled = self._unsettled.setdefault(origin, OrderedDict())
+        return Way(origin, unsettled, self._lane(origin))
+
+    def _add(self, outgoing: Outgoing, way: Way) -> None:
+        self.unsettled_count += 1
+        way.unsettled[outgoing.number] = outgoing
+        way.lane.waiting.append(outgoing)
 
     def _request(self, lane: Lane, now_ns: int) -> None:
         """Ask for the stamps that may be asked for now, in one frame."""
-        run: list[Outgoing] = []
-        while lane.waiting:
-            outgoing = lane.waiting[0]
-            if outgoing.granted_by or outgoing.key not in self._under_way:
-                # Stamped or settled by an answer to what was sent before a restart.
-                lane.waiting.popleft()
+        waiting = lane.waiting
+        asked: list[Outgoing] = []
+        full = 0
+        while waiting:
+            outgoing = waiting[0]
+            if outgoing.granted_by or outgoing.settled:
+                # By an answer to what was sent before a restart.
+                waiting.popleft()
                 continue
-            if lane.requested and outgoing.origin != lane.origin:
-                # Its place in the order is only certain to be later once all earlier ones
-                # have theirs; requests to one node keep their order on the way.
-                break
-            if outgoing.number >= self._settled(outgoing.origin) + self.config.window:
+            if outgoing.origin != lane.origin:
+                if lane.in_flight or asked:
+                    # Its place in the order is only certain to be later once all earlier ones
+                    # have theirs; requests to one node keep their order on the way.
+                    break
+                lane.origin = outgoing.origin
+            full = full or self._settled(outgoing.origin) + self.config.window
+            if outgoing.number >= full:
                 break  # The node would not take it yet.
-            lane.waiting.popleft()
-            lane.origin = outgoing.origin
-            lane.requested[outgoing.number] = outgoing
-            run.append(outgoing)
-        if run:
-            self._send_requests(lane, run, now_ns)
+            asked.append(waiting.popleft())
+        if asked:
+            self._send_requests(lane, asked, self._patience.least_ns, now_ns)
 
     def _request_again(self, lane: Lane, now_ns: int) -> None:
-        if lane.requested:
-            again = sorted(lane.requested.values(), key=lambda each: each.number)
-            self._send_requests(lane, again, now_ns)
+        if lane.in_flight:
+            again = lane.open(lane.runs, self._unsettled[lane.origin])
+            self._send_requests(lane, again, self._patience.least_ns, now_ns)
 
-    def _send_requests(self, lane: Lane, due: Sequence[Outgoing], now_ns: int) -> None:
+    def _request_overdue(self, lane: Lane, now_ns: int) -> None:
+        runs = lane.take_overdue(now_ns)
+        if not runs:
+            return
+        again = lane.open(runs, self._unsettled[lane.origin])
+        wait_ns = self._patience.least_ns
+        if lane.answered_ns <= min(run.sent_ns for run in runs):
+            wait_ns = self._patience.after(max(run.wait_ns for run in runs))
+        self._send_requests(lane, again, wait_ns, now_ns)
+
+    def _send_requests(
+        self, lane: Lane, due: Sequence[Outgoing], wait_ns: int, now_ns: int
+    ) -> None:
         """Send requests, or send them again, as runs of consecutive numbers."""
         carries = self.config.carries
-        events: list[Event] = []
+        together: list[Outgoing] = []
         size = following = 0
         for outgoing in due:
-            number, event = outgoing.number, outgoing.event
-            outgoing.due_ns = now_ns + self.config.retry_ns
-            lane.requested[number] = lane.requested.pop(number)
-            more = wire_bytes(event) if carries else 0
-            if events and (number != following or size + more > self._request_bytes_max):
-                self._send_request(lane.origin, following - len(events), events)
-                events, size = [], 0
-            events.append(event)
+            number = outgoing.number
+            more = wire_bytes(outgoing.event) if carries else 0
+            if together and (number != following or size + more > self._request_bytes_max):
+                self._send_request(lane, together, wait_ns, now_ns)
+                together, size = [], 0
+            together.append(outgoing)
             size += more
             following = number + 1
-        if events:
-            self._send_request(lane.origin, following - len(events), events)
+        if together:
+            self._send_request(lane, together, wait_ns, now_ns)
 
-    def _send_request(self, origin: str, first: int, events: Sequence[Event]) -> None:
-        settled = self._settled(origin)
+    def _send_request(
+        self, lane: Lane, together: Sequence[Outgoing], wait_ns: int, now_ns: int
+    ) -> None:
+        settled = self._settled(lane.origin)
+        first = together[0].number
+        lane.sent(Run(first, first + len(together), now_ns, wait_ns), together)
         frame: Frame
         if self.config.carries:
-            frame = OrderRequest(number=first, events=tuple(events), settled=settled)
+            events = tuple([outgoing.event for outgoing in together])
+            frame = OrderRequest(number=first, events=events, settled=settled)
         else:
-            topics = tuple(event.topic for event in events)
+            topics = tuple([outgoing.event.topic for outgoing in together])
             frame = StampRequest(number=first, topics=topics, settled=settled)
-        self._effects.append(Send(origin, frame))
+        self._effects.append(Send(lane.origin, frame))
 
     def _settled(self, origin: str) -> int:
         """Return the lowest number not settled at an origin."""
@@ -314,11 +326,17 @@ class Publisher:
         outgoing = self._requested_at(origin, number)
         if outgoing is None or outgoing.granted_by:
             return  # Settled or stamped before: this is a repeated answer.
-        self._no_longer_requested(outgoing)
+        self._lane(outgoing.origin).answered(outgoing, now_ns)
         outgoing.granted_by = source
         outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
-        outgoing.due_ns = now_ns + self.config.retry_ns
+        if not self._stamped:
+            self._broadcast_due_ns = now_ns + self._patience.least_ns
         self._stamped[outgoing.key] = outgoing
+        self._broadcast(outgoing, self._patience.least_ns, now_ns)
+
+    def _broadcast(self, outgoing: Outgoing, wait_ns: int, now_ns: int) -> None:
+        outgoing.wait_ns, outgoing.due_ns = wait_ns, now_ns + wait_ns
+        self._broadcast_due_ns = min(self._broadcast_due_ns, outgoing.due_ns)
         self._effects.append(Broadcast(outgoing.event))
 
     def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
@@ -328,20 +346,35 @@ class Publisher:
                 outgoing.granted_by = source
                 self._settle(outgoing, "void", now_ns)
 
-    def _is_out(self, origin: str, number: int, slot: int, now_ns: int) -> None:
-        outgoing = self._requested_at(origin, number)
-        if outgoing is None or outgoing.granted_by:
-            return  # Settled or stamped before: this is a repeated answer.
-        if slot:
-            stamp = Stamp({outgoing.event.topic: slot}, whole=False)
-            outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
-        self._settle(outgoing, "", now_ns, more=True)
+    def _are_out(self, origin: str, slots: Sequence[tuple[int, int]], now_ns: int) -> None:
+        """See a run of events settled that a node put out as soon as it had ordered them."""
+        unsettled = self._unsettled.get(origin)
+        if unsettled is None:
+            return
+        lane, effects = self._lane(origin), self._effects
+        for number, slot in slots:
+            outgoing = unsettled.get(number)
+            if outgoing is None or outgoing.granted_by:
+                continue  # Settled or stamped before: this is a repeated answer.
+            del unsettled[number]
+            if (run := outgoing.run) is not None:
+                run.open -= 1
+                lane.in_flight -= 1
+                outgoing.run = None
+            outgoing.settled = True
+            self.unsettled_count -= 1
+            if outgoing.restored or self.config.durable:
+                self._forget(outgoing)
+            effects.append(Settle(outgoing.event, "", "", slot))
+        lane.answered_ns = now_ns
+        self._request(lane, now_ns)
 
-    def _no_longer_requested(self, outgoing: Outgoing) -> None:
-        requested = self._lane(outgoing.origin).requested
-        # The lane may be at another origin, where the same number is another request.
-        if requested.get(outgoing.number) is outgoing:
-            del requested[outgoing.number]
+    def _forget(self, outgoing: Outgoing) -> None:
+        """Take a settled event out of the books that last beyond a crash."""
+        if outgoing.restored:
+            del self._restored[outgoing.key]
+        if self.config.durable:
+            self._effects.append(Persist(f"event/{outgoing.place}", None))
 
     def _refused(self, outgoing: Outgoing | None, reason: str, now_ns: int) -> None:
         if outgoing is None or outgoing.granted_by:
@@ -356,29 +389,21 @@ class Publisher:
         self._to_repeat[outgoing.origin] = None
 
     def _settle(
-        self,
-        outgoing: Outgoing | None,
-        verdict: str,
-        now_ns: int,
-        reason: str = "",
-        *,
-        more: bool = False,
+        self, outgoing: Outgoing | None, verdict: str, now_ns: int, reason: str = ""
     ) -> None:
-        """See an event settled; `more`: others are about to be, so what waits can wait for them."""
+        """See an event settled."""
         if outgoing is None:
             return
-        del self._under_way[outgoing.key]
         del self._unsettled[outgoing.origin][outgoing.number]
         self._stamped.pop(outgoing.key, None)
-        self._no_longer_requested(outgoing)
-        if self.config.durable:
-            self._effects.append(Persist(f"event/{outgoing.place}", None))
+        self._lane(outgoing.origin).answered(outgoing, now_ns)
+        outgoing.settled = True
+        self.unsettled_count -= 1
+        self._forget(outgoing)
         if outgoing.granted_by:
             self._owe_confirmation(outgoing, now_ns)
         self._effects.append(Settle(outgoing.event, verdict, reason))
-        lane = self._lane(outgoing.origin)
-        if lane.waiting and not more:
-            self._request(lane, now_ns)
+        self._request(self._lane(outgoing.origin), now_ns)
 
     def _owe_confirmation(self, outgoing: Outgoing, now_ns: int) -> None:
         """Confirm several at a time, and well within their leases.
@@ -416,6 +441,7 @@ class Publisher:
         for place, record in sorted(places, key=lambda each: each[0]):
             self._place = max(self._place, place)
             outgoing = Outgoing(record.event, record.origin, record.number, place, restored=True)
-            self._add(outgoing)
+            self._restored[outgoing.key] = outgoing
+            self._add(outgoing, self._way_by(record.origin))
             # Said again: the crash may have come between the record and the word.
             self._effects.append(Publish(record.event))
