@@ -1,6 +1,7 @@
 """Topics that were asked for, and who waits until they are joined."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,6 +12,8 @@ __all__ = ["Joining", "Missed"]
 
 MISSED_MAX = 1_000
 """Gaps that are remembered."""
+
+_log = logging.getLogger("ensue")
 
 
 class Missed(NamedTuple):
@@ -33,9 +36,16 @@ class Joining:
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
         self._futures: dict[str, asyncio.Future[None]] = {}
 
-    def miss(self, topic: str, first: int, last: int) -> None:
+    def miss(self, subscription: str, topic: str, first: int, last: int) -> None:
         """Note that a topic was joined anew behind events that can't be had any more."""
         self.missed.append(Missed(topic, first, last))
+        _log.warning(
+            "subscription %r fell behind what is kept of %r and missed its events %d to %d",
+            subscription,
+            topic,
+            first,
+            last,
+        )
 
     def ask(
         self, topics: Iterable[str], *, joined: tuple[str, ...]

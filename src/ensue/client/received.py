@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from ensue.event import Stamp
-from ensue.protocols.core import Deliver
+import msgspec
+
+from ensue.event import Event, Stamp
 
 __all__ = ["ReceivedEvent"]
 
@@ -20,18 +21,15 @@ class Giver(Protocol):
         """Wait until that is safe."""
 
 
-class ReceivedEvent:
+class ReceivedEvent(msgspec.Struct, eq=False):
     """An event as a subscriber gets it."""
 
-    __slots__ = ("_giver", "event", "position", "verdict")
-
-    def __init__(self, delivery: Deliver, giver: Giver) -> None:
-        self._giver = giver
-        self.event = delivery.event
-        self.position = delivery.position
-        """1, 2, 3, … in this subscription."""
-        self.verdict = delivery.verdict
-        """Empty, or `out_of_order` for an event that turned up too late for its place."""
+    event: Event
+    position: int
+    """1, 2, 3, … in this subscription."""
+    verdict: str
+    """Empty, or `out_of_order` for an event that turned up too late for its place."""
+    _giver: Giver
 
     @property
     def topic(self) -> str:

@@ -15,7 +15,6 @@ Closing ends reading and back-pressure at once. The driver of a closed subscript
 
 import asyncio
 import contextlib
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from types import TracebackType
@@ -51,8 +50,6 @@ __all__ = ["Subscription"]
 
 SETTLE_S = 5.0
 """How long closing waits for acknowledgements to be safe."""
-
-_log = logging.getLogger("ensue")
 
 
 class Subscription:
@@ -248,31 +245,40 @@ class Subscription:
     async def __anext__(self) -> ReceivedEvent:
         if self._reader is None:
             raise self._not_open()
-        self._hub.check_loop("this subscription")
+        if asyncio.get_running_loop() is not self._hub.loop:
+            self._hub.check_loop("this subscription")
         if self._waiter is not None and not self._waiter.cancelled():
             raise LocalProtocolError(
                 "somebody is already reading this subscription: read it in one task, "
                 "or make a subscription for each"
             )
         if self._automatic and self._unacknowledged:
-            self._handled(next(iter(self._unacknowledged)))
+            if self.durable:
+                self._handled(next(iter(self._unacknowledged)))
+            else:
+                self._unacknowledged.clear()
+                if self._full:
+                    self._relieve()
         while not self._queue:
-            if self._safety.lost is not None:
-                raise self._safety.lost
-            if self._closed:
-                raise StopAsyncIteration
-            waiter = self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await waiter
-            finally:
-                # After a cancelled reader another one may wait already.
-                if self._waiter is waiter:
-                    self._waiter = None
+            await self._until_woken()
         # Nothing is awaited from here on, so a cancelled task has not taken the event.
         delivery = self._queue.popleft()
-        self._handed_out = delivery.position
-        self._unacknowledged[delivery.position] = None
-        return ReceivedEvent(delivery, self)
+        position = self._handed_out = delivery.position
+        self._unacknowledged[position] = None
+        return ReceivedEvent(delivery.event, position, delivery.verdict, self)
+
+    async def _until_woken(self) -> None:
+        if self._safety.lost is not None:
+            raise self._safety.lost
+        if self._closed:
+            raise StopAsyncIteration
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await waiter
+        finally:
+            # After a cancelled reader another one may wait already.
+            if self._waiter is waiter:
+                self._waiter = None
 
     async def run(
         self,
@@ -369,13 +375,7 @@ class Subscription:
     def _joined(self, outcome: Join) -> None:
         topic = outcome.topic
         if outcome.missed is not None:
-            self._joining.miss(topic, *outcome.missed)
-            _log.warning(
-                "subscription %r fell behind what is kept of %r and missed its events %d to %d",
-                self.name,
-                topic,
-                *outcome.missed,
-            )
+            self._joining.miss(self.name, topic, *outcome.missed)
         self._slow.topics[topic] = None
         self._joining.joined(topic)
 
