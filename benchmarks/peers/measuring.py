@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.peers.cases import Case, Site
 from benchmarks.peers.processes import Failed, Process, python, started
 
-__all__ = ["SUBSCRIBERS", "Figures", "Settings", "Shape", "measure"]
+__all__ = ["SUBSCRIBERS", "Crew", "Figures", "Settings", "Shape", "measure", "start_workers"]
 
 SUBSCRIBERS = 3
 BATCH = 100
@@ -205,8 +205,8 @@ async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
         except TimeoutError:
             raise Failed("the server does not answer") from None
         topics = [f"topic-{number}" for number in range(shape.topics)]
-        subscribers = await _start_workers(site, case, "subscribe", url, SUBSCRIBERS, topics)
-        publishers = await _start_workers(site, case, "publish", url, shape.publishers, topics)
+        subscribers = await start_workers(site, case, "subscribe", url, SUBSCRIBERS, topics)
+        publishers = await start_workers(site, case, "publish", url, shape.publishers, topics)
         crew = Crew(case, site.servers, publishers, subscribers)
         figures = await _measure(crew, settings)
         workers = (*publishers, *subscribers)
@@ -214,9 +214,10 @@ async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
         return figures
 
 
-async def _start_workers(
+async def start_workers(
     site: Site, case: Case, role: str, url: str, count: int, topics: list[str]
 ) -> list[Process]:
+    """Start so many publishers or subscribers; return when all are connected."""
     workers = []
     for number in range(count):
         name = f"{role}-{number}"
