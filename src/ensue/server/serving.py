@@ -9,23 +9,17 @@ import logging
 import ssl
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from ensue.clock import SystemClock
 from ensue.errors import AccessDenied, BadInput, TransportError
 from ensue.event import Event
 from ensue.journal import Journal
-from ensue.journal.files import JournalFailed
-from ensue.protocols.core import Node
-from ensue.protocols.station import FRAMES, Station
-from ensue.runtime.driver import Driver
-from ensue.server.admin import Admin
+from ensue.protocols.station import FRAMES
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
+from ensue.server.lifecycle import StationServer
 from ensue.server.listener import Listener, check_free
 from ensue.server.rules import Rules
-from ensue.server.state import View
-from ensue.server.stations import OWNER, build_station, claim, placement_of, retain
+from ensue.server.stations import OWNER
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member, Welcome
@@ -35,29 +29,20 @@ from ensue.wire import Codec
 
 __all__ = ["Server"]
 
-SECOND_NS = 1_000_000_000
 NEIGHBOUR_RETRY_S = 0.5
 
 _log = logging.getLogger("ensue")
 
 
-class Server:
-    """Made from a configuration; `start` it, `wait` until it ends, `stop` it."""
+class Server(StationServer):
+    """One station of a chain, on an address of its own."""
 
     def __init__(self, config: ServerConfig) -> None:
-        self.config = config
-        self.placement = placement_of(config)
-        self.station: Station | None = None
+        super().__init__(config)
         self.listener: Listener | None = None
-        self.journal: Journal | None = None
-        self.view: View | None = None
-        self.admin: Admin | None = None
+        self._context: ssl.SSLContext | None = None
         self._carriers: list[TcpCarrier] = []
         """To the other servers of the chain."""
-        self._commit: GroupCommit | None = None
-        self._driver: Driver[Node] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._ended: asyncio.Future[None] | None = None
 
     @property
     def url(self) -> str:
@@ -67,28 +52,15 @@ class Server:
         shown = f"[{host}]" if ":" in host else host
         return f"ensue://{shown}:{self.listener.port}{'?tls=1' if self.config.tls else ''}"
 
-    async def start(self) -> None:
-        """Recover, listen, and join the chain."""
+    async def _prepare(self) -> None:
         config = self.config
-        context = None if config.tls is None else _context(config.tls)
-        self._ended = asyncio.get_running_loop().create_future()
-        # Before the journal: what can't start must not leave one behind.
+        self._context = None if config.tls is None else _context(config.tls)
         await check_free(config.listen)
-        if config.admin:
-            await check_free(config.admin, what="the admin port ")
-        self.journal = Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
-        try:
-            claim(self.journal, config.name)
-            await self._open(self.journal, context)
-        except BaseException:
-            await self.stop()
-            raise
+        await super()._prepare()
 
-    async def _open(self, journal: Journal, context: ssl.SSLContext | None) -> None:
+    async def _open(self, journal: Journal, commit: GroupCommit) -> None:
         config = self.config
         host, port = parse_address(config.listen, what="the address to listen on")
-        clock = SystemClock()
-        commit = self._commit = GroupCommit(journal, sync_s=config.sync_s, on_failure=self._fail)
         owners = {
             key.removeprefix(OWNER): value.decode()
             for key, value in journal.records.items()
@@ -109,59 +81,27 @@ class Server:
             welcome=self._welcome,
             barrier=partial(_barrier, commit),
             written=lambda: journal.end_bytes,
-            context=context,
+            context=self._context,
         )
         transport = FramedTransport(listener, codec, home=self.placement.node)
         transport.on_bad_bundle = listener.bad_bundle
         transport.admit = listener.admit
         await transport.enter(config.name)
-        built = build_station(config, self.placement, journal, clock.now_ns())
-        self.station = built.station
-        driver = self._driver = Driver(built.node, transport=transport, clock=clock, store=commit)
-        self.view = View(
-            config,
-            station=built.station,
-            journal=journal,
-            commit=commit,
-            transport=transport,
-            listener=listener,
-        )
+        self._drive(transport, journal, commit, listener=listener)
         await listener.start()
-        if config.admin:
-            self.admin = Admin(config.admin, self.view)
-            await self.admin.start()
+        await self._show()
         for member in config.members:
             if member.name != config.name:
                 self._tasks.append(asyncio.create_task(self._meet(member)))
-        retaining = retain(journal, config.retention, driver, built.station, self._fail)
-        self._tasks.append(asyncio.create_task(retaining))
 
-    async def wait(self) -> None:
-        """Return when the server is stopped; raise what ended it."""
-        assert self._ended is not None
-        await asyncio.shield(self._ended)
-
-    async def stop(self) -> None:
-        """Write what there is, tell the clients, and end."""
-        if self.view is not None:
-            self.view.stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def _part(self, commit: GroupCommit) -> None:
         if self.listener is not None:
             await self.listener.close()
         for carrier in self._carriers:
             await carrier.close()
         if self._driver is not None:
             self._driver.close()
-        if self._commit is not None:
-            await self._commit.close()
-        if self.journal is not None:
-            self.journal.close()
-        if self.admin is not None:
-            await self.admin.close()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        await commit.close()
 
     def _may_put(self, event: Event, source: str) -> bool:
         return self.station is not None and self.station.may_put(event, source)
@@ -218,15 +158,6 @@ class Server:
             return TcpOptions(host=host, port=port, token=secret)
         files = TlsOptions(on=True, ca=tls.ca, cert=tls.cert, key=tls.key)
         return TcpOptions(host=host, port=port, tls=files, token=secret)
-
-    def _fail(self, error: BaseException) -> None:
-        if self._ended is not None and not self._ended.done():
-            failure = JournalFailed(
-                f"the journal in {self.config.data} can't be written any more, so the server has "
-                f"stopped: {error}. What it said was safe is; free or mend the disk, and start it again"
-            )
-            failure.__cause__ = error
-            self._ended.set_exception(failure)
 
 
 def _barrier(commit: GroupCommit, done: Callable[[], None]) -> None:
