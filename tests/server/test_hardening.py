@@ -1,6 +1,7 @@
 """A station against clients that ask for too much, one frame at a time and with no network."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -43,6 +44,8 @@ from ensue.protocols.sequencer.groups import Groups
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT
 from ensue.protocols.station import Station, StationConfig
+from ensue.protocols.topic_state import Topic
+from ensue.server import stations
 
 SECOND_NS = 1_000_000_000
 
@@ -253,6 +256,39 @@ def test_who_only_attached_and_vanished_is_forgotten_also_after_a_restart() -> N
         rig.wait(61)
         assert rig.station.log.listeners() == {}
         assert rig.records == {}
+
+
+class Unlooked(dict[str, Topic]):
+    """Topics that can be had one by one only."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("somebody looks at all of them")
+
+    items = keys = values = __iter__  # type: ignore[assignment]
+
+
+def test_forgetting_who_vanished_looks_at_no_topic_but_its_own() -> None:
+    rig = Rig()
+    rig.ask("c~1", AttachRequest(topic="x", from_slot=0), AttachRequest(topic="y", from_slot=0))
+    rig.ask("c~2", AttachRequest(topic="y", from_slot=0))
+    log = rig.station.log
+    log._topics = Unlooked(log._topics)
+    log.forget("c~1")
+    log.forget("nobody~1")
+    log._topics = dict(dict.items(log._topics))
+    assert log.listeners() == {"y": ("c~2",)}
+
+
+def test_what_is_dropped_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    for number in range(1, 31):
+        rig.publish("h~1", f"t{number % 10}", 1, number)
+    with caplog.at_level(logging.INFO, logger="ensue"):
+        stations._trim(rig.station, {f"t{number}": 3 for number in range(10)}, rig.station, 0)
+    assert [each.message for each in caplog.records] == [
+        "20 events of 10 topics are no longer kept"
+    ]
+    assert set(rig.station.log.bounds().values()) == {(3, 4)}
 
 
 def test_a_name_for_good_that_only_attached_is_sent_nothing_new_once_it_is_silent() -> None:

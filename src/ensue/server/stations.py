@@ -152,6 +152,10 @@ async def retain(
 
 
 def _trim(station: Station, firsts: dict[str, int], _node: Node, _now_ns: int) -> None:
+    count = 0
     for topic, first in firsts.items():
-        _log.info("events of %r below %d are no longer kept", topic, first)
+        count += max(0, first - station.log.bounds_of(topic)[0])
+        _log.debug("events of %r below %d are no longer kept", topic, first)
         station.trim(topic, first)
+    # One line, however many topics there are: writing it holds up everything else.
+    _log.info("%d events of %d topics are no longer kept", count, len(firsts))
