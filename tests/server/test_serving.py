@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.errors import LimitReached, LogInUse, TransportError
+from ensue.errors import InternalError, LimitReached, LogInUse, TransportError
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Persist
 from ensue.server import Server, ServerConfig
@@ -282,5 +283,31 @@ def test_stopping_tells_clients_and_they_come_back(tmp_path: Path) -> None:
             await until(lambda: len(listener.visitors) == 1)
             await bus.close()
             await until(lambda: not listener.visitors)
+
+    asyncio.run(main())
+
+
+def test_a_station_that_breaks_ends_the_server_and_a_message_that_breaks_it_its_sender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_args: object, **_named: object) -> NoReturn:
+        raise RuntimeError("a fault")
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            assert server._driver is not None
+            assert server.listener is not None
+            ended = asyncio.ensure_future(server.wait())
+            with monkeypatch.context() as patch:
+                patch.setattr(server._driver.node, "receive", fault)
+                publishing = asyncio.create_task(bus.publish("x", b"1"))
+                await until(lambda: server.listener and server.listener.errors["internal"])
+            assert (await within(publishing)).slot == 1
+            assert not ended.done()
+            monkeypatch.setattr(server._driver.node, "next_timer_ns", lambda: 0)
+            monkeypatch.setattr(server._driver.node, "handle_timer", fault)
+            server._driver.command(lambda _node, _now: None)
+            with pytest.raises(InternalError, match=r"so the server has stopped: .*a fault"):
+                await within(ended)
 
     asyncio.run(main())

@@ -1,7 +1,8 @@
 """What every server is, whatever reaches it: one station on its journal, from `start` to `stop`.
 
 A server that can't start, or whose journal can't be written any more, lets go of all it had taken: the
-journal's lock, its threads, its connections.
+journal's lock, its threads, its connections. It ends, too, if the station raises on its own account; what
+a message makes it raise costs the sender the connection, or is logged where a broker stands between.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from ensue.clock import SystemClock
+from ensue.errors import InternalError
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
@@ -91,7 +93,14 @@ class StationServer(ABC):
             self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
         )
         self.station = built.station
-        driver = Driver(built.node, transport=transport, clock=self._clock, store=commit)
+        driver = Driver(
+            built.node,
+            transport=transport,
+            clock=self._clock,
+            store=commit,
+            on_failure=self._broke,
+            blames_sender=True,
+        )
         self._driver = driver
         self.view = View(
             self.config,
@@ -134,6 +143,16 @@ class StationServer(ABC):
             await self.admin.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
+
+    def _broke(self, error: Exception) -> None:
+        """End with the station: nobody else would notice that it does nothing any more."""
+        if self._ended is not None and not self._ended.done():
+            failure = InternalError(
+                f"{self.config.name} can't go on, so the server has stopped: {error!r}. What it said was "
+                "safe is, and it can be started again; the log says where this was raised: please report it"
+            )
+            failure.__cause__ = error
+            self._ended.set_exception(failure)
 
     def _fail(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
