@@ -137,8 +137,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     sequencer: SequencerConfig = SequencerConfig(carries=True)
     expire_s: float = 60.0
     """How long a subscription that nobody named may be without its client."""
-    trace: str = ""
-    """A directory to write the station's trace to."""
     admin: str = ""
     """Where to listen for those who watch the server (`ensue.server.admin`); empty: nowhere."""
     insecure_admin: bool = False

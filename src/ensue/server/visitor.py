@@ -263,11 +263,6 @@ class Visitor(asyncio.Protocol):
         """Whether it is over."""
         return self._transport is None or self._transport.is_closing()
 
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The connection itself."""
-        return self._transport
-
     # -- Within ---------------------------------------------------------------------------------
 
     def _flush(self) -> None:
