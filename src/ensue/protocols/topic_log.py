@@ -246,13 +246,6 @@ class TopicLog:
             else:
                 log.step_over(event, self.config.whole_every)
 
-    def _made_whole(self, event: Event, log: Topic) -> Event:
-        """Return an event whose turn it is, with a whole stamp."""
-        stamp = event.stamp
-        if stamp is None or stamp.whole or log.stamp is None:
-            return event
-        return msgspec.structs.replace(event, stamp=Stamp({**log.stamp, **stamp.entries}))
-
     def append(self, event: Event, stamp: Stamp) -> int:
         """Put an event with a stamp that was just made into its slot; return how many bytes it is.
 
@@ -295,7 +288,7 @@ class TopicLog:
         keeps_log = config.keeps_log
         in_turn = self._kept is not None and slot == log.filled
         if in_turn and (slot >= log.whole_slot or event.place >= log.whole_place):
-            event = self._made_whole(event, log)
+            event = log.made_whole(event)
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
         encoded = _EVENT.encode(kept) if config.durable else b""
         dropped = self._store(kept, log, slot, encoded)

@@ -7,7 +7,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Protocol
 
-from ensue.event import Event
+import msgspec
+
+from ensue.event import Event, Stamp
 
 __all__ = ["KeptEvents", "Topic"]
 
@@ -70,3 +72,10 @@ class Topic:
             elif self.stamp is not None:
                 self.stamp.update(stamp.entries)
         self.filled += 1
+
+    def made_whole(self, event: Event) -> Event:
+        """Return an event whose turn it is, with a whole stamp if it is known what that is."""
+        stamp = event.stamp
+        if stamp is None or stamp.whole or self.stamp is None:
+            return event
+        return msgspec.structs.replace(event, stamp=Stamp({**self.stamp, **stamp.entries}))
