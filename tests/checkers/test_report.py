@@ -120,7 +120,9 @@ def test_each_order_has_its_rules() -> None:
 
 
 def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"no order 'partial'.*total, causal, causal-topic, merged, fifo, none"):
+    with pytest.raises(
+        BadInput, match=r"no order 'partial'.*total, causal, causal-topic, merged, fifo, none"
+    ):
         check(good(), "partial")
 
 
