@@ -1,7 +1,7 @@
 """The geometry: Figure 1 of the paper, and trees that reach everybody exactly once."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ensue.errors import ConfigurationError
@@ -17,6 +17,8 @@ from ensue.protocols.hypercube.cube import (
     split,
     unpack,
 )
+
+bounded = settings(derandomize=True, deadline=None, max_examples=150)
 
 FIGURE_1 = {
     (0, 1): [1], (0, 2): [2, 3], (0, 3): [4, 5, 6, 7],
@@ -41,11 +43,13 @@ def test_figure_1_is_reproduced(node: int, cluster: int) -> None:
     assert cluster_order(node, cluster) == FIGURE_1[node, cluster]
 
 
+@bounded
 @given(node=st.integers(0, 1023), cluster=st.integers(1, 10))
 def test_the_order_of_a_cluster_is_the_recursion_of_the_paper(node: int, cluster: int) -> None:
     assert cluster_order(node, cluster) == recursive(node, cluster)
 
 
+@bounded
 @given(node=st.integers(0, 255), cluster=st.integers(1, 8), data=st.data())
 def test_the_first_candidate_is_the_first_in_the_order(
     node: int, cluster: int, data: st.DataObject
@@ -98,6 +102,7 @@ def tree(root: int, targets: int, dimensions: int) -> tuple[list[tuple[int, int]
     return edges, deepest
 
 
+@bounded
 @given(count=st.integers(1, 300), data=st.data())
 def test_a_tree_reaches_every_target_once_and_nobody_else(count: int, data: st.DataObject) -> None:
     names = Cube(f"p{number}" for number in range(count))
