@@ -8,7 +8,6 @@ import pytest
 
 from ensue.errors import TransportError
 from ensue.transports import broker
-from ensue.transports.base import Capabilities
 from ensue.transports.broker import BrokerCarrier, Place, Session
 
 
@@ -19,10 +18,7 @@ class Moody(BrokerCarrier):
     how_to_start = "be patient"
 
     def __init__(self, moods: Iterator[Exception | None]) -> None:
-        capabilities = Capabilities(
-            orders=("none",), fifo=False, durable=False, replay=False, conditional=False
-        )
-        super().__init__("moody://somewhere", capabilities, repeats=False)
+        super().__init__("moody://somewhere", repeats=False)
         self.moods = moods
         self.session = Session()
 

@@ -23,7 +23,6 @@ import msgspec
 
 from ensue.errors import MissingExtra, TransportError
 from ensue.transports.address import Address, read_url, switch
-from ensue.transports.base import Capabilities
 from ensue.transports.broker import (
     CONNECT_S,
     INBOX,
@@ -73,18 +72,6 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
             confirms=switch(address, "confirms"),
         )
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a carrier with these options can do."""
-        return Capabilities(
-            orders=("none", "total"),
-            fifo=False,
-            durable=False,
-            replay=False,
-            conditional=False,
-            multicast=True,
-        )
-
 
 class AmqpCarrier(BrokerCarrier):
     """Takes bytes to a queue of an AMQP broker, by way of its exchanges."""
@@ -95,7 +82,6 @@ class AmqpCarrier(BrokerCarrier):
     def __init__(self, options: AmqpOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         super().__init__(
             options.address.url,
-            options.capabilities,
             repeats=options.confirms,
             pending_bytes_max=pending_bytes_max,
         )

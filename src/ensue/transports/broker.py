@@ -30,7 +30,26 @@ from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
 from ensue.transports.session import Place, Session, end
 
-__all__ = ["INBOX", "PENDING_BYTES_MAX", "TOPIC", "BrokerCarrier", "Place", "Session"]
+__all__ = [
+    "CAPABILITIES",
+    "INBOX",
+    "PENDING_BYTES_MAX",
+    "TOPIC",
+    "BrokerCarrier",
+    "Place",
+    "Session",
+]
+
+CAPABILITIES = Capabilities(
+    orders=("none", "total"),
+    fifo=False,
+    # Some keep topics, but not inboxes as well.
+    durable=False,
+    replay=False,
+    conditional=False,
+    multicast=True,
+)
+"""What any broker can do, as far as is known before it says how large a message may be."""
 
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """What a carrier keeps while it can't go out; more is dropped and counted."""
@@ -69,14 +88,13 @@ class BrokerCarrier:
     def __init__(
         self,
         url: str,
-        capabilities: Capabilities,
         *,
         repeats: bool,
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self.url = url
         self.pending_bytes_max = pending_bytes_max
-        self.capabilities = capabilities
+        self.capabilities = CAPABILITIES
         self._limit_messages(MESSAGE_BYTES_MAX)
         self.on_reconnect: Callable[[], None] | None = None
         self.dropped = 0

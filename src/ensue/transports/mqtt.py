@@ -25,7 +25,6 @@ import msgspec
 
 from ensue.errors import BadInput, MissingExtra, TransportError
 from ensue.transports.address import Address, escape, read_url
-from ensue.transports.base import Capabilities
 from ensue.transports.broker import (
     PENDING_BYTES_MAX,
     BrokerCarrier,
@@ -73,18 +72,6 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
         if qos not in ("0", "1"):
             raise BadInput(f"{address.url}: qos must be 0 or 1, not {qos!r}")
         return cls(address=address, prefix=address.prefix, qos=int(qos))
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a carrier with these options can do."""
-        return Capabilities(
-            orders=("none", "total"),
-            fifo=False,
-            durable=False,
-            replay=False,
-            conditional=False,
-            multicast=True,
-        )
 
 
 class _Client(Client):
@@ -145,7 +132,6 @@ class MqttCarrier(BrokerCarrier):
     def __init__(self, options: MqttOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         super().__init__(
             options.address.url,
-            options.capabilities,
             repeats=options.qos > 0,
             pending_bytes_max=pending_bytes_max,
         )

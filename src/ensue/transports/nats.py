@@ -28,7 +28,6 @@ import msgspec
 
 from ensue.errors import BadInput, MissingExtra, TransportError
 from ensue.transports.address import Address, escape, read_url, switch
-from ensue.transports.base import Capabilities
 from ensue.transports.broker import (
     CLOSE_S,
     CONNECT_S,
@@ -86,19 +85,6 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
             jetstream=switch(address, "jetstream"),
         )
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a carrier with these options can do."""
-        return Capabilities(
-            orders=("none", "total"),
-            fifo=False,
-            # With JetStream the topics are, but the inboxes are not.
-            durable=False,
-            replay=False,
-            conditional=False,
-            multicast=True,
-        )
-
 
 class NatsCarrier(BrokerCarrier):
     """Takes bytes to subjects of a NATS server."""
@@ -109,7 +95,6 @@ class NatsCarrier(BrokerCarrier):
     def __init__(self, options: NatsOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         super().__init__(
             options.address.url,
-            options.capabilities,
             repeats=options.jetstream,
             pending_bytes_max=pending_bytes_max,
         )

@@ -28,7 +28,6 @@ import msgspec
 
 from ensue.errors import BadInput, MissingExtra, TransportError
 from ensue.transports.address import Address, escape, read_url, switch
-from ensue.transports.base import Capabilities
 from ensue.transports.broker import (
     CONNECT_S,
     INBOX,
@@ -91,18 +90,6 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
             streams=switch(address, "streams"),
         )
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a carrier with these options can do, as far as is known before the server says."""
-        return Capabilities(
-            orders=("none", "total"),
-            fifo=False,
-            durable=False,
-            replay=False,
-            conditional=False,
-            multicast=True,
-        )
-
 
 class RedisCarrier(BrokerCarrier):
     """Takes bytes to channels or streams of a Redis server."""
@@ -115,7 +102,6 @@ class RedisCarrier(BrokerCarrier):
     ) -> None:
         super().__init__(
             options.address.url,
-            options.capabilities,
             repeats=options.streams,
             pending_bytes_max=pending_bytes_max,
         )

@@ -7,6 +7,7 @@ import msgspec
 
 from ensue.errors import BadInput
 from ensue.transports.base import Capabilities
+from ensue.transports.broker import CAPABILITIES
 from ensue.transports.carrier import Carrier
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.tcp_options import TcpOptions
@@ -20,15 +21,13 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """For people: without password or token."""
     scheme: str
-    carried: Capabilities
-    """What the broker itself can do."""
     make: Callable[[], Carrier]
 
     @property
     def capabilities(self) -> Capabilities:
         """What stations on the broker can do: they keep the log that it may lack."""
         return msgspec.structs.replace(
-            self.carried, orders=("total",), durable=True, replay=True, conditional=True
+            CAPABILITIES, orders=("total",), durable=True, replay=True, conditional=True
         )
 
 
@@ -82,9 +81,7 @@ def parse_url(url: str) -> Options:
         return TcpOptions.parse(url)
     if separator and scheme in BROKERS:
         options, make = BROKERS[scheme](url)
-        return BrokerOptions(
-            url=options.address.url, scheme=scheme, carried=options.capabilities, make=make
-        )
+        return BrokerOptions(url=options.address.url, scheme=scheme, make=make)
     # What follows may hold a password.
     shown = f"{scheme}://" if separator else url
     plain = scheme.removesuffix("s")
