@@ -196,7 +196,7 @@ def test_the_environment_gives_the_token_unless_the_url_does(
         ("ensue://h:x", "Port could not be cast"),
         ("ensue://h:70000", "Port out of range"),
         ("ensue://[::1", "Invalid IPv6"),
-        ("ensue://h?colour=red", "there is no option 'colour'; expected one of tls, ca"),
+        ("ensue://h?colour=red", "there is no option 'colour'; expected tls, ca"),
         ("ensue://h?tls=1&tls=1", "tls is given more than once"),
         ("ensue://h?tls=yes", "tls must be 0 or 1, not 'yes'"),
         ("ensue://h?cert=c.pem", "cert and key go together"),

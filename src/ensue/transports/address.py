@@ -10,7 +10,7 @@ import msgspec
 from ensue.errors import BadInput
 from ensue.transports.tls import TLS_OPTIONS, TlsOptions
 
-__all__ = ["Address", "check", "escape", "hide", "read_url", "switch", "unescape"]
+__all__ = ["Address", "check", "escape", "hide", "read_options", "read_url", "switch"]
 
 NAME_BYTES_MAX = 255
 NAMES_CACHED = 65_536
@@ -24,11 +24,6 @@ def escape(name: str) -> str:
     return "".join(
         each if each in SAFE else "".join(f"={byte:02X}" for byte in each.encode()) for each in name
     )
-
-
-def unescape(text: str) -> str:
-    """Undo `escape`."""
-    return unquote(text.replace("=", "%"), errors="strict")
 
 
 def check(what: str, name: str) -> None:
@@ -73,6 +68,21 @@ def hide(url: str) -> str:
     return f"{start}{slashes}{user}:***@{place}" if colon else f"{start}{slashes}***@{place}"
 
 
+def read_options(query: str, known: Sequence[str], *, shown: str) -> dict[str, str]:
+    """Read what stands behind the question mark of a URL; `shown` is the URL, for people."""
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            listed = ", ".join(known[:-1])
+            raise BadInput(
+                f"{shown}: there is no option {name!r}; expected {listed} or {known[-1]}"
+            )
+        if name in given:
+            raise BadInput(f"{shown}: {name} is given more than once")
+        given[name] = value
+    return given
+
+
 def read_url(
     url: str, *, scheme: str, port: int, tls_port: int | None = None, options: Sequence[str] = ()
 ) -> Address:
@@ -93,17 +103,7 @@ def read_url(
         raise BadInput(f"{shown}: names no host; expected {example}")
     if parts.fragment:
         raise BadInput(f"{shown}: '#' starts nothing here; write it as %23 in a password")
-    given: dict[str, str] = {}
-    known = (*options, "prefix", *TLS_OPTIONS)
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in known:
-            listed = ", ".join(known[:-1])
-            raise BadInput(
-                f"{shown}: there is no option {name!r}; expected {listed} or {known[-1]}"
-            )
-        if name in given:
-            raise BadInput(f"{shown}: {name} is given more than once")
-        given[name] = value
+    given = read_options(parts.query, (*options, "prefix", *TLS_OPTIONS), shown=shown)
     if "prefix" in given and not PREFIX.fullmatch(given["prefix"]):
         raise BadInput(
             f"{shown}: prefix must be 1 to 32 letters, digits, '-' or '_', not {given['prefix']!r}"

@@ -1,11 +1,12 @@
 """What an `ensue://` URL says: where a server is, and how to prove who each side is."""
 
 import os
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ensue.errors import BadInput
+from ensue.transports.address import read_options
 from ensue.transports.base import Capabilities
 from ensue.transports.tls import TLS_OPTIONS, TlsOptions
 
@@ -53,16 +54,7 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"{shown}: {error}") from None
         if not host or parts.path not in ("", "/") or parts.fragment or "@" in parts.netloc:
             raise BadInput(f"{shown}: expected ensue://HOST:PORT, with options after a '?'")
-        given: dict[str, str] = {}
-        known = (*TLS_OPTIONS, "token", "server_name")
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name not in known:
-                raise BadInput(
-                    f"{shown}: there is no option {name!r}; expected one of {', '.join(known)}"
-                )
-            if name in given:
-                raise BadInput(f"{shown}: {name} is given more than once")
-            given[name] = value
+        given = read_options(parts.query, (*TLS_OPTIONS, "token", "server_name"), shown=shown)
         return cls(
             host=unquote(host),
             port=DEFAULT_PORT if port is None else port,
