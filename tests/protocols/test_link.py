@@ -140,13 +140,14 @@ def test_what_comes_when_a_batch_is_full_is_dropped_and_sent_again() -> None:
 
 
 def test_a_client_that_finds_a_batch_full_is_not_heard() -> None:
-    left, _ = ends(batch_bytes_max=len("heard/10heard/20"))
-    for number in (10, 20, 30):
-        left.link.receive(Aside(number=number), source="client", now_ns=0)
-    assert left.diary.heard == [10, 20]
-    left.drain()
-    left.link.receive(Aside(number=30), source="client", now_ns=0)
-    assert left.diary.heard == [10, 20, 30]
+    left, right = ends(batch_bytes_max=len("heard/10heard/20"))
+    for frame in left.say(10, 20):
+        right.link.receive(frame, source="left", now_ns=0)
+    right.link.receive(Aside(number=30), source="client", now_ns=0)
+    assert right.diary.heard == [10, 20]
+    right.drain()
+    right.link.receive(Aside(number=30), source="client", now_ns=0)
+    assert right.diary.heard == [10, 20, 30]
 
 
 def test_a_frame_is_sent_again_until_it_is_acknowledged() -> None:

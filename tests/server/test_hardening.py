@@ -30,6 +30,7 @@ from ensue.protocols.keeping import (
     Remember,
     Remembered,
 )
+from ensue.protocols.link import Linked
 from ensue.protocols.sequencer import node
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
@@ -43,9 +44,10 @@ from ensue.protocols.sequencer.frames import (
 from ensue.protocols.sequencer.groups import Groups
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import INT
-from ensue.protocols.station import Station, StationConfig
+from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.topic_state import Topic
 from ensue.server import stations
+from ensue.wire import Codec
 
 SECOND_NS = 1_000_000_000
 
@@ -167,6 +169,20 @@ def test_what_is_asked_at_once_is_answered_up_to_a_limit_and_asking_again_gets_t
         got += [event.publisher_seq for event in answer.events]
         start = answer.next
     assert got == list(range(1, 31))
+
+
+def test_the_same_limit_holds_for_a_server_with_neighbours() -> None:
+    rig = Rig()
+    for number in range(1, 31):
+        rig.publish("h~1", "x", 1_000, number)
+    linked = Linked(
+        lambda _own: rig.station, peers=["s2"], codec=Codec(FRAMES), unnumbered=UNNUMBERED
+    )
+    for _ in range(50):
+        linked.receive(AttachRequest(topic="x", from_slot=1), source="c~1", now_ns=0)
+    sent = [each.frame for each in linked.take_effects() if isinstance(each, Send)]
+    assert sum(len(each.event.payload) for each in sent if isinstance(each, Notify)) <= 11_000
+    assert sum(isinstance(each, Attached) for each in sent) == 50
 
 
 def test_surveys_asked_at_once_are_answered_up_to_the_same_limit() -> None:

@@ -119,6 +119,7 @@ class Linked:
         self.undecodable_count = 0
         """Frames from linked peers that could not be read."""
         self._effects: list[Effect] = []
+        self._now_ns = now_ns
         self._batch_bytes = 0
         """To be persisted, since the effects were last drained."""
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
@@ -146,9 +147,11 @@ class Linked:
             case LinkAck(number=number) if source in self._out:
                 self._acknowledged(source, number, now_ns)
             case _:
-                if self._congested():
-                    return  # Whoever has no link repeats itself.
-                self.inner.receive(frame, source=source, now_ns=now_ns)
+                # Not drained before the effects are: what the node answers at once it bounds by that.
+                if not self._congested():  # If it is, whoever has no link repeats itself.
+                    self.inner.receive(frame, source=source, now_ns=now_ns)
+                    self._now_ns = now_ns
+                return
         self._drain(now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -171,6 +174,7 @@ class Linked:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
+        self._drain(self._now_ns)
         effects, self._effects, self._batch_bytes = self._effects, [], 0
         return effects
 
