@@ -1,5 +1,6 @@
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.transports.suite import take
 import ensue
 from ensue.checkers import Verdict, check
 from ensue.client import bus as bus_module
-from ensue.protocols.core import Settle
+from ensue.protocols.core import Outcome, Settle
 from ensue.trace import read
 
 
@@ -136,15 +137,14 @@ def test_an_event_that_lost_its_place_is_reported_to_its_publisher() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             waiting = asyncio.create_task(bus.publish("a", b"1"))
-            real = bus._outcome
+            real = bus._outcomes
 
-            def void(outcome: object) -> None:
-                if isinstance(outcome, Settle):
-                    outcome = Settle(outcome.event, "void")
-                real(outcome)  # type: ignore[arg-type]
+            def void(outcomes: Sequence[Outcome]) -> None:
+                settled = [each for each in outcomes if isinstance(each, Settle)]
+                real([Settle(each.event, "void") for each in settled])
 
             assert bus._driver is not None
-            bus._driver._on_outcome = void
+            bus._driver._on_outcomes = void
             with pytest.raises(ensue.EventVoided, match="publish it again") as caught:
                 await waiting
             assert caught.value.event == f"{bus.name}/a/1"

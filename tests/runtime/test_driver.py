@@ -96,10 +96,10 @@ def test_effects_are_sent_before_the_application_is_told_and_flushed_once() -> N
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
 
-        def told(outcome: Outcome) -> None:
-            transport.log.append(f"told {type(outcome).__name__}")
+        def told(outcomes: Sequence[Outcome]) -> None:
+            transport.log.extend(f"told {type(outcome).__name__}" for outcome in outcomes)
 
-        driver = Driver(node, transport=transport, clock=ManualClock(), on_outcome=told)
+        driver = Driver(node, transport=transport, clock=ManualClock(), on_outcomes=told)
         transport.log.clear()
 
         def command(node: FakeNode, _now_ns: int) -> None:
@@ -296,12 +296,12 @@ def test_a_fault_in_a_callback_closes_the_driver_and_is_told_once(where: str, la
         transport.lazy = lazy
         told: list[Outcome] = []
 
-        def tell(outcome: Outcome) -> None:
-            told.append(outcome)
+        def tell(outcomes: Sequence[Outcome]) -> None:
+            told.append(outcomes[0])
             if where == "outcome" and len(told) == 1:
                 fault()
 
-        driver = Driver(node, transport=transport, clock=SystemClock(), on_outcome=tell)
+        driver = Driver(node, transport=transport, clock=SystemClock(), on_outcomes=tell)
         await asyncio.sleep(0)
         assert transport.receiver is not None
         if where == "outcome":

@@ -119,7 +119,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 def driven(wire: Wire, disk: Disk | None, told: list[Outcome]) -> "Driver[Scripted]":
     driver = Driver(
-        Scripted(), transport=wire, clock=ManualClock(), on_outcome=told.append, store=disk
+        Scripted(), transport=wire, clock=ManualClock(), on_outcomes=told.extend, store=disk
     )
     wire.log.clear()
     return driver

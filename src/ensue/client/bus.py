@@ -11,7 +11,7 @@ At most `UNSETTLED_MAX` events are under way: publishing waits for earlier ones.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -365,7 +365,7 @@ class Bus:
             make_publisher(hub, self._name, self.order),
             transport=hub.transport,
             clock=hub.clock,
-            on_outcome=self._outcome,
+            on_outcomes=self._outcomes,
             recorder=hub.recorder if hub.roster is None else publishing_alone(hub.recorder),
             size_of=hub.size_of,
         )
@@ -413,13 +413,15 @@ class Bus:
                 )
                 patience_s += PATIENCE_S
 
-    def _outcome(self, outcome: Outcome) -> None:
-        if type(outcome) is Settle:
-            self._receipts.settle(outcome)
-        elif isinstance(outcome, Refuse) and not outcome.topics:
-            self._over(outcome)
-        elif self._shares is not None:
-            self._shares.outcome(outcome)
+    def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        settle, shares = self._receipts.settle, self._shares
+        for outcome in outcomes:
+            if type(outcome) is Settle:
+                settle(outcome)
+            elif isinstance(outcome, Refuse) and not outcome.topics:
+                self._over(outcome)
+            elif shares is not None:
+                shares.outcome(outcome)
 
     def _over(self, outcome: Refuse) -> None:
         """Give everything up: nothing can be done with this bus any more."""

@@ -1,7 +1,7 @@
 """A subscription in causal order: no node of its own, but a share in its bus's."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ensue.client.reader import Reader
@@ -34,11 +34,17 @@ class CubeReader(Reader):
         return self._share is not None
 
     async def open(
-        self, *, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
+        self,
+        *,
+        client: str,
+        subscription: str,
+        on_outcomes: Callable[[Sequence[Outcome]], None],
     ) -> None:
         """Take the share."""
         del client
-        self._share = self._shares.open(subscription=subscription, on_outcome=on_outcome)
+        self._share = self._shares.open(
+            subscription=subscription, on_outcome=lambda outcome: on_outcomes((outcome,))
+        )
         self.resumed.set_result(None)
         await asyncio.sleep(0)
 

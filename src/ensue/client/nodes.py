@@ -1,7 +1,7 @@
 """Which protocol node stands behind a bus or a subscription, by the order that was asked for."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ensue.errors import UnsupportedOrder
@@ -85,15 +85,15 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
 
 
 def watched(
-    hub: Hub, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
-) -> Callable[[Outcome], None]:
+    hub: Hub, client: str, subscription: str, on_outcomes: Callable[[Sequence[Outcome]], None]
+) -> Callable[[Sequence[Outcome]], None]:
     """Return what is told the outcomes of a subscription whose order depends on clocks.
 
     What is handed out before its turn is told to the client's publisher, so that its answers come after it. Alerts
     are logged.
     """
 
-    def told(outcome: Outcome) -> None:
+    def look_at(outcome: Outcome) -> None:
         if isinstance(outcome, Deliver) and outcome.verdict:
             observe = hub.observers.get(client)
             if observe is not None and outcome.event.stamp is not None:
@@ -108,7 +108,11 @@ def watched(
                 "beyond the bound" if outcome.broken else "close to the bound",
                 outcome.bound_ns / 1_000_000,
             )
-        on_outcome(outcome)
+
+    def told(outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            look_at(outcome)
+        on_outcomes(outcomes)
 
     return told
 

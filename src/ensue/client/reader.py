@@ -5,7 +5,7 @@ does so and whose records are kept at a server, so that it can be resumed; or on
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import Any
 
@@ -70,7 +70,11 @@ class Reader:
         return node.counts if isinstance(node, MergeSubscriber) else None
 
     async def open(
-        self, *, client: str, subscription: str, on_outcome: Callable[[Outcome], None]
+        self,
+        *,
+        client: str,
+        subscription: str,
+        on_outcomes: Callable[[Sequence[Outcome]], None],
     ) -> None:
         """Start the node; `client` and `subscription` name it in the trace."""
         hub = self._hub
@@ -78,12 +82,12 @@ class Reader:
         if not self.durable:
             self.resumed.set_result(None)
         if isinstance(hub.order, Merged):
-            on_outcome = watched(hub, client, subscription, on_outcome)
+            on_outcomes = watched(hub, client, subscription, on_outcomes)
         self._driver = Driver(
             self._make(),
             transport=hub.transport,
             clock=hub.clock,
-            on_outcome=on_outcome,
+            on_outcomes=on_outcomes,
             recorder=hub.recorder,
             seen_as=client,
             subscription=subscription,

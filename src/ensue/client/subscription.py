@@ -16,7 +16,7 @@ Closing ends reading and back-pressure at once. The driver of a closed subscript
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -88,7 +88,6 @@ class Subscription:
         self._dismissed: asyncio.Future[None] | None = None
         self._safety = Safety(keeps=durable)
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
-            Deliver: self._delivered,
             Join: self._joined,
             Leave: lambda outcome: self._slow.topics.pop(outcome.topic, None),
             Refuse: self._was_refused,
@@ -172,7 +171,9 @@ class Subscription:
             start=self._start,
         )
         try:
-            await reader.open(client=self._client, subscription=self.name, on_outcome=self._outcome)
+            await reader.open(
+                client=self._client, subscription=self.name, on_outcomes=self._outcomes
+            )
             check_resumed(self.name, self.topics, self._topics)
             if self._topics:
                 await self.subscribe(*self._topics)
@@ -359,17 +360,18 @@ class Subscription:
             "the subscription is not open: use it inside `async with bus.subscribe(…)`"
         )
 
-    def _outcome(self, outcome: Outcome) -> None:
-        # Once closed, the driver sees the leave through, and nobody is interested in how.
-        handle = self._handlers.get(type(outcome))
-        if handle is not None and not self._closed:
-            handle(outcome)
-
-    def _delivered(self, outcome: Deliver) -> None:
-        self._queue.append(outcome)
-        if len(self._queue) + len(self._unacknowledged) >= self.pending_max:
+    def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        if self._closed:
+            return  # The driver sees the leave through, and nobody is interested in how.
+        queue, handlers = self._queue, self._handlers
+        for outcome in outcomes:
+            if type(outcome) is Deliver:
+                queue.append(outcome)
+            elif (handle := handlers.get(type(outcome))) is not None:
+                handle(outcome)
+        if len(queue) + len(self._unacknowledged) >= self.pending_max:
             self._no_room()
-        if self._waiter is not None:
+        if queue and self._waiter is not None:
             self._wake()
 
     def _joined(self, outcome: Join) -> None:

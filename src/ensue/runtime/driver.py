@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, get_args
 
 from ensue.clock import Clock
 from ensue.errors import LocalProtocolError
@@ -42,6 +42,7 @@ __all__ = ["Driver", "Failed", "Store"]
 
 N = TypeVar("N", bound=Node)
 SECOND_NS = 1_000_000_000
+_OUTCOMES = frozenset(get_args(Outcome)) - {Publish}
 
 _log = logging.getLogger("ensue")
 
@@ -78,7 +79,7 @@ class Driver(Generic[N]):
         *,
         transport: Transport,
         clock: Clock,
-        on_outcome: Callable[[Outcome], None] | None = None,
+        on_outcomes: Callable[[Sequence[Outcome]], None] | None = None,
         on_failure: Callable[[Exception], None] | None = None,
         blames_sender: bool = False,
         store: Store | None = None,
@@ -89,7 +90,7 @@ class Driver(Generic[N]):
     ) -> None:
         self.node = node
         self._clock = clock
-        self._on_outcome = on_outcome
+        self._on_outcomes = on_outcomes
         self._on_failure = on_failure
         self._blames_sender = blames_sender
         self._store = store
@@ -156,22 +157,22 @@ class Driver(Generic[N]):
         """Close, and tell the application that its node was refused for good."""
         if not self._closed:
             self.close()
-            if self._on_outcome is not None:
-                self._on_outcome(Refuse((), reason))
+            if self._on_outcomes is not None:
+                self._on_outcomes((Refuse((), reason),))
 
     def fail(self, error: Exception) -> None:
         """Close, and tell whoever waits for this node that it can't go on."""
         if self._closed:
             return
-        if self._on_failure is None and self._on_outcome is None:
+        if self._on_failure is None and self._on_outcomes is None:
             raise error
         _log.error("%s can't go on: %s", self.node.name, error, exc_info=error)
         self._scheduled = False  # What it still wanted done is not to be trusted.
         self.close()
         if self._on_failure is not None:
             self._on_failure(error)
-        elif self._on_outcome is not None:
-            self._on_outcome(Failed((), str(error) or repr(error), error))
+        elif self._on_outcomes is not None:
+            self._on_outcomes((Failed((), str(error) or repr(error), error),))
 
     def retire(
         self, done: Callable[[N], bool], on_closed: Callable[[], None] | None = None
@@ -207,12 +208,12 @@ class Driver(Generic[N]):
     def _receive(self, frames: Sequence[Frame], source: str) -> None:
         # Whoever hands frames over flushes when it has handed over what there is.
         now_ns = self._clock.now_ns()
-        node = self.node
+        receive = self.node.receive
         try:
             for frame in frames:
                 if self._recorder is not None and type(frame) is Notify:
                     self._recorder.frame("received", self._seen_as, frame, now_ns)
-                node.receive(frame, source=source, now_ns=now_ns)
+                receive(frame, source=source, now_ns=now_ns)
             self._drain()
             if self._done is not None:
                 self._close_if_done()
@@ -282,27 +283,34 @@ class Driver(Generic[N]):
         # By type and not by isinstance: this is where every effect of every event comes through.
         for effect in effects:
             kind = type(effect)
-            if kind is Send:
+            if kind in _OUTCOMES:
+                outcomes.append(effect)  # type: ignore[arg-type]
+            elif kind is Send:
                 port.send(effect.peer, effect.frame)  # type: ignore[union-attr]
             elif kind is Multicast:
                 port.multicast(effect)  # type: ignore[arg-type]
-            elif kind is Broadcast or kind is Attach or kind is Detach:
-                self._ask(effect)  # type: ignore[arg-type]
+            elif kind is Publish:
+                outcomes.append(effect)  # type: ignore[arg-type]
+                # Recorded in its place among the sends: it is published before it is sent.
+                self._record(effect)  # type: ignore[arg-type]
             elif kind is Persist:
                 raise LocalProtocolError(
                     f"{self.node.name} wants to persist something, and has no store: "
                     "configure it with durable=False"
                 )
             else:
-                outcomes.append(effect)  # type: ignore[arg-type]
-                if kind is Publish:
-                    # Recorded in its place among the sends: it is published before it is sent.
-                    self._record(effect)  # type: ignore[arg-type]
-        for outcome in outcomes:
-            if self._recorder is not None and type(outcome) is not Publish:
-                self._record(outcome)
-            if self._on_outcome is not None:
-                self._on_outcome(outcome)
+                self._ask(effect)  # type: ignore[arg-type]
+        if outcomes:
+            self._tell(outcomes)
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        """Tell the application what came of it all."""
+        if self._recorder is not None:
+            for outcome in outcomes:
+                if type(outcome) is not Publish:
+                    self._record(outcome)
+        if self._on_outcomes is not None:
+            self._on_outcomes(outcomes)
 
     def _ask(self, effect: Broadcast | Attach | Detach) -> None:
         if self._recorder is not None and isinstance(effect, Broadcast):
