@@ -212,7 +212,20 @@ def test_an_event_leaves_when_the_clock_is_beyond_r_and_c_and_delta_and_epsilon(
     (out,) = [each for each in at(node, 19) if isinstance(each, Deliver)]
     assert (out.position, out.verdict, out.held_ns) == (1, "", 8 * TICK)
     assert node.held_count == 0
-    assert node.next_timer_ns() is None
+    assert node.next_timer_ns() == node.config.poll_ns
+
+
+def test_topics_are_asked_for_again_now_and_then_also_after_a_clock_went_back() -> None:
+    node = subscriber("t", "u", poll_ns=1_000, retry_ns=100)
+    assert node.next_timer_ns() == 1_000
+    node.handle_timer(now_ns=999)
+    assert node.take_effects() == []
+    node.handle_timer(now_ns=1_000)
+    assert node.take_effects() == [Attach("t", 0), Attach("u", 0)]
+    node.receive(attached("t"), source="ens", now_ns=1_001)
+    assert node.take_effects() == [], "it has been joined all along"
+    node.handle_timer(now_ns=500)
+    assert node.take_effects() == [Attach("t", 0), Attach("u", 0)], "2,000 is too far away"
 
 
 def test_all_that_is_due_is_sorted_by_the_whole_key() -> None:

@@ -121,9 +121,10 @@ class Merger:
 
         The second is empty but after a fault.
         """
-        if tick != self._tick:
-            self._look_for_faults(tick)
-            self._tick = tick
+        if tick == self._tick:
+            return [], []  # Nothing that was taken since is due: it would have been late.
+        self._look_for_faults(tick)
+        self._tick = tick
         passed = tick - self.config.wait_ticks
         leaving: list[Held] = []
         while self._reaches and self._reaches[0] < passed:
