@@ -1,6 +1,7 @@
 """A sequencer node on its own: stamps, and their way up the chain."""
 
 import pytest
+from msgspec import msgpack
 from msgspec.structs import replace
 from tests.protocols.sequencer.stages import (
     CHANGE,
@@ -18,6 +19,7 @@ from ensue.event import Event, Stamp
 from ensue.protocols.core import Send
 from ensue.protocols.ens import Accepted, Notify
 from ensue.protocols.sequencer.frames import (
+    STAMPED_BYTES_MAX,
     Changed,
     ChangeFill,
     ChangeRequest,
@@ -31,6 +33,7 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
+from ensue.protocols.sequencer.frames import stamped as parted
 from ensue.protocols.sequencer.node import FORGET_TRIES, SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publishers import ALL_EARLY_BYTES_MAX, EARLY_BYTES_MAX
@@ -46,6 +49,25 @@ def test_events_of_a_topic_are_counted() -> None:
 
 def test_a_run_of_requests_is_answered_in_one_frame() -> None:
     assert len(ask(node(), 1, *("a" * 100))) == 1
+
+
+def test_stamps_that_are_too_many_for_one_frame_are_parted_in_order() -> None:
+    entries = {f"{number:0200}": 2**62 for number in range(100)}
+    grants = [Grant(number, Stamp({**entries, "a": number})) for number in range(1, 101)]
+    frames = list(parted("low", grants))
+    assert [grant for frame in frames for grant in frame.grants] == grants
+    sizes = [len(msgpack.encode(frame)) for frame in frames]
+    assert max(sizes) <= STAMPED_BYTES_MAX + 64
+    assert len(frames) <= 10
+    # One that is too large alone goes alone.
+    huge = Grant(1, Stamp({f"{number:0200}": 1 for number in range(2_000)}))
+    assert [len(frame.grants) for frame in parted("low", [huge, *grants[:2]])] == [1, 2]
+
+
+def test_a_node_parts_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensue.protocols.sequencer.frames.STAMPED_BYTES_MAX", 350)
+    answers = ask(node(), 1, *("a" * 25))
+    assert [len(each.grants) for each in answers if isinstance(each, Stamped)] == [10, 10, 5]
 
 
 def test_publishers_are_counted_apart() -> None:

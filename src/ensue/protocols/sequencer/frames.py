@@ -23,9 +23,11 @@ else may be lost, repeated or overtaken: requests are repeated until answered, a
 is answered with the same words.
 """
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
-from ensue.event import Count, Event, Name, Stamp
+from ensue.event import Count, Event, Name, Stamp, text_bytes
 from ensue.protocols import ens, link
 from ensue.protocols.core import Frame
 
@@ -47,7 +49,13 @@ __all__ = [
     "StampRequest",
     "Stamped",
     "Voided",
+    "stamped",
 ]
+
+STAMPED_BYTES_MAX = 256 * 1024
+"""Stamps in one answer, unless one alone is larger: whatever carries frames takes that much."""
+ENTRY_BYTES = 16
+"""What a number or a count takes beside a name, and more."""
 
 
 class StampRequest(Frame, frozen=True, tag=16):
@@ -205,3 +213,18 @@ FRAMES: tuple[type[Frame], ...] = (
     *link.FRAMES,
 )
 """Everything that total order puts on a wire."""
+
+
+def stamped(origin: str, grants: Iterable[Grant]) -> Iterator[Stamped]:
+    """Answer requests with their stamps, in as many frames as it takes."""
+    part: list[Grant] = []
+    size = 0
+    for grant in grants:
+        more = ENTRY_BYTES + sum(text_bytes(topic) + ENTRY_BYTES for topic in grant.stamp.entries)
+        if part and size + more > STAMPED_BYTES_MAX:
+            yield Stamped(origin=origin, grants=tuple(part))
+            part, size = [], 0
+        part.append(grant)
+        size += more
+    if part:
+        yield Stamped(origin=origin, grants=tuple(part))

@@ -54,9 +54,9 @@ from ensue.protocols.sequencer.frames import (
     OrderRequest,
     Out,
     Repeat,
-    Stamped,
     StampRequest,
     Voided,
+    stamped,
 )
 from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.sequencer.placement import Placement
@@ -335,7 +335,7 @@ class SequencerNode(ChangeStage):
             self._out = {}
         if self._granted:
             for (publisher, origin), grants in self._granted.items():
-                self._effects.append(Send(publisher, Stamped(origin=origin, grants=tuple(grants))))
+                self._effects += [Send(publisher, each) for each in stamped(origin, grants)]
             self._granted = {}
 
     def _on_confirm(self, frame: Confirm, publisher: str, _now_ns: int) -> None:
