@@ -121,12 +121,13 @@ class Merger:
 
         The second is empty but after a fault.
         """
-        if tick == self._tick:
-            return [], []  # Nothing that was taken since is due: it would have been late.
-        self._look_for_faults(tick)
-        self._tick = tick
         passed = tick - self.config.wait_ticks
         leaving: list[Held] = []
+        if tick != self._tick:
+            self._look_for_faults(tick)
+            self._tick = tick
+        elif not self._reaches or self._reaches[0] >= passed:
+            return leaving, []
         while self._reaches and self._reaches[0] < passed:
             bucket = self._held.pop(heappop(self._reaches), {})
             leaving += sorted(bucket.values(), key=_key)
