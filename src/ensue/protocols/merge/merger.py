@@ -129,16 +129,16 @@ class Merger:
         elif not self._reaches or self._reaches[0] >= passed:
             return leaving, []
         while self._reaches and self._reaches[0] < passed:
-            bucket = self._held.pop(heappop(self._reaches), {})
-            leaving += sorted(bucket.values(), key=_key)
+            leaving += self._held.pop(heappop(self._reaches), {}).values()
         if not leaving:
             return leaving, []
+        leaving.sort(key=_key)
         self._count -= len(leaving)
         overtaken: list[Held] = []
         if self._frontier is not None and leaving[0].key <= self._frontier:
             frontier = self._frontier
             overtaken = [each for each in leaving if each.key <= frontier]
-            leaving = leaving[len(overtaken) :]
+            leaving = leaving[len(overtaken) :]  # They are sorted.
         if leaving:
             self._frontier = leaving[-1].key
         return leaving, overtaken
