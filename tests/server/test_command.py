@@ -217,6 +217,8 @@ def test_a_directory_is_of_one_server_for_good(tmp_path: Path) -> None:
     code, err = run(*words, "--name", "other")
     assert code == 2
     assert "is of the server 'first', and this one is 'other'" in err
+    on_a_broker = run("--url", "nats://127.0.0.1:1", "--data", tmp_path / "d", "--name", "other")
+    assert on_a_broker == (2, err)
     with running(*words, "--name", "first") as (_, ready):
         assert ready["server"] == "first"
 
