@@ -5,7 +5,7 @@ Run `python benchmarks/merge.py`; `sizes`, `speed` or `recovery` as an argument 
 * sizes: the largest timestamp there can be with one event a tick, in bits and in bytes as it travels (MessagePack, entries that are zero left
   out), and one that knows of nothing; beside a vector clock of n counts (up to a million) and a plain hybrid logical clock (milliseconds and a counter).
 * speed: timestamps made and turned into what travels; 16 publishers to 4 mergers, from the stamped event to its delivery.
-* recovery: swarm scenarios with clocks that jump, memories and stamps that are corrupted. For each seed, the time from the last fault to the publication
+* recovery: swarm scenarios, busier, with clocks that jump, memories and stamps that are corrupted. For each seed, the time from the last fault to the publication
   of the last event that is part of anything wrong, beside epsilon + delta.
 """
 
@@ -34,6 +34,7 @@ from ensue.protocols.merge.timestamps import (
 )
 from ensue.simulation.merged import published_from
 from ensue.simulation.run import play
+from ensue.simulation.scenario import Scenario
 from ensue.simulation.swarm_merged import draw, kind_of
 
 DELTA_TICKS = 100
@@ -41,6 +42,7 @@ EPSILONS = (1, 2, 5, 10, 20, 50)
 PROCESSES = (10, 100, 1_000, 10_000)
 PUBLISHERS, MERGERS = 16, 4
 TICK_NS = 1_000_000
+BUSIER = 8
 SEQUENCE_MAX = 1_000_000
 """Of a vector clock's counts."""
 
@@ -177,12 +179,27 @@ def speed(*, quick: bool) -> None:
         )
 
 
+def busier(scenario: Scenario) -> Scenario:
+    """Return a scenario with many more events, so that there is one at any time to be wrong."""
+    publishers = tuple(
+        msgspec.structs.replace(
+            each,
+            rates=tuple(
+                msgspec.structs.replace(rate, per_second=BUSIER * rate.per_second)
+                for rate in each.rates
+            ),
+        )
+        for each in scenario.publishers
+    )
+    return msgspec.structs.replace(scenario, publishers=publishers)
+
+
 def recovery_ticks(seed: int) -> tuple[float, float] | None:
     """Return how many ticks after the last fault something was wrong, and epsilon + delta; None: nothing ever was.
 
     Events are left out by the time of their publication until nothing is wrong any more.
     """
-    scenario = draw(seed)
+    scenario = busier(draw(seed))
     merge = scenario.merge
     outcome = play(scenario, seed)
     tick_ns = merge.config.tick_ns
