@@ -37,6 +37,17 @@ def test_a_violation_ends_with_1_and_the_witness_in_words(shell: Shell, tmp_path
     assert shell("check", tmp_path / "t", "--order", "fifo", "--causal").code == 0
 
 
+def test_merged_order_is_checked_and_how_long_deliveries_took(shell: Shell, tmp_path: Path) -> None:
+    trace.write(good(), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", "merged", "--within", "1us")
+    assert ended.code == 0
+    assert "valid: checked fifo, total, causal, timely, complete on 4 deliveries" in ended.stdout
+    ended = shell("check", tmp_path / "t", "--order", "merged", "--within", "1ns")
+    assert ended.code == 1
+    assert "1e-06 ms were promised" in ended.stdout
+    assert shell("check", tmp_path / "t", "--order", "merged", "--within", "soon").code == 2
+
+
 def test_losses_are_accepted_if_so_wished(shell: Shell, tmp_path: Path) -> None:
     rows = [row for row in good() if not (row.node == "s2" and row.event == "b")]
     trace.write(rows, tmp_path / "t")
