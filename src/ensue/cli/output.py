@@ -63,6 +63,7 @@ _KINDS = {
     ),
     "total": ("disagreement", "disagreements"),
     "causal": ("effect before its cause", "effects before their causes"),
+    "slow": ("slow delivery", "slow deliveries"),
     "lost": ("event lost", "events lost"),
     "duplicate": ("event delivered twice", "events delivered twice"),
     "phantom": ("event that nobody published", "events that nobody published"),
