@@ -76,16 +76,15 @@ def all_publish(system: System, count: int, cost: Cost, seed: int) -> float:
 def publishers(runs: int) -> Iterator[str]:
     """Figure 5: all nodes subscribe and publish once within 1000 units."""
     yield "every node publishes once within 1000 units; mean latency in units"
-    yield f"{'nodes':>6} {'acknowledgements':>16} {'cube':>8} {'SRPT':>8} {'ratio':>6}"
+    yield f"{'nodes':>6} {'a copy costs':>12} {'cube':>8} {'SRPT':>8} {'ratio':>6}"
     for count in (64, 128, 256):
-        for acknowledgement in (0, 2):
+        for copy in (1, 2):
             times = max(1, runs // 10)
-            cost = Cost(acknowledgement=acknowledgement)
+            cost = Cost(copy=copy)
             ours = fmean(all_publish(cube, count, cost, seed) for seed in range(times))
             theirs = fmean(all_publish(srpt, count, cost, seed) for seed in range(times))
-            told = "cost nothing" if not acknowledgement else f"cost {acknowledgement}"
-            yield f"{count:>6} {told:>16} {ours:>8.1f} {theirs:>8.1f} {theirs / ours:>6.2f}"
-    yield "the paper, 256 nodes: a ratio of 2.48"
+            yield f"{count:>6} {copy:>12} {ours:>8.1f} {theirs:>8.1f} {theirs / ours:>6.2f}"
+    yield "the paper, 256 nodes: a ratio of 2.48, which fits queues that hold a copy for 1 unit"
 
 
 def answers(count: int, first: int, wait: float, seed: int) -> Run:
@@ -118,7 +117,7 @@ def barriers(runs: int) -> Iterator[str]:
         f"{'largest':>7} {'no delay':>8} {'<10':>6}"
     )
     for first in (1, 10):
-        for wait in (100.0, 1000.0, 10_000.0):
+        for wait in (100.0, 300.0, 1000.0):
             sizes: list[int] = []
             held: list[float] = []
             for seed in range(max(1, runs // 20)):
@@ -172,9 +171,10 @@ def speed(runs: int) -> Iterator[str]:
     run = cube(4096, list(range(4096)), Cost(), 1)
     for number in range(max(4, runs // 4)):
         run.publish(number * 97 % 4096, number * 50)
-    started, before = time.perf_counter(), run.world.steps
+    # Time of this process, so that others on the machine don't count.
+    started, before = time.process_time(), run.world.steps
     run.go()
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     steps = run.world.steps - before
     yield (
         f"4096 nodes: {len(run.latencies):,} deliveries, {steps:,} frames and timers in "
