@@ -36,7 +36,8 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     lease_ns: int = 10 * SECOND_NS
     """A publisher that has not got its event out so long after the stamp was made loses the slot."""
     retry_ns: int = 500 * MILLISECOND_NS
-    """Requests that got no answer are repeated so often."""
+    """Requests that got no answer are repeated after so long. Publishers wait twice as long each time,
+    up to eight times this or a quarter of a lease."""
     poll_ns: int = 2 * SECOND_NS
     """A subscriber asks the ENS so often whether it missed something."""
     forget_ns: int = 600 * SECOND_NS
