@@ -41,7 +41,9 @@ def test_every_example_runs_as_it_is(shell: Shell, path: Path) -> None:
     assert ended.code == 0
     assert f"{path.stem}, seed 1" in ended.stdout
     assert "latency, 99th percentile" in ended.stdout
-    assert "stamp bytes, mean" in ended.stdout
+    if 'order = "causal"' not in path.read_text(encoding="utf-8"):
+        # What a causal event names of its past is not a stamp.
+        assert "stamp bytes, mean" in ended.stdout
     assert ended.stderr == ""
 
 
