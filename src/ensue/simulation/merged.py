@@ -32,6 +32,9 @@ __all__ = ["MergedDeployment", "published_from"]
 
 Records = Mapping[str, bytes]
 
+REPLIES_MAX = 4
+"""Replies to replies to replies, at the most, that a run waits for."""
+
 
 class MergedDeployment(Deployment):
     """Everybody stamps and sorts for themselves."""
@@ -65,6 +68,17 @@ class MergedDeployment(Deployment):
                 self._add_publisher(
                     self._replier(subscriber.name), subscriber.name, subscriber.site
                 )
+        self._corrupt()
+
+    def _corrupt(self) -> None:
+        """Fill memories with anything, and let every clock tick once after the last fault.
+
+        A clock ticks whether or not anything happens; nodes are only called when something does.
+        """
+        world, merge = self.world, self.scenario.merge
+        if merge.judged_from_ns:
+            for name in (*merge.relays, *(each.name for each in self.scenario.subscribers)):
+                world.call(name, _tick, at_ns=merge.tampered_until_ns + 1)
         random = world.stream("corruption")
         for corruption in merge.corruptions:
             for name in (corruption.node, self._replier(corruption.node)):
@@ -172,7 +186,7 @@ class MergedDeployment(Deployment):
         yield from super().waits()
         merge = self.scenario.merge
         longest = merge.config.above(merge.link_delta_ticks).span_ticks * merge.config.tick_ns
-        if self.world.now_ns < self.scenario.duration_ns + 2 * longest:
+        if self.world.now_ns < self.scenario.duration_ns + 2 * (1 + REPLIES_MAX) * longest:
             # Nobody waits for an answer here, so nobody knows what is still on its way.
             yield "messages may be on their way"
         for name in self.world.names():
@@ -182,6 +196,10 @@ class MergedDeployment(Deployment):
                 yield f"{name} has {inner.unsettled_count} events that are not stamped"
             elif isinstance(inner, MergeSubscriber | MergeRelay) and inner.held_count:
                 yield f"{name} holds {inner.held_count} events back"
+
+
+def _tick(node: Node, now_ns: int) -> None:
+    node.handle_timer(now_ns=now_ns)
 
 
 def published_from(rows: list[Row], from_ns: int) -> list[Row]:

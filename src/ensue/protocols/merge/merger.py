@@ -23,6 +23,9 @@ Departures from the paper
 - The key of the last event that left is kept. After a clock has gone back, what would leave behind it is called late. The
   paper has no such rule, and its order breaks there.
 
+HAZARD: it looks for faults when it is called, and not at every tick. What a fault left in a merger that is silent is found when something
+comes, and the time to recover counts from there.
+
 HAZARD: a message that takes longer than delta is late here, and may have been in time elsewhere: that subscriber lacks an event that others
 have. Order is kept. HAZARD: this clock ahead of the others by more than epsilon makes punctual events late; behind by more, it makes
 them look as if they came from the future. Either way events are lost here until the clock is mended, and order is kept.
