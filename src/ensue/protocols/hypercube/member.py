@@ -268,7 +268,9 @@ class Member:
 
     # -- Delivering -----------------------------------------------------------------------------
 
-    def _take_items(self, items: Iterable[Item], now_ns: int) -> None:
+    def _take_items(self, items: Iterable[Item], now_ns: int) -> int:
+        """Take events in; return how many were new."""
+        taken = 0
         for item in items:
             event = item.event
             source = self._cube.numbers.get(event.publisher)
@@ -276,6 +278,8 @@ class Member:
                 # Kept at once: its source may take this node's word for it and vanish.
                 self._memory.kept(event.topic, source, event.publisher_seq, item)
                 self._repair.stir(event.topic, now_ns=now_ns)
+                taken += 1
+        return taken
 
     def _deliver(self, now_ns: int) -> None:
         """Deliver all that can be delivered."""

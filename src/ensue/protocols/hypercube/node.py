@@ -253,9 +253,12 @@ class HypercubeNode(Member):
         self._repair.summary(frame, peer, now_ns=now_ns)
 
     def _fill(self, frame: Fill, peer: int, now_ns: int) -> None:
-        """Take events in that were missing here, and ask for more if there are more."""
-        self._take_items(frame.items, now_ns)
-        if frame.more and self._state(frame.topic) == IN:
+        """Take events in that were missing here, and ask for more if there are more.
+
+        Only if they were of use: answers that come twice must not be asked for twice as much.
+        """
+        taken = self._take_items(frame.items, now_ns)
+        if taken and frame.more and self._state(frame.topic) == IN:
             self._deliver(now_ns)
             self._repair.ask(frame.topic, peer)
 
