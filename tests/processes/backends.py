@@ -53,6 +53,9 @@ class Backend(Protocol):
     async def stop(self) -> list[str]:
         """Ask everything to end; return what went wrong."""
 
+    async def close(self) -> None:
+        """Let go of whatever is no process, also after a failure."""
+
 
 class EnsueServers:
     """Servers of Ensue's own.
@@ -103,8 +106,10 @@ class EnsueServers:
                 code = await asyncio.to_thread(server.end)
                 if code:
                     wrong.append(f"{server.name} ended with {code}:\n{server.tail()}")
-        await self._stack.aclose()
         return wrong
+
+    async def close(self) -> None:
+        await self._stack.aclose()
 
     async def _proxy(self, name: str, port: int) -> None:
         self.proxies[name] = await self._stack.enter_async_context(Proxy(port))
@@ -180,11 +185,12 @@ class Stations:
             code = await asyncio.to_thread(station.end)
             if code:
                 wrong.append(f"{station.name} ended with {code}:\n{station.tail()}")
+        return wrong
+
+    async def close(self) -> None:
         await self._stack.aclose()
-        self._broker.kill()
         if isinstance(self._server, RabbitMQ):
             self._server.end_mapper()
-        return wrong
 
     def _station(self, name: str) -> Process:
         def command(_start: int) -> list[str]:

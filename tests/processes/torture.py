@@ -132,6 +132,7 @@ class Torture:
         finally:
             for process in (*self._everybody, *self._backend.servers):
                 process.kill()
+            await self._backend.close()
         if wrong:
             raise Failure("\n".join(wrong[:WRONG_MAX]))
         return Result(

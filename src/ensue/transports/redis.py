@@ -308,7 +308,12 @@ class RedisCarrier(BrokerCarrier):
         self._agreed.update(agreed)
         self._places.update(keys)
         await self._reading.send_command("SUBSCRIBE", *keys, check_health=False)
-        await asyncio.wait_for(asyncio.gather(*agreed.values()), ANSWER_S)
+        # Not gathered: lost and cancelled in one moment, what gathers fails with nobody to look at it.
+        _, open_ = await asyncio.wait(agreed.values(), timeout=ANSWER_S)
+        if open_:
+            raise TimeoutError(f"no answer to a subscription within {ANSWER_S:g} s")
+        for each in agreed.values():
+            each.result()
 
     async def _take_streams(self, keys: dict[bytes, Place]) -> None:
         """Create what is not there, and begin behind what is, unless reading had begun before."""
