@@ -72,6 +72,7 @@ FOUND = {
     17: "an event of a source that vanished was waited for for ever",
     1602: "the only one who had an event had left its topic",
     1637: "every event of a source that vanished was waited for anew",
+    11443: "whoever had no room was given, over and over, what it had to drop",
     15395: "answers that came twice were asked for twice as much, without end",
     1927: "a source that nobody else had to do with was never suspected",
 }

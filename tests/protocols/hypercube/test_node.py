@@ -229,6 +229,23 @@ def test_held_events_have_a_limit_and_what_is_dropped_comes_again() -> None:
     assert table.delivered[2] == [str(number) for number in range(10)]
 
 
+def test_whoever_has_no_room_asks_for_what_it_needs_and_for_nothing_else() -> None:
+    """Else it is given, over and over, what comes first and what it has to drop."""
+    table = live(3, *range(3), config=replace(LIVE, held_max=1, batch_max=1, window=1))
+    table.isolate(2)
+    for number in range(4):
+        table.publish(1, f"question {number}")
+        table.wait(10 * MS)
+        for _ in range(3):
+            table.publish(0, f"answer {number}")
+            table.wait(10 * MS)
+    table.wait(3 * SECOND)
+    table.heal()
+    table.wait(60 * SECOND)
+    assert sorted(table.delivered[2]) == sorted(table.delivered[0])
+    assert len(table.delivered[2]) == 16
+
+
 # -- Crashes and restarts ------------------------------------------------------------------------
 
 

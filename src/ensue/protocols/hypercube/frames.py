@@ -112,6 +112,8 @@ class Summary(Frame, frozen=True, tag=83):
     """Whether the node wants what it lacks; else it only tells what it published itself."""
     urgent: bool = False
     """Whether it is to be given even what has just been sent, and not to be asked in return."""
+    only: tuple[Number, ...] = ()
+    """Whose events it needs, if not everybody's: there may be no room for others."""
 
 
 class Fill(Frame, frozen=True, tag=84):

@@ -177,18 +177,17 @@ class Repair:
 
     def _ask(self, topic: str, watch: _Watch, now_ns: int) -> None:
         """Ask one peer for what is missing; another one each time."""
-        asked: set[tuple[str, int]] = set()
+        asked: dict[tuple[str, int], list[int]] = {}
         missing = self._causality.missing(topic)
         self._lose_patience(topic, watch, missing, now_ns)
         for name, source in missing:
             peers = self._helpers(name, source)
             if not peers:
                 continue
-            peer = peers[watch.tries % len(peers)]
-            if (name, peer) not in asked:
-                asked.add((name, peer))
-                self._suspects.ask(peer, now_ns)
-                self._tell(name, peer, urgent=True)
+            asked.setdefault((name, peers[watch.tries % len(peers)]), []).append(source)
+        for (name, peer), sources in asked.items():
+            self._suspects.ask(peer, now_ns)
+            self._tell(name, peer, urgent=True, only=tuple(sources))
         watch.tries += 1
 
     def _lose_patience(
@@ -220,13 +219,16 @@ class Repair:
             peers.insert(0, source)
         return peers
 
-    def _tell(self, topic: str, peer: int, *, urgent: bool = False) -> None:
+    def _tell(
+        self, topic: str, peer: int, *, urgent: bool = False, only: tuple[int, ...] = ()
+    ) -> None:
         state = self._causality.topic(topic)
         have = state.haves()
         follows = state.state == IN
         if not have and not follows:
             return
-        self._send(peer, Summary(topic=topic, have=have, follows=follows, urgent=urgent))
+        summary = Summary(topic=topic, have=have, follows=follows, urgent=urgent, only=only)
+        self._send(peer, summary)
 
     # -- Answering ------------------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class Repair:
         more = False
         for source, last in mine.items():
             first = frame.have.get(source, 0) + 1
-            if source == peer or last < first:
+            if source == peer or last < first or (frame.only and source not in frame.only):
                 continue
             for number in range(first, last + 1):
                 if len(items) >= self._config.batch_max:
