@@ -14,8 +14,8 @@ demo: $(READY)  ## show the problem and the cure, in about a minute
 
 test: lint types unit  ## lint, strict types and every test
 
-test-brokers: brokers $(READY)  ## the tests of the carriers on real brokers alone
-	$(BIN)/pytest tests/brokers
+test-brokers: brokers $(READY)  ## the tests on real brokers alone, their torture included
+	$(BIN)/pytest tests/brokers tests/processes
 
 brokers:  ## install the brokers that the tests start, where apt-get is there and they are not
 	@missing=; for package in $(BROKER_PACKAGES); do \
