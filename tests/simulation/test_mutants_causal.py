@@ -18,7 +18,7 @@ from ensue.errors import LimitReached, RemoteProtocolError
 from ensue.protocols.core import Persist
 from ensue.protocols.hypercube import memory, repair, rolls, suspects
 from ensue.protocols.hypercube.causality import IN, Causality, TopicState
-from ensue.protocols.hypercube.frames import Change, Counts, Item
+from ensue.protocols.hypercube.frames import Change, Item
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.simulation.deployment import Roles
 from ensue.simulation.families import DRAWS
@@ -128,15 +128,6 @@ def never_forgives(self: suspects.Suspects, node: int) -> bool:
     return False
 
 
-def passes_nothing_on(self: Causality, state: TopicState, counts: Counts) -> None:
-    """What an event says of topics that its receiver is not in is lost."""
-
-
-def starts_anywhere(self: Causality, topic: str, vector: Counts) -> Counts:
-    """A join does not look at what the node has delivered already."""
-    return {}
-
-
 real_ready, real_learn = Causality.ready, Causality._learn
 real_missing, real_take = Causality._missing, memory.Memory.take
 
@@ -153,8 +144,6 @@ MUTANTS = (
     Mutant("compares nothing", 6, patches=((repair.Repair, "_compare", nothing),)),
     Mutant("writes no topics", 2, patches=((memory.Memory, "take", writes_no_topics),)),
     Mutant("never forgives", 13, patches=((suspects.Suspects, "heard", never_forgives),)),
-    Mutant("passes nothing on", 32, patches=((Causality, "_pass_on", passes_nothing_on),)),
-    Mutant("starts anywhere", 32, patches=((Causality, "uncovered", starts_anywhere),)),
     Mutant("one digest for all", 67, patches=((rolls.Rolls, "digest", lambda _self: b""),)),
 )
 

@@ -6,8 +6,18 @@ from tests.protocols.hypercube.harness import CALM, MS, SECOND, Table
 
 from ensue.errors import ConfigurationError, LimitReached
 from ensue.protocols.core import Deliver, Discard, Frame, Join, Leave, Persist, Publish, Settle
+from ensue.protocols.hypercube.causality import Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Beat, Change, Fill, Gone, Publication, Row, Summary
+from ensue.protocols.hypercube.frames import (
+    Beat,
+    Change,
+    Counts,
+    Fill,
+    Gone,
+    Publication,
+    Row,
+    Summary,
+)
 from ensue.protocols.hypercube.node import HypercubeNode
 
 LIVE = HypercubeConfig(across_topics=False, patience_ns=5 * SECOND)
@@ -502,6 +512,33 @@ def test_a_chain_through_a_topic_that_the_receiver_is_not_in_is_kept() -> None:
     table.slow = set()
     table.run()
     assert table.delivered[2] == ["first", "last"]
+
+
+def passes_nothing_on(self: Causality, state: TopicState, counts: Counts) -> None:
+    """What an event says of topics that its receiver is not in is lost."""
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_who_is_not_in_a_topic_passes_on_what_it_heard_of_it(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if planted:
+        monkeypatch.setattr(Causality, "_pass_on", passes_nothing_on)
+    table = across(4)
+    table.subscribe(0, "a", "u")
+    table.subscribe(1, "u")
+    table.subscribe(2, "a", "v")
+    table.run()
+    table.slow = {(0, 2)}
+    table.publish(0, "cause", "a")
+    table.publish(0, "in between", "u")
+    table.run()
+    table.publish(1, "effect", "v")  # 1 is not in a.
+    table.run()
+    table.slow = set()
+    table.run()
+    expected = ["effect", "cause"] if planted else ["cause", "effect"]
+    assert table.delivered[2] == expected
 
 
 def test_a_publishers_own_order_holds_across_topics() -> None:
