@@ -33,7 +33,7 @@ import msgspec
 from ensue.event import Stamp
 from ensue.protocols.core import Send
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import ChangeRequest, Confirm, Stamped, StampRequest
+from ensue.protocols.sequencer.frames import ChangeRequest, Confirm, Grant, Stamped, StampRequest
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.wire import Records
@@ -149,13 +149,16 @@ class Publishing:
             first, self._next = self._next, self._next + len(run)
             request = StampRequest(number=first, topics=run, settled=first)
             self.node.receive(request, source="publisher", now_ns=0)
-            slots: list[tuple[int, int]] = []
+            grants: list[Grant] = []
             for effect in self.node.take_effects():
+                # In as many frames as they need: whole stamps may be long.
                 assert isinstance(effect, Send)
                 assert isinstance(effect.frame, Stamped)
-                for topic, grant in zip(run, effect.frame.grants, strict=True):
-                    slots.append((grant.number, grant.stamp.entries[topic]))
-                    yield topic, grant.stamp
+                grants += effect.frame.grants
+            slots: list[tuple[int, int]] = []
+            for topic, grant in zip(run, grants, strict=True):
+                slots.append((grant.number, grant.stamp.entries[topic]))
+                yield topic, grant.stamp
             done = Confirm(origin=NODE, slots=tuple(slots), settled=self._next)
             self.node.receive(done, source="publisher", now_ns=0)
 
