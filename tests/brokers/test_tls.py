@@ -39,6 +39,10 @@ class SecureRedis(Redis):
         own = ("--tls-cert-file", str(files.cert), "--tls-key-file", str(files.key))
         return [*words, "--port", "0", *own, "--tls-ca-cert-file", str(files.ca)]
 
+    def _answers(self) -> bool:
+        # It has nothing to load, and would not understand a question in the clear.
+        return Server._answers(self)
+
 
 class SecureMosquitto(Mosquitto):
     def prepare(self) -> None:

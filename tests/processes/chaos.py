@@ -51,12 +51,15 @@ class Chaos:
         self._log = log
         self._began_s = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
+        self._kill_task: asyncio.Task[None] | None = None
         self._down: dict[Process, asyncio.Task[None]] = {}
         self.failures: list[str] = []
         """Processes that did not end when they were asked to."""
 
     def begin(self) -> None:
-        for work in (self._kill(), self._pause(), self._disturb()):
+        self._kill_task = asyncio.create_task(self._kill())
+        self._tasks.append(self._kill_task)
+        for work in (self._pause(), self._disturb()):
             self._tasks.append(asyncio.create_task(work))
 
     async def end(self) -> None:
@@ -86,14 +89,21 @@ class Chaos:
         """Whether it was killed and will be started again."""
         return process in self._down
 
+    @property
+    def has_killed_all(self) -> bool:
+        """Whether every process that was to be killed was."""
+        return self._kill_task is not None and self._kill_task.done()
+
+    def _up(self) -> list[Process]:
+        return [each for each in self._processes if each.running and each not in self._down]
+
     async def _kill(self) -> None:
         random = self._random["kill"]
         for number in range(1, self._kills + 1):
             while self._progress() < KILLS_UNTIL * number / (self._kills + 1):  # noqa: ASYNC110
                 await asyncio.sleep(TICK_S)
-            up = [each for each in self._processes if each.running and each not in self._down]
-            if not up:
-                continue
+            while not (up := self._up()):  # noqa: ASYNC110
+                await asyncio.sleep(TICK_S)
             kind = random.choice(sorted({each.kind for each in up}))
             process = random.choice([each for each in up if each.kind == kind])
             down_s = random.uniform(0.0, DOWN_S_MAX)

@@ -168,7 +168,13 @@ class Torture:
         chaos.begin()
         try:
             await self._until(
-                lambda: self._all_published() and self._progress() > CHAOS_UNTIL, self._undelivered
+                lambda: (
+                    self._all_published()
+                    and self._progress() > CHAOS_UNTIL
+                    # A small run may be over before everybody was killed who was to be.
+                    and chaos.has_killed_all
+                ),
+                self._undelivered,
             )
         finally:
             await chaos.end()
