@@ -92,6 +92,38 @@ def test_a_lost_last_notification_is_found_by_asking_now_and_then() -> None:
     assert net.delivered("s") == ["e1"]
 
 
+def test_what_is_on_its_way_is_not_asked_for() -> None:
+    net = reading("a", ens=EnsConfig(batch_max=4))
+    net.pass_time(net.config.poll_ns)
+    with net.holding(Notify):
+        for number in range(20):
+            net.publish("p", "a", f"e{number}")
+        net.settle()
+        net.pass_time(net.config.poll_ns - 1)
+        net.pass_time(2)  # It looks how far the log is, which is further than what has come.
+    net.settle()
+    net.pass_time(net.config.poll_ns)
+    assert net.delivered("s") == [f"e{number}" for number in range(20)]
+    asked = [parcel.frame for parcel in net.handled if isinstance(parcel.frame, AttachRequest)]
+    assert {each.from_slot for each in asked[1:]} == {0}
+    assert net.discarded("s") == []
+
+
+def test_what_is_still_missing_when_it_should_have_come_is_asked_for() -> None:
+    net = reading("a")
+    net.pass_time(net.config.poll_ns)
+    with net.holding(Notify):
+        net.publish("p", "a", "e1")
+        net.settle()
+        net.drop(Notify)
+        net.pass_time(net.config.poll_ns)
+        assert not net.find(Notify)
+        net.pass_time(net.config.gap_ns)
+        assert net.find(Notify)
+    net.settle()
+    assert net.delivered("s") == ["e1"]
+
+
 def test_what_overflows_is_fetched_again() -> None:
     net = reading("a", held_max=2)
     for number in range(6):

@@ -1,4 +1,9 @@
-"""What a subscriber has asked the logs of its topics, so that it does not ask twice.
+"""How a subscriber asks the logs of its topics for what it missed.
+
+Now and then it asks how far they are. What it has not had is most often on its way, behind other events or
+past them, and asking for it would make the log send all of that twice, to a subscriber that has
+enough to do. So it looks again after `gap_ns`, and asks for what is still missing of what there was.
+Only where events are held back for `gap_ns` without progress, or a connection was lost, does it ask at once.
 
 The answer to one question may be hundreds of events, and the end of it leads to the next question.
 Asking again before it has come makes the log send all of it again; and if the end of each answer led
@@ -9,10 +14,12 @@ Guarantee: a topic has one question open. It is asked again when `gap_ns` have p
 and so on up to `PATIENCE_POLLS` times `poll_ns`; and only the answer to the latest leads to a next one.
 """
 
+from ensue.protocols.core import Attach, Detach
 from ensue.protocols.ens import Attached
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.history import Replay
 
-__all__ = ["Questions"]
+__all__ = ["Asking", "Questions"]
 
 PATIENCE_POLLS = 4
 """For so many times `poll_ns` a log that does not answer is waited for at the most."""
@@ -40,6 +47,10 @@ class Questions:
         self._open[topic] = (slot, wait_ns, now_ns + wait_ns)
         return True
 
+    def is_open(self, topic: str) -> bool:
+        """Whether something was asked of a topic and not answered."""
+        return topic in self._open
+
     def answered(self, frame: Attached) -> bool:
         """Note an answer; False: it is not to the question that is open."""
         question = self._open.get(frame.topic)
@@ -55,3 +66,87 @@ class Questions:
     def drop_all(self) -> None:
         """Expect no answer any more: a connection was lost."""
         self._open.clear()
+
+
+class Asking(Replay):
+    """The part of a subscriber that finds out what it missed. `Subscriber` adds changes of subscription."""
+
+    def __init__(self, *, config: SequencerConfig, acknowledge_each: bool, now_ns: int) -> None:
+        super().__init__(config=config, acknowledge_each=acknowledge_each, now_ns=now_ns)
+        self._questions = Questions(config)
+        self._ends: dict[str, int] = {}
+        """Topics that had more than has come when they were last looked at, and the slot they end before."""
+        self._ends_due_ns = now_ns
+        """When to see whether that has come."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics in effect: joined, and not left."""
+        return (*self._queue.clock, *self._history.topics)
+
+    def _ask_if_due(self, now_ns: int) -> None:
+        """Do what is due: ask for what held events wait for, or ask how far the logs are."""
+        if self._gap_due_ns is not None and self._gap_due_ns <= now_ns:
+            self._ask(now_ns)
+        elif self._poll_due_ns <= now_ns:
+            self._look(now_ns)
+        if self._ends and self._ends_due_ns <= now_ns:
+            ends, self._ends = self._ends, {}
+            for topic, end in ends.items():
+                if topic in self._queue.clock and self._queue.first_missing(topic) < end:
+                    self._ask_for(topic, now_ns)
+
+    def _asking_due_ns(self) -> int:
+        """Return when there is anything of that to do."""
+        due_ns = self._poll_due_ns
+        if self._gap_due_ns is not None:
+            due_ns = min(due_ns, self._gap_due_ns)
+        return min(due_ns, self._ends_due_ns) if self._ends else due_ns
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask the logs for what is missing; paused, let them know that somebody is there."""
+        for topic in self.topics:
+            if self._paused:
+                self._effects.append(Detach(topic))
+            elif topic in self._queue.clock:
+                self._ask_for(topic, now_ns)
+        self._poll_due_ns = now_ns + self.config.poll_ns
+        self._expect_progress(now_ns)
+
+    def _look(self, now_ns: int) -> None:
+        """Ask the logs how far they are, and that what is new be sent."""
+        if self._paused or not self.config.reliable:
+            self._ask(now_ns)
+            return
+        for topic in self._queue.clock:
+            if self._questions.is_open(topic):
+                self._ask_for(topic, now_ns)
+            else:
+                self._effects.append(Attach(topic, 0))
+        self._poll_due_ns = now_ns + self.config.poll_ns
+
+    def _ask_for(self, topic: str, now_ns: int) -> None:
+        """Ask a log for what is missing, unless its answer, if it gives any, may be on its way."""
+        missing = self._queue.first_missing(topic)
+        if self._questions.ask(topic, missing, now_ns) or not self.config.reliable:
+            self._effects.append(Attach(topic, missing))
+
+    def _told_how_far(self, frame: Attached, now_ns: int) -> None:
+        """Hear how far a log is, and has sent what it was asked for."""
+        topic = frame.topic
+        missing = self._queue.first_missing(topic)
+        latest = self._questions.answered(frame)
+        if missing < frame.first:
+            self._fell_behind(topic, now_ns)
+        elif frame.sent < frame.next:
+            if latest and missing >= frame.sent:
+                # All that was sent has come, and there is more.
+                self._ask_for(topic, now_ns)
+        elif not latest and missing < frame.next:
+            if not self._ends:
+                self._ends_due_ns = now_ns + self.config.gap_ns
+            self._ends[topic] = frame.next
+
+    def _fell_behind(self, topic: str, now_ns: int) -> None:
+        """Join anew what fell behind what the ENS keeps."""
+        raise NotImplementedError

@@ -211,8 +211,9 @@ class Replay(Delivery):
             caught_up, self._history = self._history, History()
             for topic, past in caught_up.topics.items():
                 self._start_at(topic, past.cut)
-            self._poll_due_ns = now_ns
             self._deliver_ready(now_ns)
+            # What came from behind the cut meanwhile may not have been all there was.
+            self._gap_due_ns = now_ns
 
     def _start_at(self, topic: str, cut: int) -> None:
         """Let a topic's events come from behind its cut on."""

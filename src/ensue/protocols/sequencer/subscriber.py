@@ -41,7 +41,7 @@ from ensue.protocols.core import (
     Send,
 )
 from ensue.protocols.ens import Attached, Fetched, Notify
-from ensue.protocols.sequencer.asking import Questions
+from ensue.protocols.sequencer.asking import Asking
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Changed,
@@ -50,7 +50,6 @@ from ensue.protocols.sequencer.frames import (
     Forget,
     Refused,
 )
-from ensue.protocols.sequencer.history import Replay
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
     CLOCK,
@@ -64,7 +63,7 @@ from ensue.protocols.sequencer.records import (
 __all__ = ["Subscriber"]
 
 
-class Subscriber(Replay):
+class Subscriber(Asking):
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
     `acknowledge_each` makes the application say which events it has handled; otherwise an event
@@ -98,7 +97,6 @@ class Subscriber(Replay):
         self._visited: dict[int, None] = {}
         """Stages that have seen a change of this subscriber."""
         self._change_due_ns = 0
-        self._questions = Questions(self.config)
         self._start = start
         self.expired = False
         """Whether the chain took it for vanished: it does nothing any more."""
@@ -106,11 +104,6 @@ class Subscriber(Replay):
             self._restore(records, now_ns)
         elif self.config.fixed is not None:
             self._start_fixed(self.config.fixed.get(name, ()), now_ns)
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics in effect: joined, and not left."""
-        return (*self._queue.clock, *self._history.topics)
 
     def waits(self, ends: Mapping[str, int]) -> Iterator[str]:
         """Say what this subscriber still waits for, given the last slot of each topic."""
@@ -205,9 +198,8 @@ class Subscriber(Replay):
             self._pursue_change(now_ns)
         if self._history_due_ns is not None and self._history_due_ns <= now_ns:
             self._fetch(now_ns)
-        asking = self._gap_due_ns is not None and self._gap_due_ns <= now_ns
-        if self.topics and (asking or self._poll_due_ns <= now_ns):
-            self._ask(now_ns)
+        if self.topics:
+            self._ask_if_due(now_ns)
         if not self.config.reliable:
             self._expire(now_ns)
 
@@ -221,9 +213,7 @@ class Subscriber(Replay):
         if self._history_due_ns is not None:
             dues.append(self._history_due_ns)
         if self.topics:
-            dues.append(self._poll_due_ns)
-            if self._gap_due_ns is not None:
-                dues.append(self._gap_due_ns)
+            dues.append(self._asking_due_ns())
         if not self.config.reliable and (oldest := self._queue.oldest_ns()) is not None:
             dues.append(max(oldest + self.config.time_to_live_ns, self._expire_from_ns))
         return min(dues, default=None)
@@ -232,22 +222,6 @@ class Subscriber(Replay):
         """Drain what is to be done."""
         effects, self._effects = self._effects, []
         return effects
-
-    def _ask(self, now_ns: int) -> None:
-        """Ask the logs for what is missing; paused, let them know that somebody is there."""
-        for topic in self.topics:
-            if self._paused:
-                self._effects.append(Detach(topic))
-            elif topic in self._queue.clock:
-                self._ask_for(topic, now_ns)
-        self._poll_due_ns = now_ns + self.config.poll_ns
-        self._expect_progress(now_ns)
-
-    def _ask_for(self, topic: str, now_ns: int) -> None:
-        """Ask a log for what is missing, unless its answer, if it gives any, may be on its way."""
-        missing = self._queue.first_missing(topic)
-        if self._questions.ask(topic, missing, now_ns) or not self.config.reliable:
-            self._effects.append(Attach(topic, missing))
 
     # -- Changes --------------------------------------------------------------------------------
 
@@ -290,13 +264,7 @@ class Subscriber(Replay):
             if not self._attaching and self._change is not None:
                 self._pursue_change(now_ns)
         elif self.config.reliable and topic in self._queue.clock and not self._paused:
-            missing = self._queue.first_missing(topic)
-            latest = self._questions.answered(frame)
-            if missing < frame.first:
-                self._fell_behind(topic, now_ns)
-            elif latest and frame.sent < frame.next and missing >= frame.sent:
-                # All that was sent has come, and there is more.
-                self._ask_for(topic, now_ns)
+            self._told_how_far(frame, now_ns)
 
     def _fell_behind(self, topic: str, now_ns: int) -> None:
         """Join anew what fell behind what the ENS keeps, with all that has to be read with it."""
