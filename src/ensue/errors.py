@@ -14,6 +14,7 @@ __all__ = [
     "EnsueError",
     "EventRefused",
     "EventVoided",
+    "FilterError",
     "HandlerFailed",
     "InternalError",
     "LimitReached",
@@ -42,6 +43,15 @@ class BadInput(EnsueError, ValueError):
 
 class ConfigurationError(BadInput):
     """A configuration contradicts itself or the guarantee asked for."""
+
+
+class FilterError(BadInput):
+    """A filter's text can't be read; `position` is where, counted from 0, in `text`."""
+
+    def __init__(self, message: str, *, text: str, position: int) -> None:
+        super().__init__(message)
+        self.text = text
+        self.position = position
 
 
 class LocalProtocolError(EnsueError):

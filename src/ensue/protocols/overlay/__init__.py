@@ -1,0 +1,1 @@
+"""Content-based publish/subscribe over a tree of brokers: filters, matching, routing tables, brokers and clients."""

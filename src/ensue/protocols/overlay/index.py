@@ -1,0 +1,219 @@
+"""Which of many filters match an event: an index, not a loop.
+
+Theory of operation. Every box of every filter has a slot, a number. For each attribute that any box names, the line of values
+is divided into at most `LEAVES` buckets, at places where boxes begin and end, so that each bucket has about as many of them. A
+number with one bit a slot says, for a bucket, which boxes could hold a value that lies there; it is put together from a binary
+tree of such numbers, in which a range of buckets is a few nodes, and kept until something changes. An event picks a bucket for each of
+its attributes; one `and` of whole machine words for each attribute leaves the slots that could match, and these few are
+looked at exactly. So the cost of an event is a few operations on numbers of n bits, and exact tests for little more than what matches;
+a loop costs n exact tests.
+
+Changes are gathered: the newest `PENDING_MAX` boxes are looked at one by one, then taken into the trees together. Removed ones
+are masked out. When there are twice as many boxes as when the buckets were chosen, or half of the slots are dead, everything
+is built anew; each change pays a constant share of that.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+
+from ensue.protocols.overlay.filters import Box, Filter, inside
+from ensue.protocols.overlay.spaces import Space, Value, cut_before
+
+__all__ = ["MatchIndex"]
+
+LEAVES = 256
+PENDING_MAX = 128
+_OCCUPIED = re.compile(rb"[^\x00]", re.DOTALL)
+_BITS = [tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256)]
+
+
+class MatchIndex:
+    """Filters by key; `match` returns the keys of those that an event matches, in the order they were added."""
+
+    __slots__ = ("_boxes", "_built", "_columns", "_filters", "_indexed", "_live", "_slots")
+
+    def __init__(self) -> None:
+        self._filters: dict[str, Filter] = {}
+        self._slots: dict[str, range] = {}
+        """The slots of a filter's boxes."""
+        self._boxes: list[tuple[str, Box] | None] = []
+        """The box of each slot; None if it was removed."""
+        self._live = 0
+        """One bit for each slot in the trees that is in use."""
+        self._indexed = 0
+        """How many slots are in the trees; the others are pending."""
+        self._built = 0
+        """How many slots there were when the buckets were chosen."""
+        self._columns: dict[str, _Column] = {}
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._filters
+
+    def add(self, key: str, wanted: Filter) -> None:
+        """Add a filter, or replace the one of the same key."""
+        if key in self._filters:
+            self.remove(key)
+        first = len(self._boxes)
+        self._filters[key] = wanted
+        self._boxes.extend((key, box) for box in wanted.boxes)
+        self._slots[key] = range(first, len(self._boxes))
+
+    def remove(self, key: str) -> None:
+        """Remove a filter; one that is not there is no matter."""
+        if self._filters.pop(key, None) is None:
+            return
+        for slot in self._slots.pop(key):
+            self._boxes[slot] = None
+            if slot < self._indexed:
+                self._live &= ~(1 << slot)
+
+    def match(self, event: Mapping[str, Value]) -> list[str]:
+        """Return the keys of the filters that an event matches."""
+        if len(self._boxes) - self._indexed > PENDING_MAX:
+            self._take_in()
+        found: dict[str, None] = {}
+        for slot in self._candidates(event):
+            held = self._boxes[slot]
+            if held is not None and held[0] not in found and inside(held[1], event):
+                found[held[0]] = None
+        return list(found)
+
+    def _candidates(self, event: Mapping[str, Value]) -> Iterator[int]:
+        possible = self._live
+        for name, column in self._columns.items():
+            if not possible:
+                break
+            value = event.get(name)
+            possible &= column.absent if value is None else column.possible(value)
+        if possible:
+            data = possible.to_bytes((possible.bit_length() + 7) // 8, "little")
+            for place in _OCCUPIED.finditer(data):
+                base = 8 * place.start()
+                yield from (base + bit for bit in _BITS[data[place.start()]])
+        yield from range(self._indexed, len(self._boxes))
+
+    def _take_in(self) -> None:
+        in_use = sum(len(slots) for slots in self._slots.values())
+        if len(self._boxes) > 2 * self._built or 2 * in_use < len(self._boxes):
+            self._rebuild()
+            return
+        self._index(range(self._indexed, len(self._boxes)))
+
+    def _rebuild(self) -> None:
+        """Choose the buckets anew, leaving dead slots out."""
+        self._boxes = []
+        for key, wanted in self._filters.items():
+            first = len(self._boxes)
+            self._boxes.extend((key, box) for box in wanted.boxes)
+            self._slots[key] = range(first, len(self._boxes))
+        self._built, self._indexed, self._live, self._columns = len(self._boxes), 0, 0, {}
+        ends: dict[str, list[object]] = {}
+        for held in self._boxes:
+            assert held is not None
+            for name, space in held[1]:
+                ends.setdefault(name, []).extend(cut for span in space for cut in span)
+        for name, cuts in ends.items():
+            self._columns[name] = _Column(cuts)
+        self._index(range(len(self._boxes)))
+
+    def _index(self, slots: range) -> None:
+        """Take slots into the trees."""
+        constrained: dict[str, list[tuple[int, Space]]] = {name: [] for name in self._columns}
+        live: list[int] = []
+        for slot in slots:
+            held = self._boxes[slot]
+            if held is None:
+                continue
+            live.append(slot)
+            for name, space in held[1]:
+                constrained.setdefault(name, []).append((slot, space))
+        everyone = _bits(live)
+        for name, entries in constrained.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = _Column(
+                    [cut for _, space in entries for cut in _cuts(space)]
+                )
+                column.absent = self._live
+            column.take_in(entries, everyone)
+        self._live |= everyone
+        self._indexed = slots.stop
+
+
+class _Column:
+    """One attribute: its buckets, and the tree of who could match where."""
+
+    __slots__ = ("_ends", "_known", "_leaves", "_nodes", "absent")
+
+    def __init__(self, cuts: Iterable[object]) -> None:
+        distinct = sorted(set(cuts))  # type: ignore[type-var]
+        step = max(1, len(distinct) / (LEAVES - 1))
+        places = sorted({int(index * step) for index in range(min(LEAVES - 1, len(distinct)))})
+        self._ends = [distinct[place] for place in places if place < len(distinct)]
+        leaves = 1
+        while leaves < len(self._ends) + 1:
+            leaves *= 2
+        self._leaves = leaves
+        self._nodes = [0] * (2 * leaves)
+        self._known: dict[int, int] = {}
+        """Who could match in a bucket, for the buckets that were asked for since the last change."""
+        self.absent = 0
+        """The slots that say nothing of this attribute."""
+
+    def possible(self, value: Value) -> int:
+        """Return the slots that could match an event with this value."""
+        leaf = bisect_right(self._ends, cut_before(value))  # type: ignore[type-var]
+        known = self._known.get(leaf)
+        if known is None:
+            known, node = self.absent, leaf + self._leaves
+            while node:
+                known |= self._nodes[node]
+                node //= 2
+            self._known[leaf] = known
+        return known
+
+    def take_in(self, entries: list[tuple[int, Space]], everyone: int) -> None:
+        """Add slots with their spaces; `everyone` are all slots that are added, here or in other columns."""
+        self._known.clear()
+        self.absent |= everyone & ~_bits([slot for slot, _ in entries])
+        added: dict[int, list[int]] = {}
+        for slot, space in entries:
+            for low, high in space:
+                first = bisect_right(self._ends, low)  # type: ignore[type-var]
+                last = bisect_right(self._ends, high)  # type: ignore[type-var]
+                for node in self._between(first, last):
+                    added.setdefault(node, []).append(slot)
+        for node, slots in added.items():
+            self._nodes[node] |= _bits(slots)
+
+    def _between(self, first: int, last: int) -> Iterator[int]:
+        """Yield the nodes that together are the buckets from the first to the last."""
+        left, right = first + self._leaves, last + self._leaves + 1
+        while left < right:
+            if left & 1:
+                yield left
+                left += 1
+            if right & 1:
+                right -= 1
+                yield right
+            left //= 2
+            right //= 2
+
+
+def _cuts(space: Space) -> Iterator[object]:
+    for span in space:
+        yield from span
+
+
+def _bits(slots: list[int]) -> int:
+    """Return the number with the bits of these slots."""
+    if not slots:
+        return 0
+    data = bytearray(max(slots) // 8 + 1)
+    for slot in slots:
+        data[slot >> 3] |= 1 << (slot & 7)
+    return int.from_bytes(data, "little")

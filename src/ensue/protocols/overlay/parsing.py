@@ -1,0 +1,210 @@
+"""Read filters from text: `symbol = 'ACME' and (price > 10 or urgent = true)`.
+
+```
+filter  := all ("or" all)*
+all     := part ("and" part)*
+part    := "(" filter ")" | "true" | "false" | name test
+test    := ("=" | "==" | "<" | "<=" | ">" | ">=") value
+         | "in" "(" value ("," value)* ")"
+         | "between" value "and" value
+         | "starts" "with" text
+         | "exists"
+```
+
+Names are words, with dots and dashes inside, or anything in double quotes. Texts stand in single quotes; a quote inside is
+written twice. Keywords may be written in capitals. An error says what was expected, what was found, and shows the place.
+"""
+
+import re
+from functools import lru_cache
+
+from ensue.errors import BadInput, FilterError
+from ensue.protocols.overlay import spaces
+from ensue.protocols.overlay.filters import ALL, KEYWORDS, NOTHING, Filter, where
+
+__all__ = ["TEXT_LENGTH_MAX", "parse"]
+
+TEXT_LENGTH_MAX = 65_536
+"""Characters of a filter's text, at the most."""
+DEPTH_MAX = 50
+"""Brackets within brackets, at the most."""
+_TOKENS = re.compile(
+    r"""\s*(?:
+      (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf\b)
+    | (?P<text>'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")+")
+    | (?P<word>[A-Za-z_](?:[\w.-]*\w)?)
+    | (?P<sign><=|>=|==|=|<|>|\(|\)|,)
+    )""",
+    re.VERBOSE,
+)
+_SPACE = re.compile(r"\s*")
+
+
+def parse(text: str) -> Filter:
+    """Return the filter that a text stands for, or raise `FilterError` which points at the place."""
+    if not isinstance(text, str):
+        raise BadInput(f"a filter is a text, not {type(text).__name__}")
+    if len(text) > TEXT_LENGTH_MAX:
+        raise BadInput(f"a filter has at most {TEXT_LENGTH_MAX} characters, not {len(text)}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=65_536)
+def _parse(text: str) -> Filter:
+    return _Parser(text).filter()
+
+
+class _Parser:
+    """Reads one text, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._end = 0
+        self._depth = 0
+        self._advance()
+
+    def filter(self) -> Filter:
+        found = self._either()
+        if self._kind:
+            self._fail("'and', 'or' or the end")
+        return found
+
+    # -- Tokens ---------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        space = _SPACE.match(self._text, self._end)
+        self._at = space.end() if space else self._end
+        self._kind, self._token = "", ""
+        if self._at >= len(self._text):
+            return
+        match = _TOKENS.match(self._text, self._end)
+        if match is None:
+            unclosed = self._text[self._at] in "'\""
+            self._kind, self._token = "stray", self._text[self._at]
+            self._fail("a closing quote" if unclosed else "a name, a value or an operator")
+        assert match is not None
+        self._kind, self._token = str(match.lastgroup), match.group(str(match.lastgroup))
+        self._end = match.end()
+
+    def _fail(self, expected: str) -> None:
+        found = repr(self._token) if self._kind else "the end"
+        raise FilterError(
+            f"expected {expected}, found {found} at character {self._at + 1}:\n"
+            f"  {self._text}\n  {' ' * self._at}^",
+            text=self._text,
+            position=self._at,
+        )
+
+    def _keyword(self, *words: str) -> str | None:
+        """Take one of the words, if it is next."""
+        if self._kind == "word" and self._token.lower() in words:
+            word = self._token.lower()
+            self._advance()
+            return word
+        return None
+
+    def _sign(self, *signs: str) -> str | None:
+        if self._kind == "sign" and self._token in signs:
+            sign = self._token
+            self._advance()
+            return sign
+        return None
+
+    def _need(self, sign: str) -> None:
+        if self._sign(sign) is None:
+            self._fail(repr(sign))
+
+    # -- Grammar --------------------------------------------------------------------------------
+
+    def _either(self) -> Filter:
+        found = self._all()
+        while self._keyword("or"):
+            found = found.either(self._all())
+        return found
+
+    def _all(self) -> Filter:
+        found = self._part()
+        while self._keyword("and"):
+            found = found.both(self._part())
+        return found
+
+    def _part(self) -> Filter:
+        if self._sign("("):
+            self._depth += 1
+            if self._depth > DEPTH_MAX:
+                self._fail(f"at most {DEPTH_MAX} brackets within brackets")
+            found = self._either()
+            self._need(")")
+            self._depth -= 1
+            return found
+        constant = self._keyword("true", "false")
+        if constant:
+            return ALL if constant == "true" else NOTHING
+        return self._test(self._name())
+
+    def _name(self) -> str:
+        if self._kind == "word" and self._token.lower() not in KEYWORDS:
+            name = self._token
+        elif self._kind == "quoted":
+            name = self._token[1:-1].replace('""', '"')
+        else:
+            self._fail("the name of an attribute")
+        self._advance()
+        return name
+
+    def _test(self, name: str) -> Filter:
+        sign = self._sign("=", "==", "<", "<=", ">", ">=")
+        if sign in ("=", "=="):
+            return where(name, spaces.one_of((self._value(),)))
+        if sign is not None:
+            return where(name, self._range(sign))
+        word = self._keyword("in", "between", "starts", "exists")
+        if word == "exists":
+            return where(name, spaces.EVERYTHING)
+        if word == "in":
+            return where(name, self._set())
+        if word == "starts":
+            if not self._keyword("with"):
+                self._fail("'with'")
+            return where(name, self._prefix())
+        if word == "between":
+            low = self._range(">=")
+            if not self._keyword("and"):
+                self._fail("'and'")
+            return where(name, spaces.intersection(low, self._range("<=")))
+        self._fail("'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists'")
+        raise AssertionError("not reached")
+
+    def _range(self, sign: str) -> spaces.Space:
+        if self._kind not in ("number", "text"):
+            self._fail("a number or a text to compare with")
+        value = self._value()
+        side = spaces.above if sign[0] == ">" else spaces.below
+        return side(value, inclusive=sign.endswith("="))
+
+    def _set(self) -> spaces.Space:
+        self._need("(")
+        values = [self._value()]
+        while self._sign(","):
+            values.append(self._value())
+        self._need(")")
+        return spaces.one_of(tuple(values))
+
+    def _prefix(self) -> spaces.Space:
+        if self._kind != "text":
+            self._fail("a text in single quotes")
+        return spaces.starting_with(str(self._value()))
+
+    def _value(self) -> spaces.Value:
+        if self._kind == "text":
+            value: spaces.Value = self._token[1:-1].replace("''", "'")
+        elif self._kind == "number":
+            whole = self._token.lstrip("+-").isdigit()
+            value = int(self._token) if whole else float(self._token)
+        elif self._kind == "word" and self._token.lower() in ("true", "false"):
+            value = self._token.lower() == "true"
+        else:
+            self._fail("a number, a text in single quotes, true or false")
+        self._advance()
+        return spaces.value_of(value)

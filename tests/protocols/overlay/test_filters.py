@@ -1,0 +1,215 @@
+"""Filters: what they mean, how they are written, and where their text is wrong."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from ensue.errors import BadInput, FilterError
+from ensue.protocols.overlay.filters import ALL, NOTHING, Filter, event_of, inside
+from ensue.protocols.overlay.index import PENDING_MAX, MatchIndex
+from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.overlay.spaces import Value
+
+NAMES = ("price", "symbol", "urgent", "size")
+VALUES: tuple[Value, ...] = (0, 1, 2, 2.5, 3, 5, -1, "", "A", "AB", "ABC", "B", "z", True, False)
+
+
+def random_text(random: Random, depth: int = 2) -> str:
+    if depth and random.random() < 0.6:
+        joint = random.choice((" and ", " or "))
+        count = random.randint(2, 3)
+        return "(" + joint.join(random_text(random, depth - 1) for _ in range(count)) + ")"
+    name = random.choice(NAMES)
+    number, text = random.choice((-1, 0, 1, 2, 2.5, 3)), random.choice(("", "A", "AB", "B"))
+    return random.choice(
+        (
+            f"{name} = {number}",
+            f"{name} = '{text}'",
+            f"{name} = {random.choice(('true', 'false'))}",
+            f"{name} {random.choice(('<', '<=', '>', '>='))} {number}",
+            f"{name} {random.choice(('<', '<=', '>', '>='))} '{text}'",
+            f"{name} in ({number}, '{text}', true)",
+            f"{name} between {number} and {number + random.randint(0, 2)}",
+            f"{name} starts with '{text}'",
+            f"{name} exists",
+        )
+    )
+
+
+def random_event(random: Random) -> dict[str, Value]:
+    return {name: random.choice(VALUES) for name in NAMES if random.random() < 0.7}
+
+
+@pytest.mark.parametrize(
+    ("text", "yes", "no"),
+    [
+        ("symbol = 'ACME' and price > 10", {"symbol": "ACME", "price": 10.5}, {"symbol": "ACME", "price": 10}),
+        ("price <= 10", {"price": 10}, {"price": "10"}),
+        ("price >= 10 and price < 20", {"price": 10.0}, {"price": 20}),
+        ("price between 1 and 3", {"price": 3}, {"price": 3.5}),
+        ("region in ('eu', 'us')", {"region": "us"}, {"region": "asia"}),
+        ("symbol starts with 'AC'", {"symbol": "ACME"}, {"symbol": "AD"}),
+        ("symbol starts with ''", {"symbol": ""}, {"symbol": 1}),
+        ("note exists", {"note": False}, {"other": 1}),
+        ("urgent = true", {"urgent": True}, {"urgent": 1}),
+        ("count = 1", {"count": 1.0}, {"count": True}),
+        ("a = 1 OR b = 2 AND c = 3", {"a": 1}, {"b": 2}),
+        ("(a = 1 or b = 2) and c = 3", {"b": 2, "c": 3}, {"a": 1}),
+        ("\"two words\" = 'it''s'", {"two words": "it's"}, {"two words": "its"}),
+        ("true", {}, None),
+    ],
+)  # fmt: skip
+def test_a_filter_means_what_it_says(text: str, yes: Any, no: Any) -> None:
+    wanted = parse(text)
+    assert wanted.matches(yes)
+    assert no is None or not wanted.matches(no)
+    assert parse(wanted.to_text()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "expected"),
+    [
+        ("price >", 7, "a number or a text to compare with, found the end"),
+        ("price > > 3", 8, "a number or a text to compare with, found '>'"),
+        ("price 10", 6, "'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists', found '10'"),
+        ("symbol = 'ACME", 9, "a closing quote, found \"'\""),
+        ("symbol = ACME", 9, "a number, a text in single quotes, true or false, found 'ACME'"),
+        ("(price = 1", 10, "')', found the end"),
+        ("price = 1)", 9, "'and', 'or' or the end, found ')'"),
+        ("a = 1 and", 9, "the name of an attribute, found the end"),
+        ("a in (1, )", 9, "a number, a text in single quotes, true or false, found ')'"),
+        ("a starts 'x'", 9, "'with', found"),
+        ("a ? 1", 2, "a name, a value or an operator, found '?'"),
+        ("urgent > true", 9, "a number or a text to compare with, found 'true'"),
+    ],
+)  # fmt: skip
+def test_an_error_points_at_the_place(text: str, position: int, expected: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse(text)
+    assert caught.value.position == position
+    assert expected in str(caught.value)
+    first, shown, arrow = str(caught.value).splitlines()
+    assert shown == f"  {text}"
+    assert arrow.index("^") - 2 == position, first
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_relations_hold_for_every_event(seed: int) -> None:
+    random = Random(seed)
+    one, two = parse(random_text(random)), parse(random_text(random))
+    meet, join = one.both(two), one.either(two)
+    for _ in range(60):
+        event = random_event(random)
+        mine, its = one.matches(event), two.matches(event)
+        assert meet.matches(event) == (mine and its), (seed, event)
+        assert join.matches(event) == (mine or its), (seed, event)
+        assert not (mine and its) or one.overlaps(two), (seed, event)
+        assert not (its and one.covers(two)) or mine, (seed, event)
+    for each in (one, two, meet, join):
+        assert parse(each.to_text()) == each, (seed, each.to_text())
+        assert each.covers(each), seed
+    for each in (one, two):
+        assert join.covers(each), seed
+        assert each.covers(meet), seed
+
+
+def test_overlap_asks_for_all_attributes() -> None:
+    """Definition 1, corrected (D10): sharing values of one attribute is not enough."""
+    one, two = parse("x = 1 and y = 1"), parse("x = 1 and y = 2")
+    assert not one.overlaps(two)
+    assert one.overlaps(parse("x = 1 and z = 5")), "an event may have both y and z"
+
+
+def test_subsumption_is_inclusion_of_every_predicate() -> None:
+    """Definition 2."""
+    wide, narrow = parse("x >= 0 and x <= 10"), parse("x >= 2 and x <= 3 and y = 1")
+    assert wide.covers(narrow)
+    assert not narrow.covers(wide)
+    assert ALL.covers(wide)
+    assert wide.covers(NOTHING)
+
+
+def test_a_sample_of_a_filter_matches_it_and_what_covers_it() -> None:
+    for text in ("x > 1", "x < 1", "x > 1 and x < 2", "x > 'a'", "x starts with 'a'", "x exists", "x in (1, 'b')"):  # fmt: skip
+        wanted = parse(text)
+        assert all(wanted.matches(event) for event in wanted.samples()), text
+
+
+def test_what_is_no_value_is_refused() -> None:
+    for bad in (None, b"x", [1], float("nan"), 2**63, "x" * 2000):
+        with pytest.raises(BadInput):
+            event_of({"a": bad})
+    with pytest.raises(BadInput):
+        event_of({"": 1})
+    with pytest.raises(BadInput):
+        event_of({f"a{number}": 1 for number in range(65)})
+    with pytest.raises(BadInput, match="alternatives"):
+        parse(" and ".join(f"(a{n} = 1 or b{n} = 1)" for n in range(8)))
+    with pytest.raises(FilterError):
+        parse("(" * 60 + "a = 1" + ")" * 60)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_index_finds_what_a_loop_finds(seed: int) -> None:
+    random = Random(seed)
+    index, plain = MatchIndex(), dict[str, Filter]()
+    pool = [parse(random_text(random)) for _ in range(40)]
+    for turn in range(700):
+        roll = random.random()
+        if roll < 0.6 or not plain:
+            key = f"s{random.randrange(500)}"
+            wanted = random.choice(pool)
+            index.add(key, wanted)
+            plain[key] = wanted
+        elif roll < 0.8:
+            key = random.choice(list(plain))
+            index.remove(key)
+            del plain[key]
+        if turn % 7 == 0:
+            event = random_event(random)
+            expected = sorted(key for key, wanted in plain.items() if wanted.matches(event))
+            assert sorted(index.match(event)) == expected, (seed, turn, event)
+    assert len(index) == len(plain)
+
+
+def test_the_index_is_built_anew_when_most_of_it_is_gone() -> None:
+    index = MatchIndex()
+    for number in range(10 * PENDING_MAX):
+        index.add(f"s{number}", parse(f"x = {number % 7}"))
+    index.match({"x": 1})
+    for number in range(9 * PENDING_MAX):
+        index.remove(f"s{number}")
+    for number in range(2 * PENDING_MAX):
+        index.add(f"t{number}", parse("y = 1"))
+    assert len(index.match({"y": 1})) == 2 * PENDING_MAX
+    assert len(index._boxes) < 5 * PENDING_MAX, "dead slots were dropped"
+
+
+def test_an_event_costs_few_exact_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index, not a loop: counted, not timed."""
+    tests = 0
+    real = inside
+
+    def counted(*arguments: Any) -> bool:
+        nonlocal tests
+        tests += 1
+        return real(*arguments)
+
+    monkeypatch.setattr("ensue.protocols.overlay.index.inside", counted)
+    random = Random(1)
+    index = MatchIndex()
+    for number in range(2000):
+        low = random.randrange(1000)
+        index.add(
+            f"s{number}",
+            parse(f"symbol = 'S{random.randrange(100)}' and price > {low} and size > {low}"),
+        )
+    index.match({})
+    tests, found = 0, 0
+    for _ in range(20):
+        found += len(
+            index.match({"symbol": f"S{random.randrange(100)}", "price": 300, "size": 300})
+        )
+    assert found
+    assert tests < 3 * found + 20 * PENDING_MAX
