@@ -18,6 +18,7 @@ Which effect becomes which row:
 | `Join` | `subscribed`; verdict `missed` if it starts anew because events could not be had |
 | `Leave` | `unsubscribed` |
 | `Refuse`, `Alert` | none |
+| `Told` | whatever row it brings |
 
 The sink decides what becomes of rows and how many it holds; the default is a list in memory.
 """
@@ -34,6 +35,7 @@ from ensue.protocols.core import (
     Outcome,
     Publish,
     Settle,
+    Told,
 )
 from ensue.trace import Row
 
@@ -164,6 +166,9 @@ class Recorder:
             )
         elif isinstance(effect, Publish):
             self.published(node, effect.event, at_ns, true_ns)
+        elif isinstance(effect, Told) and effect.row is not None:
+            columns = dict(effect.row)
+            self._add(columns.pop("action"), node, at_ns, true_ns, **columns)
 
     def crashed(self, node: str, at_ns: int, true_ns: int | None = None) -> None:
         """Record that a node lost its volatile state."""

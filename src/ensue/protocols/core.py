@@ -6,7 +6,7 @@ timer calls and commands, each with the time, and afterwards drains its effects 
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
 2. `Send`, `Multicast`, `Broadcast`, `Attach` and `Detach`, in the order given;
 3. the outcomes for the application (`Publish`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
-   `Refuse`, `Acknowledged`, `Resumed`, `Alert`), in the order given.
+   `Refuse`, `Acknowledged`, `Resumed`, `Alert`, `Told`), in the order given.
 
 Batches are carried out in the order they were drained. A node that crashes loses the batches
 that were not synced, together with what they would have sent, and restarts from what was synced.
@@ -17,7 +17,7 @@ For a sequencer node that means one slot given to two events.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -44,6 +44,7 @@ __all__ = [
     "Resumed",
     "Send",
     "Settle",
+    "Told",
 ]
 
 
@@ -205,8 +206,27 @@ class Resumed(msgspec.Struct, frozen=True, gc=False):
     """A node whose records are kept elsewhere has them, and takes commands."""
 
 
+class Told(msgspec.Struct, frozen=True):
+    """An outcome of a protocol's own."""
+
+    value: object
+    """What the application learns; None if it is for the trace alone."""
+    row: dict[str, Any] | None = None
+    """What a trace keeps of it, by column, `action` among them; None: nothing."""
+
+
 Outcome = (
-    Publish | Deliver | Discard | Settle | Join | Leave | Refuse | Acknowledged | Resumed | Alert
+    Publish
+    | Deliver
+    | Discard
+    | Settle
+    | Join
+    | Leave
+    | Refuse
+    | Acknowledged
+    | Resumed
+    | Alert
+    | Told
 )
 Effect = Persist | Send | Multicast | Broadcast | Attach | Detach | Outcome
 

@@ -137,6 +137,23 @@ class Linked:
         self.name = self.inner.name
         self._drain(now_ns)
 
+    def link(self, peer: str) -> None:
+        """Open a link to one more peer."""
+        if peer not in self._out:
+            self._out[peer] = _Outgoing(self._config.retry_ns)
+            self._in[peer] = _Incoming()
+
+    def unlink(self, peer: str) -> None:
+        """Forget a peer, and what is on its way to it."""
+        link = self._out.pop(peer, None)
+        if link is None:
+            return
+        del self._in[peer]
+        for number in link.unacknowledged:
+            self._persist(f"link/out/{number}/{peer}", None)
+        self._persist(f"link/next/{peer}", None)
+        self._persist(f"link/in/{peer}", None)
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Unwrap frames from linked peers; hand all others over as they are."""
         if self._batch_bytes >= self._config.batch_bytes_max:
