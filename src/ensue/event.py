@@ -7,6 +7,7 @@ import msgspec
 __all__ = [
     "CLOCK",
     "COUNT_MAX",
+    "DEADLINE",
     "NAME_LENGTH_MAX",
     "Count",
     "Event",
@@ -21,6 +22,8 @@ COUNT_MAX = 2**62
 """No count of events is larger: sums of two still fit into 64 bits."""
 CLOCK = "@r"
 """The entry that says what a publisher's clock showed, in stamps that are made by clocks."""
+DEADLINE = "@d"
+"""The entry that says until when an event is of use, on the clock of whoever receives it, in stamps that have a deadline."""
 NAME_LENGTH_MAX = 255
 """Characters of a topic or a client's name, at the most."""
 _FIXED_BYTES = 64

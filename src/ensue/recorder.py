@@ -12,6 +12,7 @@ Which effect becomes which row:
 | `Publish` | `published` |
 | `Broadcast` | `sent`, always |
 | `Send` | `sent` with `peer_frames`, else none: there are many |
+| `Arrive` | `received` |
 | `Deliver` | `delivered` with position, verdict and the stamp as sent |
 | `Discard` | `discarded` with its verdict |
 | `Settle` | `discarded` with verdict `void` at the publisher; none if the event is out for good |
@@ -25,8 +26,9 @@ The sink decides what becomes of rows and how many it holds; the default is a li
 
 from typing import Any, Protocol
 
-from ensue.event import Event
+from ensue.event import DEADLINE, Event
 from ensue.protocols.core import (
+    Arrive,
     Deliver,
     Discard,
     Frame,
@@ -164,6 +166,8 @@ class Recorder:
                 topic=effect.topic,
                 subscription=subscription,
             )
+        elif isinstance(effect, Arrive):
+            self._event("received", node, effect.event, at_ns, true_ns, subscription=subscription)
         elif isinstance(effect, Publish):
             self.published(node, effect.event, at_ns, true_ns)
         elif isinstance(effect, Told) and effect.row is not None:
@@ -222,5 +226,6 @@ class Recorder:
             verdict=verdict,
             # Not copied: the entries of a stamp never change after it is made.
             stamp=None if stamp is None else stamp.entries,
+            deadline_ns=None if stamp is None else stamp.entries.get(DEADLINE),
             bytes=size,
         )

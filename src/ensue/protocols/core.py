@@ -5,7 +5,7 @@ timer calls and commands, each with the time, and afterwards drains its effects 
 
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
 2. `Send`, `Multicast`, `Broadcast`, `Attach` and `Detach`, in the order given;
-3. the outcomes for the application (`Publish`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
+3. the outcomes for the application (`Publish`, `Arrive`, `Deliver`, `Discard`, `Settle`, `Join`, `Leave`,
    `Refuse`, `Acknowledged`, `Resumed`, `Alert`, `Told`), in the order given.
 
 Batches are carried out in the order they were drained. A node that crashes loses the batches
@@ -26,6 +26,7 @@ from ensue.event import Event, Stamp
 __all__ = [
     "Acknowledged",
     "Alert",
+    "Arrive",
     "Attach",
     "Broadcast",
     "Deliver",
@@ -116,6 +117,12 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     event: Event
 
 
+class Arrive(msgspec.Struct, frozen=True, gc=False):
+    """A first copy of an event came, whatever becomes of it: said where it matters when that was."""
+
+    event: Event
+
+
 class Deliver(msgspec.Struct, frozen=True, gc=False):
     """Give an event to the application."""
 
@@ -123,7 +130,7 @@ class Deliver(msgspec.Struct, frozen=True, gc=False):
     position: int
     """1, 2, 3, … in this subscription."""
     verdict: str = ""
-    """Empty, or why this delivery is tagged: `out_of_order`, `late`, `skewed`, `early`."""
+    """Empty, or why this delivery is tagged: `out_of_order`, `late`, `overtaken`, `skewed`, `early`."""
     held_ns: int = 0
     """How long the event was held back."""
 
@@ -133,7 +140,7 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 
     event: Event
     verdict: str
-    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `skewed`, `corrupt`, `overflow`."""
+    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `overtaken`, `skewed`, `corrupt`, `overflow`."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -217,6 +224,7 @@ class Told(msgspec.Struct, frozen=True):
 
 Outcome = (
     Publish
+    | Arrive
     | Deliver
     | Discard
     | Settle
