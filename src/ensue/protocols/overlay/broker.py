@@ -1,0 +1,419 @@
+"""One broker of a tree: it keeps routing tables and passes operations and publications on.
+
+Guarantees. A publication is delivered once to every client with a subscription that matches it and had reached, before the
+publication did, the brokers between the two. When a subscription or an advertisement is answered (`Done`) it has reached every
+broker that it concerns: whatever anybody publishes after that comes. A publisher's events come in the order it published them.
+When nothing is under way the tables are those that a sequence of the same operations gives (`tables`).
+
+Theory of operation. Brokers form a tree; frames between neighbours come once and in order (`link`). A client has one broker, its
+home. An operation is a *step* at its home, which causes steps at neighbours as `tables` says, and so on; a step is answered when all
+that it caused were answered. That is how a client learns that its operation is everywhere, how transactions keep the order
+of theirs, and why no step can be answered twice. Publications outside of transactions are not answered: they are passed on and that is it.
+
+The first broker stamps a publication with the version of its tables, and all others route it by that version (D8): a commit of a
+serializable transaction makes a new version at one broker after the other, and a publication that met it on the way
+would be routed half by the old tables and half by the new. Versions are undone, newest first, from what each commit added and removed.
+
+A client that says goodbye, or is silent for `lease_ns`, is gone: what it advertised and subscribed is withdrawn as if it had done so.
+All broker state survives a crash (`journal`), so that a broker that comes back goes on where it was.
+
+Assumptions. The neighbours form a tree and do not change while brokers run; add or remove brokers between runs, at the leaves.
+
+HAZARD: a cycle of neighbours passes advertisements round for ever; `check_tree` refuses one. HAZARD: a broker that lost its records
+must not come back under its name: its links stay stuck, and its neighbours keep what it once asked for.
+
+Departures from the paper: erratum D9; covering; answers to regular operations; clients that leave or die; brokers that restart.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ensue.protocols.core import Effect, Frame, Send, Told
+from ensue.protocols.link import LinkData
+from ensue.protocols.overlay import frames as f
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.frames import Change, Publication, Routed, Step, Stepped
+from ensue.protocols.overlay.journal import Journaled
+from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.overlay.refusing import refusal
+from ensue.protocols.overlay.tables import Entry, Outputs, Tables, TablesRecord
+from ensue.wire import Codec, Records
+
+__all__ = ["Broker", "BrokerRecord", "Pending", "Undo"]
+
+
+class Pending(msgspec.Struct, array_like=True):
+    """A step that waits for what it caused."""
+
+    hop: str
+    """From where it came; empty if from this broker itself."""
+    number: int
+    """What whoever sent it calls it."""
+    transaction: str
+    path: str
+    waiting: list[int]
+    """This broker's numbers of the steps it caused, and 0 for an invited client."""
+    refused: str = ""
+
+
+class Undo(msgspec.Struct, array_like=True):
+    """What a commit changed in the PRT, to route publications by the version before."""
+
+    version: int
+    """The version that the commit made."""
+    added: list[str]
+    removed: dict[str, Entry]
+
+
+class BrokerRecord(msgspec.Struct, array_like=True):
+    """The state of a broker as it is persisted."""
+
+    tables: TablesRecord
+    version: int
+    undos: list[Undo]
+    numbered: int
+    steps: dict[int, Pending]
+    causes: dict[int, int]
+    clients: list[str]
+    members: dict[str, tuple[str, str]]
+    besides: bytes
+    """What a subclass keeps."""
+
+
+_RECORD = Records[BrokerRecord](BrokerRecord)
+
+
+class Broker(Journaled):
+    """One broker: a pure node behind numbered links (`nodes.BrokerNode`)."""
+
+    codec = Codec(f.FRAMES)
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        neighbours: Sequence[str],
+        config: OverlayConfig | None = None,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.neighbours = tuple(sorted(neighbours))
+        self.config = config or OverlayConfig()
+        self.tables = Tables(self.neighbours)
+        self.version = 0
+        """How many serializable transactions have been committed here."""
+        self._undos: list[Undo] = []
+        self._numbered = 0
+        self._steps: dict[int, Pending] = {}
+        self._causes: dict[int, int] = {}
+        """By the number of a step that was caused: the number of the one that waits for it."""
+        self._clients: dict[str, None] = {}
+        self._members: dict[str, tuple[str, str]] = {}
+        """By client: its home, and the neighbour on the way there, or the client itself."""
+        self._heard_ns: dict[str, int] = {}
+        self.departed: list[str] = []
+        """Clients that are gone, to be taken by whoever keeps the links."""
+        super().__init__(
+            records or {},
+            durable=self.config.durable,
+            journal_bytes_min=self.config.journal_bytes_min,
+        )
+        self._heard_ns = dict.fromkeys(self._clients, now_ns)
+        self.departed.clear()
+
+    # -- What others may look at ----------------------------------------------------------------
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients whose home this is."""
+        return tuple(self._clients)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many steps wait for what they caused."""
+        return len(self._steps)
+
+    @property
+    def versions_kept(self) -> int:
+        """How many old versions of the tables are kept."""
+        return len(self._undos)
+
+    def home_of(self, client: str) -> str | None:
+        """Return the home of a client anywhere in the tree, if it is known."""
+        member = self._members.get(client)
+        return None if member is None else member[0]
+
+    # -- Driven from outside --------------------------------------------------------------------
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle a frame of a neighbour or a client; one of anybody else changes nothing."""
+        known = source in self._clients
+        if known:
+            self._heard_ns[source] = now_ns
+        if isinstance(frame, f.Beat | LinkData):
+            if not known:  # A stranger's numbered frame comes here too: its link is no more.
+                self._effects.append(Send(source, f.Expired()))
+        elif isinstance(frame, f.Hello):
+            if not known and source not in self.neighbours:
+                self._heard_ns[source] = now_ns
+                self.take(frame, source=source, now_ns=now_ns)
+        elif known or source in self.neighbours:
+            self.take(frame, source=source, now_ns=now_ns)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due."""
+        for client, heard_ns in list(self._heard_ns.items()):
+            if heard_ns + self.config.lease_ns <= now_ns:
+                self.expire(client, now_ns=now_ns)
+        due_ns = self._due_ns()
+        if due_ns is not None and due_ns <= now_ns:
+            self.take(f.Tick(), source="", now_ns=now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when something is due."""
+        dues = [heard_ns + self.config.lease_ns for heard_ns in self._heard_ns.values()]
+        due_ns = self._due_ns()
+        return min(dues if due_ns is None else [*dues, due_ns], default=None)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def expire(self, client: str, *, now_ns: int) -> None:
+        """Take a client for gone."""
+        self.take(f.Expire(client=client), source="", now_ns=now_ns)
+        self._effects.append(Send(client, f.Expired()))
+
+    def _due_ns(self) -> int | None:
+        """Return when a subclass has something due."""
+        return None
+
+    # -- State ----------------------------------------------------------------------------------
+
+    def _dump(self) -> bytes:
+        return _RECORD.encode(
+            BrokerRecord(
+                self.tables.record(),
+                self.version,
+                self._undos,
+                self._numbered,
+                self._steps,
+                self._causes,
+                list(self._clients),
+                self._members,
+                self._dump_besides(),
+            )
+        )
+
+    def _load(self, state: bytes) -> None:
+        record = _RECORD.decode(state)
+        self.tables = Tables(self.neighbours, record.tables)
+        self.version, self._undos = record.version, record.undos
+        self._numbered, self._steps, self._causes = record.numbered, record.steps, record.causes
+        self._clients, self._members = dict.fromkeys(record.clients), record.members
+        self._load_besides(record.besides)
+
+    def _dump_besides(self) -> bytes:
+        return b""
+
+    def _load_besides(self, state: bytes) -> None:
+        del state
+
+    # -- Inputs ---------------------------------------------------------------------------------
+
+    _HANDLERS: Mapping[type[Frame], str] = {
+        f.Hello: "_hello",
+        f.Goodbye: "_goodbye",
+        f.Expire: "_expire",
+        f.Operate: "_operate",
+        f.Routed: "_routed",
+        f.Step: "_step_in",
+        f.Stepped: "_stepped",
+        f.Member: "_member",
+    }
+
+    def _handle(self, frame: Frame, source: str, now_ns: int) -> None:
+        handler = self._HANDLERS.get(type(frame))
+        if handler is not None:
+            getattr(self, handler)(frame, source, now_ns)
+
+    def _send(self, peer: str, frame: Frame) -> None:
+        self._effects.append(Send(peer, frame))
+
+    def _flood(self, frame: Frame, but: str) -> None:
+        for neighbour in self.neighbours:
+            if neighbour != but:
+                self._send(neighbour, frame)
+
+    def _record(self, **columns: Any) -> None:
+        self._effects.append(Told(None, columns))
+
+    # -- Clients --------------------------------------------------------------------------------
+
+    def _hello(self, frame: f.Hello, client: str, now_ns: int) -> None:
+        del frame, now_ns
+        self._clients[client] = None
+        self._members[client] = (self.name, client)
+        self._send(client, f.Done(number=0))
+        self._flood(f.Member(client=client, home=self.name), but="")
+
+    def _goodbye(self, frame: f.Goodbye, client: str, now_ns: int) -> None:
+        del frame
+        self._depart(client, now_ns)
+
+    def _expire(self, frame: f.Expire, source: str, now_ns: int) -> None:
+        del source
+        if frame.client in self._clients:
+            self._depart(frame.client, now_ns)
+
+    def _depart(self, client: str, now_ns: int) -> None:
+        """Withdraw everything of a client that is gone."""
+        del now_ns
+        del self._clients[client]
+        self._heard_ns.pop(client, None)
+        self._members.pop(client, None)
+        for pending in self._steps.values():
+            if pending.hop == client:
+                pending.hop = ""  # Nobody waits for its answer.
+        for action, table in (
+            (f.UNSUBSCRIBE, self.tables.subscriptions),
+            (f.UNADVERTISE, self.tables.advertisements),
+        ):
+            for name in [name for name, entry in table.items() if entry.hop == client]:
+                self._change((Change(action, name),), client)
+        self._flood(f.Member(client=client, home=""), but="")
+        self.departed.append(client)
+
+    def _member(self, frame: f.Member, source: str, now_ns: int) -> None:
+        del now_ns
+        if frame.home:
+            self._members[frame.client] = (frame.home, source)
+        else:
+            self._members.pop(frame.client, None)
+        self._flood(frame, but=source)
+
+    # -- Regular operations ---------------------------------------------------------------------
+
+    def _operate(self, frame: f.Operate, client: str, now_ns: int) -> None:
+        del now_ns
+        if frame.transaction:
+            self._operate_within(frame, client)
+            return
+        refused = refusal(frame, client, self.tables, self.config)
+        if refused:
+            self._send(client, f.Done(number=frame.number, refused=refused))
+        elif frame.publication is not None:
+            self._publish(frame.publication, client, self.version)
+            self._send(client, f.Done(number=frame.number))
+        elif frame.change is not None:
+            self._change((frame.change,), client, frame.number)
+
+    def _operate_within(self, frame: f.Operate, client: str) -> None:
+        """Handle an operation of a transaction."""
+        self._send(client, f.Done(number=frame.number, refused="there are no transactions here"))
+
+    def _change(self, changes: Sequence[Change], hop: str, number: int | None = None) -> None:
+        """Make regular changes, and answer when they are everywhere, if somebody asked."""
+        outputs: Outputs = {}
+        for change in changes:
+            for neighbour, following in self.tables.apply(change, hop).items():
+                outputs.setdefault(neighbour, []).extend(following)
+        self._pass_on(outputs, Pending("" if number is None else hop, number or 0, "", "", []))
+
+    def _pass_on(self, outputs: Outputs, pending: Pending) -> None:
+        """Cause steps at neighbours, and wait for them if anybody waits here."""
+        for neighbour in sorted(outputs):
+            step = Step(
+                number=self._cause(pending) if pending.hop else 0,
+                transaction=pending.transaction,
+                path=pending.path,
+                changes=tuple(outputs[neighbour]),
+            )
+            self._send(neighbour, step)
+        self._settle(pending)
+
+    def _cause(self, pending: Pending) -> int:
+        """Return a number for a step that another one causes."""
+        self._numbered += 1
+        pending.waiting.append(self._numbered)
+        return self._numbered
+
+    def _settle(self, pending: Pending) -> None:
+        """Answer a step if it waits for nothing, or remember it."""
+        if not pending.waiting:
+            self._answer(pending)
+            return
+        self._numbered += 1
+        self._steps[self._numbered] = pending
+        for number in pending.waiting:
+            self._causes[number] = self._numbered
+
+    def _answer(self, pending: Pending) -> None:
+        if pending.hop in self._clients:
+            self._send(pending.hop, f.Done(number=pending.number, refused=pending.refused))
+        elif pending.hop and pending.number:
+            self._send(pending.hop, Stepped(number=pending.number, refused=pending.refused))
+
+    def _step_in(self, frame: Step, source: str, now_ns: int) -> None:
+        del now_ns
+        self._change(frame.changes, source, frame.number)
+
+    def _stepped(self, frame: Stepped, source: str, now_ns: int) -> None:
+        del source, now_ns
+        self._stepped_by(frame.number, frame.refused)
+
+    def _stepped_by(self, number: int, refused: str) -> None:
+        key = self._causes.pop(number, None)
+        if key is None:
+            return  # What waited for it was given up.
+        pending = self._steps[key]
+        pending.waiting.remove(number)
+        pending.refused = pending.refused or refused
+        if not pending.waiting:
+            del self._steps[key]
+            self._answer(pending)
+
+    # -- Publications ---------------------------------------------------------------------------
+
+    def _routed(self, frame: Routed, source: str, now_ns: int) -> None:
+        del now_ns
+        self._publish(frame.publication, source, frame.version)
+
+    def _publish(self, publication: Publication, hop: str, version: int) -> None:
+        """Route a regular publication by a version of the tables."""
+        if version >= self.version:
+            neighbours, clients = self.tables.route(publication.attributes, hop)
+        else:
+            neighbours, clients = self._route_back(publication, hop, version)
+        for neighbour in neighbours:
+            self._send(neighbour, Routed(publication=publication, version=version))
+        for client, names in clients.items():
+            self._send(client, f.Notify(publication=publication, subscriptions=tuple(names)))
+
+    def _route_back(
+        self, publication: Publication, hop: str, version: int
+    ) -> tuple[list[str], dict[str, list[str]]]:
+        """Route by an old version: the tables without what later commits did."""
+        hidden: set[str] = set()
+        old: dict[str, Entry] = {}
+        assert not self._undos or self._undos[0].version <= version + 1, "the version was forgotten"
+        for undo in reversed(self._undos):
+            if undo.version > version:
+                for name in undo.added:
+                    old.pop(name, None)
+                    hidden.add(name)
+                old.update(undo.removed)
+        event = publication.attributes
+        matched = [
+            (name, self.tables.subscriptions[name])
+            for name in self.tables.match(event)
+            if name not in hidden and name not in old
+        ]
+        matched += [
+            (name, entry) for name, entry in old.items() if parse(entry.where).matches(event)
+        ]
+        return self.tables.destinations(iter(matched), hop)

@@ -1,0 +1,132 @@
+"""Brokers and clients behind their numbered links: what a driver drives.
+
+A broker has links to its neighbours and to each client whose home it is; a client has one, to its home. `Hello`, `Beat` and `Expired` travel as they
+are: whoever sends them repeats them. A client that takes nothing for so long that `unacknowledged_max` frames wait for it is taken for gone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ensue.errors import ConfigurationError
+from ensue.protocols.core import Effect, Frame
+from ensue.protocols.link import LinkConfig, Linked
+from ensue.protocols.overlay.broker import Broker
+from ensue.protocols.overlay.client import OverlayClient
+from ensue.protocols.overlay.frames import Beat, Expired, Hello
+from ensue.wire import Codec
+
+__all__ = ["BrokerNode", "ClientNode", "check_tree"]
+
+UNNUMBERED: tuple[type[Frame], ...] = (Hello, Beat, Expired)
+
+
+class BrokerNode(Linked):
+    """A broker with its links. `make` builds the broker from its records."""
+
+    inner: Broker
+
+    def __init__(
+        self,
+        make: Callable[[Mapping[str, bytes]], Broker],
+        *,
+        neighbours: Iterable[str],
+        codec: Codec,
+        link: LinkConfig | None = None,
+        durable: bool = True,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        kept = records or {}
+        clients = [key.partition("/")[2] for key in kept if key.startswith("client/")]
+        super().__init__(
+            make,
+            peers=(*neighbours, *clients),
+            codec=codec,
+            unnumbered=UNNUMBERED,
+            config=link,
+            durable=durable,
+            records=kept,
+            now_ns=now_ns,
+        )
+
+    @property
+    def broker(self) -> Broker:
+        """The broker itself."""
+        return self.inner
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Give a client that comes a link of its own."""
+        if isinstance(frame, Hello) and source not in self._out:
+            self.link(source)
+            self._persist(f"client/{source}", b"")
+        super().receive(frame, source=source, now_ns=now_ns)
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done; end the links of clients that are gone."""
+        for client in self.inner.clients:
+            link = self._out.get(client)
+            if link and len(link.unacknowledged) >= self._config.unacknowledged_max:
+                self.inner.expire(client, now_ns=self._now_ns)
+        effects = list(super().take_effects())
+        departed, self.inner.departed = self.inner.departed, []
+        for client in departed:
+            self.unlink(client)
+            self._persist(f"client/{client}", None)
+        effects += self._effects
+        self._effects = []
+        return effects
+
+
+class ClientNode(Linked):
+    """A client with its link."""
+
+    inner: OverlayClient
+
+    def __init__(
+        self,
+        make: Callable[[Mapping[str, bytes]], OverlayClient],
+        *,
+        home: str,
+        codec: Codec,
+        link: LinkConfig | None = None,
+        durable: bool = True,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        super().__init__(
+            make,
+            peers=(home,),
+            codec=codec,
+            unnumbered=UNNUMBERED,
+            config=link,
+            durable=durable,
+            records=records,
+            now_ns=now_ns,
+        )
+
+    @property
+    def client(self) -> OverlayClient:
+        """The client itself: commands go there."""
+        return self.inner
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due: nothing, once the home knows that this client is gone."""
+        if not self.inner.gone:
+            super().handle_timer(now_ns=now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when something is due."""
+        return None if self.inner.gone else super().next_timer_ns()
+
+
+def check_tree(neighbours: Mapping[str, Iterable[str]]) -> None:
+    """Refuse brokers that do not form one tree; `neighbours` says for each who is next to it."""
+    links = {frozenset((one, other)) for one, others in neighbours.items() for other in others}
+    for one, others in neighbours.items():
+        for other in others:
+            if other not in neighbours or one not in neighbours[other] or one == other:
+                raise ConfigurationError(f"brokers {one!r} and {other!r} must name each other")
+    reached: list[str] = list(neighbours)[:1]
+    for one in reached:
+        reached += [other for other in sorted(neighbours[one]) if other not in reached]
+    if len(reached) != len(neighbours) or len(links) != len(neighbours) - 1:
+        raise ConfigurationError("brokers must form one tree: no cycle, and nobody apart")

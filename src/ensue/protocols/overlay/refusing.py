@@ -1,0 +1,53 @@
+"""Why a client's operation can't be had."""
+
+from ensue.errors import BadInput
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.filters import event_of
+from ensue.protocols.overlay.frames import (
+    ADVERTISE,
+    SUBSCRIBE,
+    UNADVERTISE,
+    UNSUBSCRIBE,
+    Change,
+    Operate,
+    Publication,
+)
+from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.overlay.tables import Tables
+
+__all__ = ["INVERSE", "refusal"]
+
+INVERSE = {ADVERTISE: UNADVERTISE, SUBSCRIBE: UNSUBSCRIBE}
+"""What withdraws what."""
+
+
+def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) -> str:
+    """Say why an operation can't be had, if so."""
+    try:
+        if frame.publication is not None:
+            return _publication(frame.publication, client, tables)
+        if frame.change is not None:
+            return _change(frame.change, client, tables, config)
+    except BadInput as error:
+        return str(error)
+    return "it says nothing to do"
+
+
+def _publication(publication: Publication, client: str, tables: Tables) -> str:
+    """Let a client publish what it has advertised, and nothing else."""
+    event = event_of(publication.attributes)
+    for entry in tables.advertisements.values():
+        if entry.hop == client and parse(entry.where).matches(event):
+            return ""
+    return f"no advertisement of {client} covers it"
+
+
+def _change(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
+    table = tables.table(change)
+    if change.action in INVERSE:
+        parse(change.where)
+        if change.action == SUBSCRIBE and len(table) >= config.subscriptions_max:
+            return f"the broker has {len(table)} subscriptions (subscriptions_max)"
+        return ""
+    held = table.get(change.name)
+    return f"{change.name!r} belongs to somebody else" if held and held.hop != client else ""

@@ -1,0 +1,225 @@
+"""A tree of brokers and clients in one place: frames in flight are delivered in an order drawn from a seed, each link in its own.
+
+Frames travel as bytes. A node can be made to come back from what it persisted at any time; what was not drained is lost, as in a crash.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from ensue.protocols.core import Persist, Send, Told
+from ensue.protocols.link import FRAMES as LINK_FRAMES
+from ensue.protocols.link import LinkConfig
+from ensue.protocols.overlay.broker import Broker
+from ensue.protocols.overlay.client import Answered, Notified, OverlayClient
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.nodes import BrokerNode, ClientNode
+from ensue.wire import Codec
+
+MS = 1_000_000
+Tree = Mapping[str, tuple[str, ...]]
+
+
+def line(count: int) -> dict[str, tuple[str, ...]]:
+    names = [f"b{number}" for number in range(count)]
+    return {
+        name: tuple(names[other] for other in (at - 1, at + 1) if 0 <= other < count)
+        for at, name in enumerate(names)
+    }
+
+
+def random_tree(random: Random, count: int) -> dict[str, tuple[str, ...]]:
+    links: dict[str, list[str]] = {f"b{number}": [] for number in range(count)}
+    for number in range(1, count):
+        other = f"b{random.randrange(number)}"
+        links[f"b{number}"].append(other)
+        links[other].append(f"b{number}")
+    return {name: tuple(others) for name, others in links.items()}
+
+
+class Net:
+    """Brokers, clients and what is on its way between them."""
+
+    broker_type: type[Broker] = Broker
+    client_type: type[OverlayClient] = OverlayClient
+
+    def __init__(
+        self,
+        tree: Tree,
+        homes: Mapping[str, str],
+        *,
+        seed: int = 0,
+        config: OverlayConfig | None = None,
+        broker_type: type[Broker] | None = None,
+        client_type: type[OverlayClient] | None = None,
+    ) -> None:
+        self.random = Random(seed)
+        self.config = config or OverlayConfig(lease_ns=10**15, beat_ns=10**14)
+        self.now_ns = 0
+        self.tree, self.homes = tree, dict(homes)
+        self.broker_type = broker_type or self.broker_type
+        self.client_type = client_type or self.client_type
+        self.codec = self.broker_type.codec
+        self.wire = Codec((*LINK_FRAMES, *self.frames()))
+        self.disks: dict[str, dict[str, bytes]] = {}
+        self.flying: dict[tuple[str, str], deque[bytes]] = {}
+        self.told: dict[str, list[Any]] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.nodes: dict[str, Any] = {}
+        self.on_told: Callable[[str, Any], None] | None = None
+        for name in (*tree, *homes):
+            self.disks[name] = {}
+            self.told[name] = []
+            self.start(name)
+
+    def frames(self) -> tuple[Any, ...]:
+        from ensue.protocols.overlay.frames import FRAMES  # noqa: PLC0415 - a subclass has others
+
+        return FRAMES
+
+    # -- Nodes ----------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Bring a node up from its disk."""
+        records, now_ns = dict(self.disks[name]), self.now_ns
+        link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14)
+        if name in self.tree:
+
+            def make_broker(own: Mapping[str, bytes]) -> Broker:
+                return self.broker_type(
+                    name=name,
+                    neighbours=self.tree[name],
+                    config=self.config,
+                    records=own,
+                    now_ns=now_ns,
+                )
+
+            self.nodes[name] = BrokerNode(
+                make_broker,
+                neighbours=self.tree[name],
+                codec=self.codec,
+                link=link,
+                records=records,
+                now_ns=now_ns,
+            )
+        else:
+
+            def make_client(own: Mapping[str, bytes]) -> OverlayClient:
+                return self.client_type(
+                    name=name,
+                    home=self.homes[name],
+                    config=self.config,
+                    records=own,
+                    now_ns=now_ns,
+                )
+
+            self.nodes[name] = ClientNode(
+                make_client,
+                home=self.homes[name],
+                codec=self.codec,
+                link=link,
+                records=records,
+                now_ns=now_ns,
+            )
+        self.timer(name)
+
+    def crash(self, name: str) -> None:
+        """Lose what is not on the disk, and what is on its way to this node; come back, and ask for it again."""
+        for (source, target), frames in self.flying.items():
+            if target == name:
+                del source
+                frames.clear()
+        self.start(name)
+        for other in self.nodes:
+            self.resend(other)
+
+    def resend(self, name: str) -> None:
+        node = self.nodes[name]
+        for link in node._out.values():
+            if link.unacknowledged:
+                link.due_ns = self.now_ns
+        node.handle_timer(now_ns=self.now_ns)
+        self.drain(name)
+
+    def broker(self, name: str) -> Any:
+        return self.nodes[name].inner
+
+    def client(self, name: str) -> Any:
+        return self.nodes[name].inner
+
+    def command(self, name: str, call: Callable[[Any, int], Any]) -> Any:
+        found = call(self.client(name), self.now_ns)
+        self.drain(name)
+        return found
+
+    def timer(self, name: str) -> None:
+        self.nodes[name].handle_timer(now_ns=self.now_ns)
+        self.drain(name)
+
+    def drain(self, name: str) -> None:
+        outcomes = []
+        for effect in self.nodes[name].take_effects():
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    self.disks[name].pop(effect.key, None)
+                else:
+                    self.disks[name][effect.key] = effect.value
+            elif isinstance(effect, Send):
+                link = self.flying.setdefault((name, effect.peer), deque())
+                link.append(self.wire.encode(effect.frame))
+            elif isinstance(effect, Told):
+                outcomes.append(effect)
+        for effect in outcomes:
+            if effect.row is not None:
+                self.rows.append({"node": name, **effect.row})
+            if effect.value is not None:
+                self.told[name].append(effect.value)
+                if self.on_told is not None:
+                    self.on_told(name, effect.value)
+
+    # -- Time -----------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Deliver one frame, the first of some link; say whether there was one."""
+        ready = [key for key, frames in self.flying.items() if frames]
+        if not ready:
+            return False
+        source, target = key = self.random.choice(ready)
+        data = self.flying[key].popleft()
+        if target in self.nodes:
+            self.now_ns += 1000
+            frame = self.wire.decode(data)
+            self.nodes[target].receive(frame, source=source, now_ns=self.now_ns)
+            self.drain(target)
+        return True
+
+    def settle(self, turns_max: int = 200_000) -> None:
+        """Deliver until nothing is on its way."""
+        for _ in range(turns_max):
+            if not self.step():
+                return
+        raise AssertionError("something goes round for ever")
+
+    def elapse(self, duration_ns: int) -> None:
+        """Let time pass, with the timers of all nodes, until nothing is on its way."""
+        self.now_ns += duration_ns
+        for name in self.nodes:
+            self.timer(name)
+        self.settle()
+
+    # -- What came of it ------------------------------------------------------------------------
+
+    def events(self, client: str) -> list[tuple[str, str]]:
+        """The payloads a client was given, with the subscription."""
+        return [
+            (one.subscription, one.publication.payload.decode())
+            for one in self.told[client]
+            if isinstance(one, Notified)
+        ]
+
+    def payloads(self, client: str) -> list[str]:
+        return [payload for _, payload in self.events(client)]
+
+    def answers(self, client: str) -> dict[int, str]:
+        return {one.number: one.refused for one in self.told[client] if isinstance(one, Answered)}
