@@ -1,0 +1,199 @@
+"""What a broker keeps of a transaction, and the check that it would do the same again.
+
+A serializable transaction works on a layer over the broker's tables: it reads the committed state and keeps its own changes to
+itself. Each step is logged with what it led to: changes for neighbours, and where a publication went. Before a broker votes it replays the log on
+a fresh layer over the tables as they are now and compares, step by step (D3, D4): if anything that the transaction read has changed
+so that it would have done something else, it can't be put behind what was committed meanwhile, and the vote is no. The commit replays the
+log on the tables themselves (D6).
+
+The paper compares the routing of publications under the transaction's tables and under the committed ones; those always differ
+if the transaction subscribed before it published, so its own example would never commit (D3). It does not look at subscriptions
+and advertisements at all, and two transactions that do not know of each other leave a hole in the tables (D4).
+"""
+
+import msgspec
+
+from ensue.protocols.overlay.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
+from ensue.protocols.overlay.tables import Entry, Layer, LayerRecord, Outputs, Tables
+
+__all__ = ["Context", "ContextRecord", "Delivery", "Issued", "Logged", "fixes", "replay", "run"]
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True):
+    """A publication that waits for the commit."""
+
+    client: str
+    path: str
+    subscriptions: tuple[str, ...]
+    publication: Publication
+
+
+class Issued(msgspec.Struct, frozen=True, array_like=True):
+    """A change that a client of this broker made within a transaction."""
+
+    client: str
+    change: Change
+    before: Entry | None
+    """What stood in the table."""
+
+
+class Logged(msgspec.Struct, frozen=True, array_like=True):
+    """A step and what it led to here."""
+
+    hop: str
+    changes: tuple[Change, ...]
+    publication: Publication | None
+    outputs: Outputs
+    neighbours: list[str]
+    """Where the publication went."""
+    clients: dict[str, list[str]]
+
+
+class ContextRecord(msgspec.Struct, array_like=True):
+    """A context as it is persisted."""
+
+    base: int
+    isolated: bool
+    voted: bool
+    log: list[Logged]
+    deliveries: list[Delivery]
+    issued: list[Issued]
+    participants: list[str]
+    invitations: dict[str, tuple[str, int]]
+    layer: LayerRecord | None
+
+
+class Context:
+    """One transaction at one broker."""
+
+    def __init__(self, base: int, tables: Tables, *, isolated: bool) -> None:
+        self.base = base
+        self.isolated = isolated
+        self.voted = False
+        """Whether this broker has voted yes."""
+        self.log: list[Logged] = []
+        self.deliveries: list[Delivery] = []
+        self.issued: list[Issued] = []
+        self.participants: dict[str, None] = {}
+        """Clients of this broker that took part: told how it ended."""
+        self.invitations: dict[str, tuple[str, int]] = {}
+        """By path: a client of this broker that was invited and has not finished, and the number of the step that waits."""
+        self.tables: Tables = tables.layer() if isolated else tables
+
+    def record(self) -> ContextRecord:
+        """Return the context as it is persisted."""
+        layer = self.tables
+        return ContextRecord(
+            self.base,
+            self.isolated,
+            self.voted,
+            self.log,
+            self.deliveries,
+            self.issued,
+            list(self.participants),
+            self.invitations,
+            layer.layer_record() if isinstance(layer, Layer) else None,
+        )
+
+    @staticmethod
+    def restored(record: ContextRecord, tables: Tables) -> "Context":
+        """Return the context that was persisted."""
+        context = Context(record.base, tables, isolated=record.isolated)
+        context.voted, context.log, context.deliveries = record.voted, record.log, record.deliveries
+        context.issued, context.invitations = record.issued, record.invitations
+        context.participants = dict.fromkeys(record.participants)
+        if record.layer is not None:
+            assert isinstance(context.tables, Layer)
+            context.tables.restore(record.layer)
+        return context
+
+    def conflict(self, tables: Tables) -> str:
+        """Say why the transaction can't be put behind all that is committed, if so."""
+        layer = tables.layer()
+        for number, logged in enumerate(self.log, 1):
+            if _comparable(run(layer, logged)) != _comparable(logged):
+                return f"conflict: step {number} of {len(self.log)} would have led elsewhere"
+        return ""
+
+
+def run(tables: Tables, step: Logged) -> Logged:
+    """Do a step on tables; return it with what it leads to there."""
+    outputs: Outputs = {}
+    for change in step.changes:
+        for neighbour, following in tables.apply(change, step.hop).items():
+            outputs.setdefault(neighbour, []).extend(following)
+    neighbours: list[str] = []
+    clients: dict[str, list[str]] = {}
+    if step.publication is not None:
+        neighbours, clients = tables.route(step.publication.attributes, step.hop)
+    return Logged(step.hop, step.changes, step.publication, outputs, neighbours, clients)
+
+
+def _comparable(step: Logged) -> object:
+    outputs = {
+        neighbour: sorted((change.action, change.name) for change in changes)
+        for neighbour, changes in step.outputs.items()
+        if changes
+    }
+    return outputs, step.neighbours, step.clients
+
+
+def replay(log: list[Logged], tables: Tables) -> tuple[list[Logged], list[str], dict[str, Entry]]:
+    """Do a log on the tables; return what it led to, and which subscriptions were added and removed."""
+    before: dict[str, Entry | None] = {}
+    done: list[Logged] = []
+    for step in log:
+        for change in step.changes:
+            if change.action in (SUBSCRIBE, UNSUBSCRIBE):
+                before.setdefault(change.name, tables.subscriptions.get(change.name))
+        done.append(run(tables, step))
+    added, removed = [], {}
+    for name, entry in before.items():
+        now = tables.subscriptions.get(name)
+        if now != entry:
+            if entry is not None:
+                removed[name] = entry
+            if now is not None:
+                added.append(name)
+    return done, added, removed
+
+
+def fixes(log: list[Logged], done: list[Logged], tables: Tables) -> Outputs:
+    """Return what neighbours have to be told besides, behind the commit (D11).
+
+    Regular operations between the vote and the commit are not checked. So the log may lead to something else now: each neighbour, when
+    it commits, does what it was told within the transaction; the difference to what it should be told now is regular changes.
+    """
+    told: dict[str, dict[tuple[bool, str], bool]] = {each: {} for each in tables.neighbours}
+    for step in log:
+        for neighbour, changes in step.outputs.items():
+            for change in changes:
+                about = change.action in (SUBSCRIBE, UNSUBSCRIBE)
+                present = change.action in (SUBSCRIBE, ADVERTISE)
+                told[neighbour][about, change.name] = present
+    found: Outputs = {}
+    for neighbour, last in told.items():
+        for (about, name), present in last.items():
+            wanted = _wanted(tables, neighbour, name, about=about)
+            if (wanted is not None) != present:
+                change = _set_right(name, wanted, about=about)
+                found.setdefault(neighbour, []).append(change)
+        for step in done:
+            for change in step.outputs.get(neighbour, ()):
+                if (change.action in (SUBSCRIBE, UNSUBSCRIBE), change.name) not in last:
+                    found.setdefault(neighbour, []).append(change)
+    return found
+
+
+def _wanted(tables: Tables, neighbour: str, name: str, *, about: bool) -> Entry | None:
+    """Return what a neighbour should have of this broker, or None if nothing."""
+    if about:
+        return tables.subscriptions[name] if tables.passed[neighbour].get(name) == "" else None
+    entry = tables.advertisements.get(name)
+    return None if entry is None or entry.hop == neighbour else entry
+
+
+def _set_right(name: str, wanted: Entry | None, *, about: bool) -> Change:
+    if wanted is None:
+        return Change(UNSUBSCRIBE if about else "uadv", name)
+    return Change(SUBSCRIBE if about else ADVERTISE, name, wanted.where)

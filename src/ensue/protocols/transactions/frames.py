@@ -1,0 +1,257 @@
+"""What clients and brokers exchange about transactions, and the messages' names in the paper.
+
+The *path* of an operation is its place in its transaction: the coordinator's operations are 1, 2, 3, …; a client that operation 2
+invited acts as 2.1, 2.2, …, and whoever it invites with 2.1 as 2.1.1. Read as numbers, paths are in the sequential order of Definition 6:
+*thread* (2 before 3), *trigger* (2 before 2.1) and *trigger star* (2.1 before 3). Operations that brokers trigger, subscriptions that an
+advertisement attracts, bear the path of what triggered them.
+"""
+
+import msgspec
+
+from ensue.event import Count, Name
+from ensue.protocols.core import Frame
+from ensue.protocols.overlay.frames import FRAMES as OVERLAY_FRAMES
+from ensue.protocols.overlay.frames import Change, Identifier, Publication
+
+__all__ = [
+    "ATOMIC",
+    "FRAMES",
+    "PLANNED",
+    "SERIALIZABLE",
+    "Begin",
+    "Close",
+    "Closed",
+    "Compensate",
+    "Decide",
+    "Decided",
+    "Echo",
+    "End",
+    "Ended",
+    "Finish",
+    "Forget",
+    "Invite",
+    "Invited",
+    "Open",
+    "Opened",
+    "Operation",
+    "Ordered",
+    "Planned",
+    "Prepare",
+    "Prepared",
+    "Submit",
+    "sequence_of",
+]
+
+SERIALIZABLE, ATOMIC, PLANNED = "serializable", "atomic", "planned"
+
+
+def sequence_of(path: str) -> tuple[int, ...]:
+    """Return a path as numbers, which compare as Definition 6 orders operations."""
+    return tuple(int(part) for part in path.split("."))
+
+
+class Operation(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
+):
+    """One operation of a plan."""
+
+    path: Identifier
+    client: Name
+    """Who does it."""
+    after: tuple[Identifier, ...] = ()
+    """The operations that every broker processes before this one."""
+    change: Change | None = None
+    publication: Publication | None = None
+    home: str = ""
+    """The client's broker, filled in by the coordinator's."""
+
+
+# -- A client and its broker --------------------------------------------------------------------
+
+
+class Begin(Frame, frozen=True, tag=130):
+    """Begin a transaction (`beginTX`); answered with its name."""
+
+    number: Count
+    isolation: str
+    timeout_ns: Count
+
+
+class Invite(Frame, frozen=True, tag=131):
+    """Let another client act within the transaction (`txTCM`); answered when it has finished."""
+
+    number: Count
+    transaction: Identifier
+    path: Identifier
+    client: Name
+    publication: Publication
+
+
+class Invited(Frame, frozen=True, tag=132):
+    """Act within a transaction (`tcm`)."""
+
+    transaction: Identifier
+    path: Identifier
+    publication: Publication
+
+
+class Finish(Frame, frozen=True, tag=133):
+    """An invited client has done its part, or refuses to."""
+
+    number: Count
+    transaction: Identifier
+    path: Identifier
+    """Of the invitation."""
+    refused: str = ""
+
+
+class End(Frame, frozen=True, tag=134):
+    """Commit or abort (`commitTX`); answered with what came of it."""
+
+    number: Count
+    transaction: Identifier
+    commit: bool
+
+
+class Ended(Frame, frozen=True, tag=135):
+    """A transaction in which a client took part is over."""
+
+    transaction: Identifier
+    committed: bool
+    reason: str = ""
+    subscriptions: tuple[tuple[Identifier, str], ...] = ()
+    """Subscriptions that a plan made for this client, with their filters."""
+
+
+class Submit(Frame, frozen=True, tag=136):
+    """A whole transaction whose operations are known; answered when it is committed or aborted.
+
+    With `hold` the operations are done, and the decision is `End`.
+    """
+
+    number: Count
+    operations: tuple[Operation, ...]
+    timeout_ns: Count
+    hold: bool = False
+
+
+# -- Brokers: serializable and atomic --------------------------------------------------------------
+
+
+class Open(Frame, frozen=True, tag=140):
+    """A transaction begins (`initMsg`): flooded."""
+
+    transaction: Identifier
+    base: Count
+    """The version of the tables it begins with."""
+    isolated: bool
+
+
+class Opened(Frame, frozen=True, tag=141):
+    """This broker and all behind it have registered the transaction, or one can't (`initAckMsg`)."""
+
+    transaction: Identifier
+    refused: str = ""
+
+
+class Prepare(Frame, frozen=True, tag=142):
+    """Vote (`prepMsg`): flooded."""
+
+    transaction: Identifier
+
+
+class Prepared(Frame, frozen=True, tag=143):
+    """The votes of this broker and all behind it (`prepAckMsg`)."""
+
+    transaction: Identifier
+    refused: str = ""
+
+
+class Decide(Frame, frozen=True, tag=144):
+    """The decision (`cmtMsg`, `abtMsg`): flooded."""
+
+    transaction: Identifier
+    commit: bool
+    reason: str = ""
+
+
+class Decided(Frame, frozen=True, tag=145):
+    """This broker and all behind it have carried the decision out (`cmtAckMsg`)."""
+
+    transaction: Identifier
+
+
+class Forget(Frame, frozen=True, tag=146):
+    """No publication that was routed by a version before this one is under way any more: flooded."""
+
+    version: Count
+
+
+# -- Brokers: planned ------------------------------------------------------------------------------
+
+
+class Planned(Frame, frozen=True, tag=150):
+    """A plan: flooded ahead of its operations."""
+
+    transaction: Identifier
+    operations: tuple[Operation, ...]
+
+
+class Ordered(Frame, frozen=True, tag=151):
+    """An operation of a plan (`opMsg`), or a marker that it does not concern whoever gets this."""
+
+    transaction: Identifier
+    path: Identifier
+    whole: bool
+
+
+class Echo(Frame, frozen=True, tag=152):
+    """An advertisement of a plan has been processed here and behind, and what it attracted was sent."""
+
+    transaction: Identifier
+    path: Identifier
+
+
+class Close(Frame, frozen=True, tag=153):
+    """The decision about a plan: flooded."""
+
+    transaction: Identifier
+    commit: bool
+    reason: str = ""
+
+
+class Closed(Frame, frozen=True, tag=154):
+    """This broker and all behind it have processed the plan and closed it."""
+
+    transaction: Identifier
+
+
+class Compensate(Frame, frozen=True, tag=155):
+    """Undo a plan that was aborted, now that everybody has processed it: flooded."""
+
+    transaction: Identifier
+
+
+FRAMES: tuple[type[Frame], ...] = (
+    *OVERLAY_FRAMES,
+    Begin,
+    Invite,
+    Invited,
+    Finish,
+    End,
+    Ended,
+    Submit,
+    Open,
+    Opened,
+    Prepare,
+    Prepared,
+    Decide,
+    Decided,
+    Forget,
+    Planned,
+    Ordered,
+    Echo,
+    Close,
+    Closed,
+    Compensate,
+)

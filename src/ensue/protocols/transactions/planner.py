@@ -1,0 +1,356 @@
+"""Planned transactions (S-TX): operations known beforehand, ordered by the brokers, with no answers in between.
+
+Theory of operation. The coordinator hands the whole plan to its home in one message, so that nothing is lost with it. The plan is flooded; then the
+home of each client issues that client's operations, whether or not the client is still there. A broker processes an
+operation when it has processed all that come before it (Algorithm 4). Where an operation is not passed on, a *marker* is sent
+in its place (S4): every broker sees every operation or its marker, so that every dependency can be waited for, and no broker has to guess from its tables
+which it will never see, as the paper's do. An advertisement counts as processed when all brokers behind it have echoed it (S5):
+the subscriptions it attracts run ahead of the echo.
+
+A plan works on the brokers' own tables: others may see parts of it (weak isolation), and tables converge. Publications are held at the homes of their
+recipients until the plan is closed. To close it is to flood the decision; each broker carries it out when it has processed the plan. After an abort,
+when all have (`Closed`), the homes undo what they issued, last one first (S6), as regular operations. An unsubscription waits behind
+a subscription of the same name that waits here (S7).
+
+HAZARD: a client that subscribes by itself while a plan is under way may be given some of the plan's publications and not others: use a
+serializable transaction where that matters.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ensue.protocols.core import Frame
+from ensue.protocols.overlay import frames as f
+from ensue.protocols.overlay.frames import Change, Step
+from ensue.protocols.overlay.tables import Outputs
+from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.contexts import Delivery, Issued
+from ensue.protocols.transactions.coordinator import Coordinator
+from ensue.protocols.transactions.planning import flaw
+from ensue.wire import Records
+
+__all__ = ["Plan", "TransactionBroker"]
+
+
+class Plan(msgspec.Struct, array_like=True):
+    """A plan at one broker."""
+
+    operations: dict[str, t.Operation]
+    parent: str
+    """From where it came; empty if it was handed in here."""
+    arrived: dict[str, tuple[str, bool]] = msgspec.field(default_factory=dict)
+    """By path: from where, and whether as a whole or as a marker."""
+    started: dict[str, None] = msgspec.field(default_factory=dict)
+    processed: dict[str, None] = msgspec.field(default_factory=dict)
+    echoes: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """By path of an advertisement: who has yet to echo it."""
+    issued: list[Issued] = msgspec.field(default_factory=list)
+    deliveries: list[Delivery] = msgspec.field(default_factory=list)
+    closing: tuple[bool, str] | None = None
+    """The decision, once it is known here: whether to commit, else why not."""
+    waiting: list[str] = msgspec.field(default_factory=list)
+    """Who has yet to close it."""
+    over: bool = False
+    """Whether the decision was carried out here."""
+
+
+class Handed(msgspec.Struct, array_like=True):
+    """A plan that a client of this broker handed in."""
+
+    client: str
+    number: int
+    deadline_ns: int
+    decided: bool
+
+
+class PlannerRecord(msgspec.Struct, array_like=True):
+    """What is kept of plans."""
+
+    plans: dict[str, Plan]
+    handed: dict[str, Handed]
+
+
+_RECORD = Records[PlannerRecord](PlannerRecord)
+_FLOODED = (f.ADVERTISE, f.UNADVERTISE)
+
+
+class TransactionBroker(Coordinator):
+    """A broker with all kinds of transactions."""
+
+    def __init__(self, **options: Any) -> None:
+        self._plans: dict[str, Plan] = {}
+        self._handed: dict[str, Handed] = {}
+        super().__init__(**options)
+
+    @property
+    def open_transactions(self) -> tuple[str, ...]:
+        """Transactions that are not over here."""
+        return (*super().open_transactions, *self._plans)
+
+    def _dump_plans(self) -> bytes:
+        return _RECORD.encode(PlannerRecord(self._plans, self._handed))
+
+    def _load_plans(self, state: bytes) -> None:
+        record = _RECORD.decode(state)
+        self._plans, self._handed = record.plans, record.handed
+
+    _HANDLERS: Mapping[type[Frame], str] = {
+        **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
+        t.Submit: "_submit",
+        t.Planned: "_planned",
+        t.Ordered: "_ordered",
+        t.Echo: "_echo",
+        t.Close: "_close",
+        t.Closed: "_closed",
+        t.Compensate: "_compensate",
+    }
+
+    # -- The coordinator's home -----------------------------------------------------------------
+
+    def _submit(self, frame: t.Submit, client: str, now_ns: int) -> None:
+        refused = flaw(frame, self.tables, self._members, self.config)
+        if refused:
+            self._send(client, f.Done(number=frame.number, refused=refused))
+            return
+        name = self._new_name()
+        operations = tuple(
+            msgspec.structs.replace(one, home=self._members[one.client][0])
+            for one in frame.operations
+        )
+        deadline_ns = now_ns + frame.timeout_ns
+        self._handed[name] = Handed(client, frame.number, deadline_ns, decided=not frame.hold)
+        self._record(action="began", transaction=name)
+        self._planned(t.Planned(transaction=name, operations=operations), "", now_ns)
+        if frame.hold:
+            self._handed[name].number = 0
+            self._send(client, f.Done(number=frame.number, transaction=name))
+        else:
+            self._close(t.Close(transaction=name, commit=True), "", now_ns)
+
+    def _end(self, frame: t.End, client: str, now_ns: int) -> None:
+        handed = self._handed.get(frame.transaction)
+        if handed is None or handed.client != client or handed.decided:
+            super()._end(frame, client, now_ns)
+            return
+        handed.number = frame.number
+        self._settle_plan(
+            frame.transaction, now_ns, commit=frame.commit, reason="" if frame.commit else "aborted"
+        )
+
+    def _settle_plan(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
+        """Decide about a plan that was held."""
+        handed = self._handed[name]
+        handed.decided = True
+        if not commit and handed.number:
+            self._answer_handed(name, reason)  # It may take long to undo: nobody has to wait.
+        self._close(t.Close(transaction=name, commit=commit, reason=reason), "", now_ns)
+
+    def _answer_handed(self, name: str, refused: str) -> None:
+        handed = self._handed[name]
+        if handed.number and handed.client in self._clients:
+            done = f.Done(number=handed.number, refused=refused, transaction=name)
+            self._send(handed.client, done)
+        handed.number = 0
+
+    def _due_ns(self) -> int | None:
+        dues = [one.deadline_ns for one in self._handed.values() if not one.decided]
+        due_ns = super()._due_ns()
+        return min(dues if due_ns is None else [*dues, due_ns], default=None)
+
+    def _tick(self, frame: f.Tick, source: str, now_ns: int) -> None:
+        for name, handed in list(self._handed.items()):
+            if not handed.decided and handed.deadline_ns <= now_ns:
+                self._settle_plan(name, now_ns, commit=False, reason="timeout")
+        super()._tick(frame, source, now_ns)
+
+    def _depart(self, client: str, now_ns: int) -> None:
+        super()._depart(client, now_ns)
+        for name, handed in list(self._handed.items()):
+            if not handed.decided and handed.client == client:
+                self._settle_plan(name, now_ns, commit=False, reason=f"{client} is gone")
+
+    # -- Operations -----------------------------------------------------------------------------
+
+    def _planned(self, frame: t.Planned, source: str, now_ns: int) -> None:
+        del now_ns
+        number = int(frame.transaction.partition("-")[0])
+        self._transactions_numbered = max(self._transactions_numbered, number)
+        plan = Plan({one.path: one for one in frame.operations}, source)
+        self._plans[frame.transaction] = plan
+        self._flood(frame, but=source)
+        for one in frame.operations:
+            if one.home == self.name:
+                plan.arrived[one.path] = ("", True)
+        self._advance()
+
+    def _ordered(self, frame: t.Ordered, source: str, now_ns: int) -> None:
+        del now_ns
+        plan = self._plans.get(frame.transaction)
+        if plan is not None:
+            plan.arrived[frame.path] = (source, frame.whole)
+            self._advance()
+
+    def _advance(self) -> None:
+        """Process whatever waits for nothing any more."""
+        progress = True
+        while progress:
+            progress = False
+            for name, plan in list(self._plans.items()):
+                for path, operation in plan.operations.items():
+                    if (
+                        path in plan.arrived
+                        and path not in plan.started
+                        and all(each in plan.processed for each in operation.after)
+                        and not self._waits_for_another(name, operation)
+                    ):
+                        self._process(name, plan, operation)
+                        progress = True
+        for name in list(self._plans):
+            self._try_close(name)
+
+    def _waits_for_another(self, name: str, operation: t.Operation) -> bool:
+        """Return whether an unsubscription has to wait for another plan's subscription (S7)."""
+        change = operation.change
+        if change is None or change.action != f.UNSUBSCRIBE:
+            return False
+        return any(
+            other is not self._plans[name]
+            and path in other.arrived
+            and path not in other.started
+            and its.change is not None
+            and its.change.action == f.SUBSCRIBE
+            and its.change.name == change.name
+            for other in self._plans.values()
+            for path, its in other.operations.items()
+        )
+
+    def _process(self, name: str, plan: Plan, operation: t.Operation) -> None:
+        path, change, publication = operation.path, operation.change, operation.publication
+        hop, whole = plan.arrived[path]
+        plan.started[path] = None
+        origin = hop or operation.client
+        if not hop:
+            self._record_operation(name, path, change, publication)
+            if change is not None and operation.client not in self._clients:
+                whole = False  # Whoever is gone neither subscribes nor advertises.
+        wholes: list[str] = []
+        if whole and change is not None:
+            if not hop:
+                before = self.tables.table(change).get(change.name)
+                plan.issued.append(Issued(operation.client, change, before))
+            wholes = self._change_planned(change, origin)
+        elif whole and publication is not None:
+            wholes, clients = self.tables.route(publication.attributes, origin)
+            for client, names in clients.items():
+                plan.deliveries.append(Delivery(client, path, tuple(names), publication))
+        behind = [neighbour for neighbour in self.neighbours if neighbour != hop]
+        for neighbour in behind:
+            marked = t.Ordered(transaction=name, path=path, whole=neighbour in wholes)
+            self._send(neighbour, marked)
+        if change is not None and change.action in _FLOODED and behind:
+            plan.echoes[path] = behind
+        else:
+            self._processed(name, plan, path)
+
+    def _change_planned(self, change: Change, hop: str) -> list[str]:
+        """Change the tables; return who has to be sent the change, and send what follows besides ahead of it."""
+        outputs: Outputs = self.tables.apply(change, hop)
+        wholes: list[str] = []
+        for neighbour in sorted(outputs):
+            besides = []
+            for following in outputs[neighbour]:
+                if (following.action, following.name) == (change.action, change.name):
+                    wholes.append(neighbour)
+                else:
+                    besides.append(following)
+            if besides:
+                self._send(neighbour, Step(number=0, changes=tuple(besides)))
+        return wholes
+
+    def _processed(self, name: str, plan: Plan, path: str) -> None:
+        plan.processed[path] = None
+        self._record(action="received", event=f"{name}#{path}", transaction=name)
+        change, hop = plan.operations[path].change, plan.arrived[path][0]
+        if change is not None and change.action in _FLOODED and hop:
+            self._send(hop, t.Echo(transaction=name, path=path))
+
+    def _echo(self, frame: t.Echo, source: str, now_ns: int) -> None:
+        del now_ns
+        plan = self._plans.get(frame.transaction)
+        if plan is None or source not in plan.echoes.get(frame.path, ()):
+            return
+        plan.echoes[frame.path].remove(source)
+        if not plan.echoes[frame.path]:
+            del plan.echoes[frame.path]
+            self._processed(frame.transaction, plan, frame.path)
+            self._advance()
+
+    # -- The end --------------------------------------------------------------------------------
+
+    def _close(self, frame: t.Close, source: str, now_ns: int) -> None:
+        del now_ns
+        plan = self._plans[frame.transaction]
+        plan.closing = (frame.commit, frame.reason)
+        plan.waiting = [neighbour for neighbour in self.neighbours if neighbour != source]
+        self._flood(frame, but=source)
+        self._try_close(frame.transaction)
+
+    def _try_close(self, name: str) -> None:
+        """Carry the decision out if the plan is processed here; pass that on if it is behind this broker too."""
+        plan = self._plans[name]
+        if plan.closing is None or len(plan.processed) < len(plan.operations):
+            return
+        commit, reason = plan.closing
+        if not plan.over:
+            plan.over = True
+            self._record(action="committed" if commit else "aborted", transaction=name)
+            if commit:
+                self._deliver(name, plan.deliveries)
+            self._tell_participants(name, plan, commit=commit, reason=reason)
+        if plan.waiting:
+            return
+        if plan.parent:
+            self._send(plan.parent, t.Closed(transaction=name))
+        elif not commit:
+            self._compensate(t.Compensate(transaction=name), "", 0)
+            return
+        if commit:
+            self._forget_plan(name)
+
+    def _tell_participants(self, name: str, plan: Plan, *, commit: bool, reason: str) -> None:
+        made: dict[str, list[tuple[str, str]]] = {}
+        for one in plan.operations.values():
+            if one.home == self.name and one.client in self._clients:
+                mine = made.setdefault(one.client, [])
+                if one.change is not None and one.change.action == f.SUBSCRIBE:
+                    mine.append((one.change.name, one.change.where))
+        for client, subscriptions in made.items():
+            ended = t.Ended(
+                transaction=name,
+                committed=commit,
+                reason=reason,
+                subscriptions=tuple(subscriptions) if commit else (),
+            )
+            self._send(client, ended)
+        if name in self._handed:
+            self._answer_handed(name, reason)
+
+    def _closed(self, frame: t.Closed, source: str, now_ns: int) -> None:
+        del now_ns
+        plan = self._plans.get(frame.transaction)
+        if plan is not None and source in plan.waiting:
+            plan.waiting.remove(source)
+            self._try_close(frame.transaction)
+
+    def _compensate(self, frame: t.Compensate, source: str, now_ns: int) -> None:
+        del now_ns
+        self._flood(frame, but=source)
+        plan = self._plans[frame.transaction]
+        self._undo(plan.issued)
+        self._forget_plan(frame.transaction)
+
+    def _forget_plan(self, name: str) -> None:
+        del self._plans[name]
+        self._handed.pop(name, None)

@@ -1,0 +1,106 @@
+"""Transactions in the overlay's harness, with applications that act by what is written down."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.protocols.overlay.harness import MS, Net, line, random_tree
+
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.frames import FRAMES
+from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.simulation.acting import Act, Application, RegularSpec, TransactionSpec
+
+__all__ = [
+    "MS",
+    "TransactionNet",
+    "adv",
+    "invite",
+    "line",
+    "pub",
+    "random_tree",
+    "sub",
+    "uadv",
+    "usub",
+]
+
+
+def pub(payload: str, **attributes: Any) -> Act:
+    return Act(action="pub", attributes=attributes, payload=payload.encode())
+
+
+def sub(label: str, where: str) -> Act:
+    return Act(action="sub", label=label, where=where)
+
+
+def usub(label: str) -> Act:
+    return Act(action="usub", label=label)
+
+
+def adv(label: str, where: str) -> Act:
+    return Act(action="adv", label=label, where=where)
+
+
+def uadv(label: str) -> Act:
+    return Act(action="uadv", label=label)
+
+
+def invite(client: str, *acts: Act) -> Act:
+    return Act(action="invite", client=client, acts=acts)
+
+
+class TransactionNet(Net):
+    """Brokers and clients with transactions."""
+
+    broker_type = TransactionBroker
+    client_type = TransactionClient
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault(
+            "config", OverlayConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=2000)
+        )
+        super().__init__(*arguments, **options)
+        self.application = Application(self.call)
+        self.on_told = self.application.told
+        self.settle()
+
+    def frames(self) -> tuple[Any, ...]:
+        return FRAMES
+
+    def call(self, client: str, command: Callable[[Any, int], None]) -> None:
+        self.command(client, command)
+
+    def regular(self, client: str, act: Act) -> None:
+        self.application.regular(RegularSpec(client=client, at_ns=0, act=act))
+
+    def start(self, name: Any, *acts: Act, **options: Any) -> None:
+        if isinstance(name, str) and not acts and not options:
+            super().start(name)
+        else:
+            self.application.start(TransactionSpec(client=name, at_ns=0, acts=acts, **options))
+
+    def run(self, client: str, *acts: Act, **options: Any) -> str:
+        """Run one transaction to its end; return why it was aborted, or nothing."""
+        self.start(client, *acts, **{"isolation": "serializable", **options})
+        self.settle()
+        return self.outcome()
+
+    def outcome(self) -> str:
+        return self.application.outcomes[-1][1]
+
+    def at_rest(self) -> None:
+        """Nobody waits for anything, and tables agree."""
+        for name in self.tree:
+            broker = self.broker(name)
+            assert not broker.open_transactions, name
+            assert not broker.waiting_count, name
+            assert not broker._gathers, name
+            assert not broker.versions_kept, name
+            assert not broker._handed, name
+            assert not broker._parked, name
+            for neighbour in self.tree[name]:
+                theirs = self.broker(neighbour).tables.subscriptions
+                mine = sorted(one for one, entry in theirs.items() if entry.hop == name)
+                assert broker.tables.sent(neighbour) == mine, (name, neighbour)
+        versions = {self.broker(name).version for name in self.tree}
+        assert len(versions) == 1, versions
