@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
-from ensue.protocols import ens, guide, keeping, link, looking
+from ensue.protocols import ens, exchange, guide, keeping, link, looking
 from ensue.protocols.core import Frame
+from ensue.protocols.hypercube import enrolment
+from ensue.protocols.hypercube import frames as cube
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.station import FRAMES
@@ -45,6 +47,16 @@ records = st.dictionaries(names, st.binary(max_size=8), max_size=3)
 writes = st.lists(st.tuples(names, st.none() | st.binary(max_size=8)), max_size=3).map(tuple)
 cuts = st.dictionaries(names, counts, max_size=4)
 grants = st.lists(st.builds(frames.Grant, number=counts, stamp=stamps), max_size=3).map(tuple)
+numbers = st.integers(0, (1 << 16) - 1)
+heights = st.integers(1, 16)
+sets = st.binary(max_size=8)
+some_counts = st.dictionaries(numbers, counts, max_size=3)
+by_topic = st.dictionaries(names, some_counts, max_size=3)
+items = st.lists(st.builds(cube.Item, event=events, after=by_topic), max_size=3).map(tuple)
+rows = st.builds(cube.Row, node=numbers, version=counts, topics=many_names)
+many_rows = st.lists(rows, max_size=3).map(tuple)
+many_numbers = st.lists(numbers, max_size=3).map(tuple)
+actions = st.sampled_from(("publish", "subscribe"))
 
 FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Put: {"event": events},
@@ -135,6 +147,51 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "state": st.binary(max_size=20),
         "bounds": st.dictionaries(names, st.tuples(counts, counts), max_size=2),
     },
+    exchange.Declined: {"topic": names, "event": names, "reason": names},
+    enrolment.Enrol: {"epoch": counts, "known": counts, "gone": counts},
+    enrolment.Members: {
+        "epoch": counts,
+        "first": counts,
+        "names": many_names,
+        "total": counts,
+        "gone_first": counts,
+        "gone": many_numbers,
+        "gone_total": counts,
+    },
+    enrolment.Expelled: {"reason": names},
+    enrolment.Resign: {"epoch": counts},
+    enrolment.Ask: {"topic": names, "action": actions},
+    enrolment.Granted: {"topic": names, "action": actions},
+    enrolment.Denied: {"topic": names, "action": actions, "reason": names},
+    cube.Publication: {"token": counts, "height": heights, "below": sets, "items": items},
+    cube.Change: {
+        "token": counts,
+        "height": heights,
+        "below": sets,
+        "row": rows,
+        "joins": many_names,
+    },
+    cube.Receipt: {
+        "token": counts,
+        "covered": sets,
+        "final": st.booleans(),
+        "rows": many_rows,
+        "vectors": by_topic,
+        "doubts": st.dictionaries(names, many_numbers, max_size=3),
+    },
+    cube.Summary: {
+        "topic": names,
+        "have": some_counts,
+        "follows": st.booleans(),
+        "urgent": st.booleans(),
+        "only": many_numbers,
+    },
+    cube.Fill: {"topic": names, "items": items, "more": st.booleans()},
+    cube.Gone: {"topic": names, "source": numbers, "up_to": counts},
+    cube.Beat: {"digest": sets},
+    cube.Here: {},
+    cube.Versions: {"versions": some_counts, "answer": st.booleans()},
+    cube.Rows: {"rows": many_rows},
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(
     [st.builds(kind, **fields) for kind, fields in FIELDS.items()]

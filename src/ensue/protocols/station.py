@@ -22,9 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ensue.event import Event
-from ensue.protocols import ens, guide, keeping, looking
+from ensue.protocols import ens, exchange, guide, keeping, looking
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import AttachRequest, Put
+from ensue.protocols.hypercube import enrolment
+from ensue.protocols.hypercube import frames as cube_frames
 from ensue.protocols.keeping import Keeper, KeeperConfig
 from ensue.protocols.looking import Look
 from ensue.protocols.sequencer import frames
@@ -55,8 +57,11 @@ FRAMES: tuple[type[Frame], ...] = (
     *keeping.FRAMES,
     *guide.FRAMES,
     *looking.FRAMES,
+    *exchange.FRAMES,
+    *enrolment.FRAMES,
+    *cube_frames.FRAMES,
 )
-"""Everything that stations and their clients tell each other."""
+"""Everything that stations and their clients tell each other, and what clients tell each other through them."""
 
 FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
     (

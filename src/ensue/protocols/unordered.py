@@ -22,9 +22,11 @@ from ensue.protocols.core import (
     Join,
     Leave,
     Publish,
+    Refuse,
     Settle,
 )
 from ensue.protocols.ens import Accepted, Attached, Notify
+from ensue.protocols.exchange import Declined
 from ensue.protocols.numbering import EventNumbers
 
 __all__ = ["SEEN_MAX", "UnorderedPublisher", "UnorderedSubscriber"]
@@ -69,10 +71,19 @@ class UnorderedPublisher:
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle the ENS's answer."""
         del source, now_ns
-        if isinstance(frame, Accepted):
+        if isinstance(frame, Accepted | Declined):
             answered = self._unanswered.pop(frame.event, None)
             if answered is not None:
-                self._effects.append(Settle(answered[1], ""))
+                settled = Settle(answered[1], "")
+                if isinstance(frame, Declined):
+                    settled = Settle(answered[1], "void", frame.reason)
+                self._effects.append(settled)
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Send again what got no answer: the connection is new."""
+        for event_id, (_, event) in list(self._unanswered.items()):
+            self._unanswered[event_id] = (now_ns + RETRY_NS, event)
+            self._effects.append(Broadcast(event))
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Repeat what got no answer in time."""
@@ -125,6 +136,7 @@ class UnorderedSubscriber:
         self._seen: dict[str, dict[str, _Seen]] = {}
         """Joined topics, and what has come from each publisher."""
         self._delivered = 0
+        self._paused = False
         self._effects: list[Effect] = []
 
     @property
@@ -151,6 +163,21 @@ class UnorderedSubscriber:
     def acknowledge(self, position: int) -> None:
         """Do nothing: nothing is delivered again."""
 
+    def pause(self) -> None:
+        """Deliver nothing until `resume`, and drop what comes: there is no room."""
+        self._paused = True
+
+    def resume(self, *, now_ns: int) -> None:
+        """Deliver again what comes from now on."""
+        del now_ns
+        self._paused = False
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Ask for all topics again: the connection is new."""
+        for topic in self._attaching:
+            self._attaching[topic] = now_ns + RETRY_NS
+        self._effects += [Attach(topic, 0) for topic in (*self._attaching, *self._seen)]
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a notification or an answer of the ENS."""
         del source, now_ns
@@ -161,6 +188,12 @@ class UnorderedSubscriber:
                 del self._attaching[topic]
                 self._seen[topic] = {}
                 self._effects.append(Join(topic))
+            case Declined(topic=topic, event="", reason=reason):
+                if self._seen.pop(topic, None) is not None:
+                    self._effects.append(Leave(topic))
+                elif self._attaching.pop(topic, None) is None:
+                    return
+                self._effects.append(Refuse((topic,), reason))
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -191,6 +224,9 @@ class UnorderedSubscriber:
             seen = publishers[event.publisher] = _Seen(max(0, event.publisher_seq - SEEN_MAX // 2))
         if not seen.add(event.publisher_seq):
             self._effects.append(Discard(event, "duplicate"))
+            return
+        if self._paused:
+            self._effects.append(Discard(event, "overflow"))
             return
         self._delivered += 1
         self._effects.append(Deliver(event, self._delivered))

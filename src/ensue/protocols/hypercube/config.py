@@ -38,7 +38,9 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 8
     """Messages of one node and topic that may be under way, not yet acknowledged by everybody."""
     batch_max: int = 64
-    """Events in one message, at the most."""
+    """Events in one message, at the most, …"""
+    batch_bytes_max: int = 1024 * 1024
+    """… but no more once they come to this, unless one alone is more."""
     outgoing_max: int = 65_536
     """Events of one node that are not yet out."""
     held_max: int = 65_536
@@ -58,6 +60,7 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
             "patience_ns",
             "window",
             "batch_max",
+            "batch_bytes_max",
             "outgoing_max",
             "held_max",
             "retained_max",

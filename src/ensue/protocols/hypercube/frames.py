@@ -20,7 +20,7 @@ from typing import Annotated
 
 import msgspec
 
-from ensue.event import Count, Event, Name
+from ensue.event import Count, Event, Name, text_bytes, wire_bytes
 from ensue.protocols.core import Frame
 
 __all__ = [
@@ -32,12 +32,14 @@ __all__ = [
     "Gone",
     "Here",
     "Item",
+    "Number",
     "Publication",
     "Receipt",
     "Row",
     "Rows",
     "Summary",
     "Versions",
+    "item_bytes",
 ]
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
@@ -46,6 +48,10 @@ Height = Annotated[int, msgspec.Meta(ge=1, le=16)]
 """A cluster."""
 Counts = dict[Number, Count]
 """Source to how many of its events of one topic: 1, 2, … up to that number."""
+_COUNT_BYTES = 12
+"""What a number and a count take at the most."""
+_TOPIC_BYTES = 8
+"""What lengths take beside a topic."""
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -55,6 +61,14 @@ class Item(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
     after: dict[Name, Counts] = {}
     """By topic: the events it comes right after. The one before it of the same source and topic is
     not named: the number of the event says it."""
+
+
+def item_bytes(item: Item) -> int:
+    """Return how many bytes an event takes in a message with its barrier: never less than it does."""
+    size = wire_bytes(item.event)
+    for topic, counts in item.after.items():
+        size += text_bytes(topic) + _TOPIC_BYTES + len(counts) * _COUNT_BYTES
+    return size
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):

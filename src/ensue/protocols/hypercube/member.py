@@ -79,6 +79,7 @@ class Member:
         self._patient_until_ns: dict[str, int] = {}
         """By topic being joined: how long to wait for those who are away, if they are needed."""
         self._position = 0
+        self._paused = False
         self._store = Store(config.retained_max, self._is_unsettled)
         self._memory = Memory(durable=config.durable)
         self._repair = Repair(
@@ -231,6 +232,8 @@ class Member:
         """
         for number, event in list(self._waiting.items()):
             topic = event.topic
+            if not self._may_place(topic):
+                return
             if self.config.across_topics and self._causality.has_foreign_past:
                 state = self._state(topic)
                 if state == OUT:
@@ -240,6 +243,10 @@ class Member:
             del self._waiting[number]
             self._memory.waiting(number, None)
             self._place(event, now_ns)
+
+    def _may_place(self, _topic: str) -> bool:
+        """Tell whether events of a topic may go out yet; those after them wait, too."""
+        return True
 
     def _place(self, event: Event, now_ns: int) -> None:
         topic, number = event.topic, event.publisher_seq
@@ -256,10 +263,9 @@ class Member:
             self._effects.append(Deliver(event, self._position))
 
     def _outbox(self, topic: str) -> Outbox:
-        outbox = self._outboxes.get(topic)
-        if outbox is None:
-            outbox = self._outboxes[topic] = Outbox(topic, self.config)
-        return outbox
+        if topic not in self._outboxes:
+            self._outboxes[topic] = Outbox(topic, self.config)
+        return self._outboxes[topic]
 
     def _is_unsettled(self, key: tuple[str, int, int]) -> bool:
         topic, source, number = key
@@ -282,8 +288,8 @@ class Member:
         return taken
 
     def _deliver(self, now_ns: int) -> None:
-        """Deliver all that can be delivered."""
-        for item, source, since_ns in self._causality.ready():
+        """Deliver all that can be delivered, unless there is no room for it."""
+        for item, source, since_ns in () if self._paused else self._causality.ready():
             event = item.event
             topic, number = event.topic, event.publisher_seq
             self._store.add((topic, source, number), item, now_ns=now_ns)

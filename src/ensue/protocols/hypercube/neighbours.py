@@ -19,6 +19,8 @@ __all__ = ["Neighbours"]
 
 SUSPECTS_ASKED = 4
 """So many of the suspected are asked in one beat whether they are back."""
+ROWS_MAX = 256
+"""Rows in one message."""
 
 
 class Neighbours:
@@ -81,8 +83,8 @@ class Neighbours:
     def versions(self, frame: Versions, peer: int) -> None:
         """Tell a peer what it does not know, and ask for what it knows better."""
         newer = self._rolls.newer_than(frame.versions)
-        if newer:
-            self._send(peer, Rows(rows=newer))
+        for start in range(0, len(newer), ROWS_MAX):
+            self._send(peer, Rows(rows=newer[start : start + ROWS_MAX]))
         known = self._rolls.version
         if not frame.answer and any(known(node) < one for node, one in frame.versions.items()):
             self._send(peer, Versions(versions=self._rolls.versions(), answer=True))

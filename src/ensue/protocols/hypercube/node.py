@@ -163,6 +163,15 @@ class HypercubeNode(Member):
         self._place_waiting(now_ns)
         self._finish(now_ns)
 
+    def pause(self) -> None:
+        """Deliver nothing until `resume`: what comes is held (`held_max`), and the rest asked for again."""
+        self._paused = True
+
+    def resume(self, *, now_ns: int) -> None:
+        """Deliver what is due, and go on."""
+        self._paused = False
+        self._finish(now_ns)
+
     def say_goodbye(self, *, now_ns: int = 0) -> None:
         """Leave all topics: nobody has to send anything to this node any more."""
         self.unsubscribe(tuple(self._wanted), now_ns=now_ns)

@@ -3,7 +3,7 @@
 The paper sends one message of a topic at a time and waits until everybody has acknowledged it, so that
 receivers get the messages of a source in order. Here receivers put them in order by their numbers, and
 a source has up to `window` messages of a topic under way. What is published while the window is full
-goes out together, up to `batch_max` events in a message.
+goes out together, up to `batch_max` events and `batch_bytes_max` bytes in a message.
 
 An event is settled when every member that can be reached has it, and at least one has, if there are
 any. Members that can't be reached get it when they are back (`repair`).
@@ -14,7 +14,7 @@ from collections import deque
 from ensue.event import Event
 from ensue.protocols.core import Effect, Settle
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Item, Publication
+from ensue.protocols.hypercube.frames import Item, Publication, item_bytes
 from ensue.protocols.hypercube.trees import Relay, Trees
 
 __all__ = ["Outbox"]
@@ -49,8 +49,7 @@ class Outbox:
         """Send what the window allows."""
         effects: list[Effect] = []
         while self._queue and self._under_way < self._config.window:
-            count = min(len(self._queue), self._config.batch_max)
-            items = tuple(self._queue.popleft() for _ in range(count))
+            items = self._next_batch()
             if not targets:
                 effects += self._settle(items)
                 continue
@@ -58,6 +57,16 @@ class Outbox:
             message = Publication(token=0, height=1, below=b"", items=items)
             trees.start(message, targets, now_ns=now_ns, insists=True)
         return effects
+
+    def _next_batch(self) -> tuple[Item, ...]:
+        items = [self._queue.popleft()]
+        size = item_bytes(items[0])
+        while self._queue and len(items) < self._config.batch_max:
+            size += item_bytes(self._queue[0])
+            if size > self._config.batch_bytes_max:
+                break
+            items.append(self._queue.popleft())
+        return tuple(items)
 
     def done(self, relay: Relay) -> list[Effect]:
         """Take note that a message went as far as it can."""

@@ -23,7 +23,7 @@ from ensue.protocols.core import Frame
 from ensue.protocols.hypercube.causality import IN, OUT, Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits, first_in_cluster, split
-from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Here, Item, Summary
+from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Here, Item, Summary, item_bytes
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.store import Store
 from ensue.protocols.hypercube.suspects import Suspects
@@ -36,6 +36,9 @@ FAREWELLS = 8
 """So often a node that left a topic still tells the members what it has seen."""
 GONE_PATIENCE = 8
 """After so many times `gap_ns` nobody is expected to have what somebody does not keep any more."""
+
+GONE_LOOKED_AT_MAX = 65_536
+"""So many numbers are looked at to find how far what is asked for is gone, whatever others say there is."""
 
 
 class _Watch:
@@ -268,13 +271,14 @@ class Repair:
     def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
         mine = state.haves()
         items: list[Item] = []
+        size = 0
         more = False
         for source, last in mine.items():
             first = frame.have.get(source, 0) + 1
             if source == peer or last < first or (frame.only and source not in frame.only):
                 continue
             for number in range(first, last + 1):
-                if len(items) >= self._config.batch_max:
+                if len(items) >= self._config.batch_max or size >= self._config.batch_bytes_max:
                     more = True
                     break
                 found = self._find(state, source, number)
@@ -285,13 +289,18 @@ class Repair:
                 item, since_ns = found
                 if not frame.urgent and 0 <= now_ns - since_ns < self._config.digest_ns:
                     break  # It is likely on its way.
+                size += item_bytes(item)
+                if items and size > self._config.batch_bytes_max:
+                    more = True
+                    break
                 items.append(item)
         if items:
             self._send(peer, Fill(topic=state.name, items=tuple(items), more=more))
         return bool(items)
 
     def _gone(self, state: TopicState, source: int, number: int, last: int) -> Gone:
-        while number < last and self._find(state, source, number + 1) is None:
+        stop = min(last, number + GONE_LOOKED_AT_MAX)
+        while number < stop and self._find(state, source, number + 1) is None:
             number += 1
         return Gone(topic=state.name, source=source, up_to=number)
 

@@ -1,7 +1,8 @@
 """A publisher of merged order: it stamps what it publishes by its own clock, and asks nobody.
 
 What it guarantees: an event has a larger timestamp than everything its process published, heard of or was handed before it.
-It is on its way as soon as it is stamped: there is no answer to wait for, and none that says that it arrived.
+It is on its way as soon as it is stamped: order needs no answer. Where whoever carries it answers all the same (`answered`), that settles it, and what
+is not answered is sent again as it is: a copy is dropped by those who have it, and late for those whose time for it is over.
 
 What a process was handed in its turn needs no word here: by then its clock is beyond anything that event can know of. What it learns
 earlier or otherwise, as from a subscription without order or from a peer outside of Ensue, is told by `observe`; `token` is
@@ -24,6 +25,8 @@ import msgspec
 from ensue.errors import BadInput, LimitReached
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Settle
+from ensue.protocols.ens import Accepted
+from ensue.protocols.exchange import Declined
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.timestamps import INDEX, MARK, Timeline, timestamps_for
 from ensue.protocols.numbering import EventNumbers
@@ -46,12 +49,16 @@ class MergePublisher:
         *,
         name: str,
         config: MergeConfig,
+        answered: bool = False,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
         self.name = name
         self.config = config
         self.timeline = Timeline(timestamps_for(config))
+        self._answered = answered
+        self._unanswered: dict[str, tuple[int, Event]] = {}
+        """By id: when to send it again, and the event, in the order they are due."""
         self._numbers = EventNumbers(name)
         self._ready_tick = config.tick(now_ns) + config.epsilon_ticks + 1
         self._waiting: deque[tuple[Event, ...]] = deque()
@@ -66,8 +73,8 @@ class MergePublisher:
 
     @property
     def unsettled_count(self) -> int:
-        """How many events are not stamped yet."""
-        return self._waiting_count
+        """How many events are not stamped yet, or not answered."""
+        return self._waiting_count + len(self._unanswered)
 
     def publish(
         self,
@@ -95,9 +102,9 @@ class MergePublisher:
         for topic, *_ in items:
             if topic.startswith(MARK):
                 raise BadInput(f"a topic of merged order does not begin with {MARK!r}: {topic!r}")
-        if self.unsettled_count + len(items) > self.config.outgoing_max:
+        if self._waiting_count + len(items) > self.config.outgoing_max:
             raise LimitReached(
-                f"{self.name} has {self.unsettled_count} events that may not be stamped yet "
+                f"{self.name} has {self._waiting_count} events that may not be stamped yet "
                 "(outgoing_max): publish again in a while",
                 limit="outgoing_max",
                 value=self.config.outgoing_max,
@@ -139,17 +146,39 @@ class MergePublisher:
         """Do nothing: nobody remembers this publisher."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Do nothing: nobody has to answer a publisher."""
+        """Settle what is answered; elsewhere nobody has to answer a publisher."""
+        del source, now_ns
+        match frame:
+            case Accepted(event=event_id) if event_id in self._unanswered:
+                self._effects.append(Settle(self._unanswered.pop(event_id)[1], ""))
+            case Declined(event=event_id, reason=reason) if event_id in self._unanswered:
+                self._effects.append(Settle(self._unanswered.pop(event_id)[1], "void", reason))
+            case _:
+                pass
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Send again what is not answered: the connection is new."""
+        for event_id, (_, event) in list(self._unanswered.items()):
+            self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
+            self._effects.append(Broadcast(event))
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Stamp what had to wait."""
+        """Stamp what had to wait, and send again what was not answered in time."""
         self._stamp_waiting(now_ns)
+        for event_id, (due_ns, event) in list(self._unanswered.items()):
+            if due_ns > now_ns:
+                break
+            del self._unanswered[event_id]
+            self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
+            self._effects.append(Broadcast(event))
 
     def next_timer_ns(self) -> int | None:
-        """Return when what waits may be stamped."""
+        """Return when what waits may be stamped, or sent again."""
+        due_ns = next((due_ns for due_ns, _ in self._unanswered.values()), None)
         if not self._waiting:
-            return None
-        return max(self._ready_tick, self._busy_tick + 1) * self.config.tick_ns
+            return due_ns
+        ready_ns = max(self._ready_tick, self._busy_tick + 1) * self.config.tick_ns
+        return ready_ns if due_ns is None else min(due_ns, ready_ns)
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
@@ -175,4 +204,8 @@ class MergePublisher:
         for index, event in enumerate(events):
             stamp = Stamp(entries if index == 0 else {**entries, INDEX: index})
             stamped = msgspec.structs.replace(event, stamp=stamp, published_at_ns=now_ns)
-            self._effects += (Publish(stamped), Broadcast(stamped), Settle(stamped, ""))
+            self._effects += (Publish(stamped), Broadcast(stamped))
+            if self._answered:
+                self._unanswered[stamped.id] = (now_ns + self.config.poll_ns, stamped)
+            else:
+                self._effects.append(Settle(stamped, ""))

@@ -14,6 +14,8 @@ have its publisher `observe` what it was handed, or its answers may be ordered b
 `mergers` are relays to be asked for topics in place of the notification service: see `relay`. All of them are asked; what comes
 from several of them is handed out once.
 
+While it is paused, what would leave is dropped as `overflow`: nothing can be had again later, and order needs nobody to wait.
+
 After a crash it joins its topics again. What was held is lost. It asks for its topics again now and then, in case that whoever carries them
 has forgotten: a request to leave that was overtaken by one to join again would leave it deaf.
 """
@@ -32,9 +34,11 @@ from ensue.protocols.core import (
     Join,
     Leave,
     Persist,
+    Refuse,
     Send,
 )
 from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
+from ensue.protocols.exchange import Declined
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.merger import ACCEPTED, DUPLICATE, LATE, OVERFLOW, SKEWED, Held, Merger
 from ensue.protocols.merge.timestamps import index_of, timestamps_for
@@ -77,6 +81,7 @@ class MergeSubscriber:
         """Events that were handed out, the latest last, where one may come out of turn."""
         self._remembers = eager or config.deliver_late
         self._delivered = 0
+        self._paused = False
         self._effects: list[Effect] = []
         topics = [key.removeprefix(TOPIC) for key in records or () if key.startswith(TOPIC)]
         self._ask_for(topics, now_ns)
@@ -134,6 +139,22 @@ class MergeSubscriber:
     def acknowledge(self, position: int) -> None:
         """Do nothing: nothing is delivered again."""
 
+    def pause(self) -> None:
+        """Deliver nothing until `resume`: there is no room."""
+        self._paused = True
+
+    def resume(self, *, now_ns: int) -> None:
+        """Deliver again what is due from now on."""
+        self._advance(now_ns)
+        self._paused = False
+
+    def repeat(self, *, now_ns: int) -> None:
+        """Ask for all topics again: the connection is new."""
+        self._poll_due_ns = now_ns + self.config.poll_ns
+        for topic in self._joined:
+            self._attach(topic)
+        self._ask_for(tuple(self._attaching), now_ns)
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a notification or an answer."""
         self._advance(now_ns)
@@ -142,6 +163,8 @@ class MergeSubscriber:
                 self._notify(event, now_ns)
             case Attached(topic=topic):
                 self._attached(topic, source, now_ns)
+            case Declined(topic=topic, event="", reason=reason):
+                self._declined(topic, reason)
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -200,6 +223,15 @@ class MergeSubscriber:
             self._joined[topic] = None
             self._effects.append(Join(topic))
 
+    def _declined(self, topic: str, reason: str) -> None:
+        """Give a topic up that whoever carries it does not let this process have."""
+        if topic in self._joined:
+            del self._joined[topic]
+            self._effects.append(Leave(topic))
+        elif self._attaching.pop(topic, None) is None:
+            return
+        self._effects.append(Refuse((topic,), reason))
+
     def _notify(self, event: Event, now_ns: int) -> None:
         counts = self.watch.counts
         counts.received += 1
@@ -229,13 +261,16 @@ class MergeSubscriber:
     def _advance(self, now_ns: int) -> None:
         leaving, overtaken = self.merger.advance(self.config.tick(now_ns))
         for held in leaving:
+            if self._remembers:
+                self._remember(held.event.id)
+            if self._paused:
+                self._overflow(held.event)
+                continue
             self._delivered += 1
+            self.watch.counts.delivered += 1
             self._effects.append(
                 Deliver(held.event, self._delivered, "", max(0, now_ns - held.received_ns))
             )
-            if self._remembers:
-                self._remember(held.event.id)
-        self.watch.counts.delivered += len(leaving)
         for held in overtaken:
             self._refuse(held.event, LATE)
 
@@ -256,9 +291,16 @@ class MergeSubscriber:
             self._effects.append(Discard(event, DUPLICATE))
             return False
         self._remember(event.id)
+        if self._paused:
+            self._overflow(event)
+            return True
         self._delivered += 1
         self._effects.append(Deliver(event, self._delivered, verdict))
         return True
+
+    def _overflow(self, event: Event) -> None:
+        self.watch.counts.overflow += 1
+        self._effects.append(Discard(event, OVERFLOW))
 
     def _remember(self, event_id: str) -> None:
         self._remembered[event_id] = None
