@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 from tests.brokers.proxy import Proxy
 from tests.brokers.servers import Server
+from tests.brokers.waiting import until
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, broker_station
 from tests.transports.suite import take
@@ -83,6 +84,62 @@ class BusSuite(RemoteSuite):
                         b"%d" % number for number in range(10, 100)
                     ]
                     assert got.count(b"from afar") == 50
+
+        asyncio.run(main())
+
+    def test_in_causal_order_a_client_whose_connection_is_cut_loses_nothing(self) -> None:
+        async def main() -> None:
+            topic, order = fresh("t"), ensue.Causal()
+            async with Proxy(self.server.port) as proxy:
+                behind = self.server.url(self.asked, port=proxy.port)
+                async with (
+                    ensue.connect(self.url(), order=order) as bus,
+                    ensue.connect(behind, order=order) as away,
+                    bus.subscribe(topic) as here,
+                    away.subscribe(topic) as events,
+                ):
+                    for number in range(60):
+                        await bus.publish(topic, b"%d" % number, receipt=False)
+                        await away.publish(topic, b"from afar", receipt=False)
+                        if number in (20, 40):
+                            proxy.cut()
+                    async with asyncio.timeout(60):
+                        await bus.flush()
+                        await away.flush()
+                    for each in (here, events):
+                        got = [event.payload for event in await take(each, 120)]
+                        numbers = [text for text in got if text != b"from afar"]
+                        assert numbers == [b"%d" % number for number in range(60)]
+
+        asyncio.run(main())
+
+    def test_merged_order_needs_no_station_and_goes_on_after_a_cut(self) -> None:
+        async def main() -> None:
+            topic, order = fresh("t"), ensue.Merged(epsilon=0.002, delta=1.0)
+            async with Proxy(self.server.port) as proxy:
+                asked = f"{self.asked.partition('prefix=')[0]}prefix=alone-{token_hex(4)}"
+                async with (
+                    ensue.connect(self.server.url(asked), order=order) as bus,
+                    ensue.connect(self.server.url(asked, port=proxy.port), order=order) as away,
+                    away.subscribe(topic) as events,
+                ):
+                    await bus.publish(topic, b"before")
+                    assert [event.payload for event in await take(events, 1)] == [b"before"]
+                    proxy.cut()
+                    await until(lambda: proxy.connections, "it is connected again")
+                    got: list[bytes] = []
+
+                    async def publish() -> None:
+                        number = 0
+                        while not got:
+                            await bus.publish(topic, b"%d" % number)
+                            number += 1
+                            await asyncio.sleep(0.05)
+
+                    publishing = asyncio.create_task(publish())
+                    got += [event.payload for event in await take(events, 1)]
+                    await publishing
+                    assert int(got[0]) >= 0
 
         asyncio.run(main())
 

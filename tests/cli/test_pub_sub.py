@@ -263,8 +263,19 @@ def test_a_bad_line_is_named_with_code_2_and_those_before_it_are_out(
         (("sub", "t", "--from", "0"), "--from '0': expected earliest"),
         (("sub", "t", "--format", "{colour}"), "--format has no {colour}; there are {payload}"),
         (("sub", "t", "--json", "--format", "x"), "--json and --format exclude each other"),
-        (("sub", "t", "--order", "none"), "leave the option out"),
-        (("sub", "t", "--order", "causal"), "ensue:// does not carry causal order"),
+        (("sub", "t", "--order", "merged"), "say by how much they may differ"),
+        (("pub", "t", "--order", "merged", "--epsilon", "1"), "say by how much they may differ"),
+        (("sub", "t", "--order", "causal", "--delta", "1"), "--delta is for --order merged"),
+        (("sub", "t", "--late", "deliver"), "--late is for --order merged, not for --order total"),
+        (("sub", "t", "--order", "merged", "--epsilon", "-1", "--delta", "1"), "epsilon must be"),
+        (
+            ("sub", "t", "--order", "causal", "--name", "x"),
+            "--name: nothing is kept in causal order",
+        ),
+        (
+            ("sub", "t", "--order", "none", "--from", "earliest"),
+            "--from: nothing is kept in no order",
+        ),
         (("sub", "t", "--json", "--from", "never"), "--from 'never': expected earliest"),
         (("sub", "t", "--format", "{topic} {payload"), "{payload has no end; write {payload}"),
         (("sub", "t", "--timeout", "-1"), "--timeout: expected a number of seconds above 0"),
@@ -278,6 +289,31 @@ def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) 
     result = shell(*words)
     assert (result.code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--order", "causal"),
+        ("--order", "merged", "--epsilon", "0.01", "--delta", "1"),
+        ("--order", "none"),
+    ],
+    ids=lambda words: str(words[1]),
+)
+def test_other_orders_are_printed_as_they_are_published(
+    server: Served, topic: str, words: tuple[str, ...]
+) -> None:
+    """Nothing is kept, so it is published until there is enough; each by a process that goes at once."""
+    reader = started("sub", topic, "-n", 3, *words, url=server.url)
+    number = 0
+    while reader.poll() is None and number < 1_000:
+        pub(server, topic, *words, "-m", number, "-m", number + 1)
+        number += 2
+    code, out, err = ended(reader)
+    assert (code, err) == (0, "")
+    numbers = [int(line) for line in out.splitlines()]
+    assert len(numbers) == 3
+    assert numbers == sorted(set(numbers))
 
 
 def test_braces_that_hold_no_field_are_printed_as_they_are(server: Served, topic: str) -> None:

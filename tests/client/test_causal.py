@@ -192,8 +192,3 @@ def test_orders_must_agree_on_a_hub() -> None:
 def test_a_causal_order_is_checked(field: dict[str, object]) -> None:
     with pytest.raises(ensue.BadInput, match=next(iter(field))):
         ensue.Causal(**field)  # type: ignore[arg-type]
-
-
-def test_a_server_refuses_causal_order_by_name() -> None:
-    with pytest.raises(ensue.UnsupportedOrder, match="causal"):
-        ensue.connect("ensue://127.0.0.1:1", order=ensue.Causal())

@@ -8,7 +8,7 @@ from tests.transports.suite import take
 
 import ensue
 from ensue.checkers import Verdict, check
-from ensue.client import bus as bus_module
+from ensue.client import room
 from ensue.protocols.core import Outcome, Settle
 from ensue.trace import read
 
@@ -56,7 +56,7 @@ def test_a_reader_that_leaves_lets_publishers_go_on() -> None:
 def test_a_long_wait_is_logged_with_the_name_of_the_slow_subscription(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus_module, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(room, "PATIENCE_S", 0.01)
 
     async def main() -> None:
         logged = asyncio.Event()

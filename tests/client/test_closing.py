@@ -15,7 +15,7 @@ import pytest
 from tests.transports.suite import take
 
 import ensue
-from ensue.client import bus as bus_module
+from ensue.client import room
 from ensue.runtime.hub import MemoryHub
 from ensue.transports import memory
 
@@ -205,7 +205,7 @@ def test_a_publish_that_waits_for_room_hears_of_the_closing(reader: str) -> None
 def test_warnings_say_how_long_a_publish_has_waited_in_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bus_module, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(room, "PATIENCE_S", 0.02)
 
     async def main() -> list[str]:
         said: asyncio.Queue[str] = asyncio.Queue()

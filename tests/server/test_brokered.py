@@ -63,7 +63,7 @@ class Broker:
 
 def station_on(broker: Broker, data: Path, *, admin: str = "") -> BrokeredServer:
     server = BrokeredServer(ServerConfig(data=str(data), admin=admin), "nats://127.0.0.1")
-    server.options = msgspec.structs.replace(server.options, make=lambda: broker)
+    server.options = msgspec.structs.replace(server.options, carrier=lambda _given: broker)
     return server
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from tests.transports.causal_suite import CausalSuite
+from tests.transports.clocked_suite import RemoteClockedSuite
 from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
@@ -19,7 +21,7 @@ def fresh(stem: str) -> str:
     return f"{stem}-{next(_names)}"
 
 
-class RemoteSuite(TransportSuite):
+class RemoteSuite(CausalSuite, RemoteClockedSuite, TransportSuite):
     """Behaviour of transports with stations that keep a log. One station a class."""
 
     station: StationThread
@@ -151,6 +153,39 @@ class RemoteSuite(TransportSuite):
                 got = [int(event.payload) for event in (*early, *rest)]
                 assert got == list(range(900))
                 assert [int(event.payload) for event in await take(same, 900)] == got
+
+        asyncio.run(main())
+
+    def test_order_by_clocks_or_causes_goes_on_after_a_restarted_station(self) -> None:
+        """In causal order nothing is lost; by clocks, what nobody could carry within delta is."""
+        merged = ensue.Merged(epsilon=0.002, delta=1.0)
+
+        async def main() -> None:
+            causal_topic, merged_topic = fresh("t"), fresh("t")
+            async with (
+                ensue.connect(self.url(), order=ensue.Causal()) as one,
+                ensue.connect(self.url(), order=ensue.Causal()) as other,
+                ensue.connect(self.url(), order=merged) as stamping,
+                other.subscribe(causal_topic) as events,
+                stamping.subscribe(merged_topic) as sorted_events,
+            ):
+                for number in range(20):
+                    await one.publish(causal_topic, b"%d" % number)
+                await asyncio.to_thread(self.station.stop)
+                for number in range(20, 40):
+                    await one.publish(causal_topic, b"%d" % number, receipt=False)
+                await asyncio.to_thread(self.station.start)
+                async with asyncio.timeout(60):
+                    await one.flush()
+                got = [int(event.payload) for event in await take(events, 40)]
+                assert got == list(range(40))
+                # Whoever comes now is numbered by a registry that has its lists from its disk.
+                async with ensue.connect(self.url(), order=ensue.Causal()) as late:
+                    await late.publish(causal_topic, b"40")
+                assert [event.payload for event in await take(events, 1)] == [b"40"]
+                async with asyncio.timeout(60):
+                    await stamping.publish(merged_topic, b"again")
+                assert [each.payload for each in await take(sorted_events, 1)] == [b"again"]
 
         asyncio.run(main())
 

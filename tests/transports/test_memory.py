@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import count
 
 import pytest
+from tests.transports.clocked_suite import ClockedSuite
 from tests.transports.suite import TransportSuite, take
 
 import ensue
@@ -14,7 +15,7 @@ from ensue.transports import MemoryOptions, MemoryTransport
 _hubs = count(1)
 
 
-class TestMemory(TransportSuite):
+class TestMemory(ClockedSuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}"
 
@@ -24,7 +25,7 @@ class TestMemoryChain(TransportSuite):
         return f"memory://hub-{next(_hubs)}?nodes=3"
 
 
-class TestMemoryJitter(TransportSuite):
+class TestMemoryJitter(ClockedSuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}?nodes=2&jitter_ms=3&seed=7"
 

@@ -12,10 +12,11 @@ import typer
 
 from ensue import Bus, connect
 from ensue.cli import output
+from ensue.cli.ordering import DeltaOption, EpsilonOption, OrderOption, chosen_order
 from ensue.cli.streams import lines_of
 from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
-from ensue.order import Order, Total
+from ensue.order import Order
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import parse_url
 from ensue.transports.tcp_options import TcpOptions
@@ -55,6 +56,9 @@ def pub(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to publish on.")],
     *,
     url: UrlOption = "ensue://127.0.0.1:7400",
+    order: OrderOption = "total",
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
     key: Annotated[str | None, typer.Option(help="The key of every event.")] = None,
     key_separator: Annotated[
         str | None,
@@ -81,11 +85,13 @@ def pub(
 ) -> int:
     """Publish each line of standard input as an event, in order.
 
-    Ends when everything is durable at the server; a server that is restarted meanwhile is waited for.
+    Ends when everything is durable at the server, or, where order is not total, on its way to whoever listens; a server that is
+    restarted meanwhile is waited for.
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
     check_topics((topic,))
+    chosen = chosen_order(order, epsilon=epsilon, delta=delta)
     headers = parse_headers(header or [])
     if json and (key is not None or key_separator is not None):
         raise BadInput(
@@ -100,7 +106,7 @@ def pub(
         what="line" if message is None else "message",
     )
     try:
-        asyncio.run(_publish(source, url, name, wait, message))
+        asyncio.run(_publish(source, url, chosen, name, wait, message))
     finally:
         if not quiet and sys.stderr.isatty():
             sys.stderr.write(f"{source.published:,} events published\n")
@@ -162,9 +168,14 @@ class _Source:
 
 
 async def _publish(
-    source: _Source, url: str, name: str | None, wait_s: float, messages: list[str] | None
+    source: _Source,
+    url: str,
+    order: Order | None,
+    name: str | None,
+    wait_s: float,
+    messages: list[str] | None,
 ) -> None:
-    bus = await connect_patiently(url, name=name, wait_s=wait_s)
+    bus = await connect_patiently(url, order=order, name=name, wait_s=wait_s)
     signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -232,9 +243,9 @@ async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None
 async def connect_patiently(
     url: str,
     *,
+    order: Order | None,
     name: str | None,
     wait_s: float,
-    order: Order = Total(),  # noqa: B008 - a frozen value
 ) -> Bus:
     """Enter a bus; a server that does not answer yet is asked again for a while."""
     options = parse_url(url)

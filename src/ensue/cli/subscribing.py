@@ -14,12 +14,18 @@ import typer
 
 from ensue import Bus, ReceivedEvent, Subscription
 from ensue.cli import output
+from ensue.cli.ordering import (
+    DeltaOption,
+    EpsilonOption,
+    OrderOption,
+    check_kept,
+    chosen_order,
+)
 from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
 from ensue.cli.streams import Output
 from ensue.client.checks import Start
 from ensue.errors import BadInput
 from ensue.order import Order
-from ensue.order import parse as parse_order
 
 __all__ = ["formatter", "sub"]
 
@@ -88,7 +94,16 @@ def sub(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The topics to read.")],
     *,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: Annotated[str, typer.Option(help="The order to get them in.")] = "total",
+    order: OrderOption = "total",
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    late: Annotated[
+        str | None,
+        typer.Option(
+            metavar="drop|deliver",
+            help="With --order merged: what becomes of an event that comes after its turn (drop).",
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -134,12 +149,11 @@ def sub(
         raise BadInput("--json and --format exclude each other")
     if timeout is not None and timeout <= 0:
         raise BadInput("--timeout: expected a number of seconds above 0")
-    wanted = parse_order(order)
-    if wanted is None:
-        raise BadInput("--order none: a server's events have their order; leave the option out")
+    wanted = chosen_order(order, epsilon=epsilon, delta=delta, late=late)
     write = _as_json if json else formatter(r"{payload}\n" if template is None else template)
     reading = _Reading(write, count=count, timeout_s=timeout)
     begin = _start(start)
+    check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
     asyncio.run(_subscribe(reading, url, wanted, tuple(topics), name, begin, wait))
     if reading.interrupted and count and not reading.output.broken:
         raise KeyboardInterrupt
@@ -204,7 +218,7 @@ class _Reading:
 async def _subscribe(
     reading: _Reading,
     url: str,
-    order: Order,
+    order: Order | None,
     topics: tuple[str, ...],
     name: str | None,
     start: Start,

@@ -10,7 +10,6 @@ At most `UNSETTLED_MAX` events are under way: publishing waits for earlier ones.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -28,8 +27,10 @@ from ensue.client.checks import (
     check_token,
     check_topics,
 )
+from ensue.client.futures import fail
 from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
 from ensue.client.receipts import Receipts
+from ensue.client.room import wait_for_room
 from ensue.client.shares import Shares, publishing_alone
 from ensue.client.subscription import Subscription
 from ensue.errors import (
@@ -41,7 +42,8 @@ from ensue.errors import (
 )
 from ensue.event import Event, event_id
 from ensue.order import Merged, Order, Total
-from ensue.protocols.core import Outcome, Refuse, Settle
+from ensue.protocols.core import Outcome, Refuse, Resumed, Settle
+from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.merge.publisher import MergePublisher
 from ensue.runtime.driver import Driver, Failed
 from ensue.runtime.hub import Hub, join_hub, leave_hub
@@ -53,15 +55,12 @@ from ensue.transports.schemes import Options, parse_url
 __all__ = ["Bus", "connect"]
 
 PENDING_MAX = 10_000
-PATIENCE_S = 5.0
 BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
 CHECKED_MAX = 10_000
 """Topics that are remembered as good ones."""
 UNSETTLED_MAX = 20_000
 """Events under way before publishing waits for some of them to be settled."""
-
-_log = logging.getLogger("ensue")
 
 
 class _Default:
@@ -126,6 +125,8 @@ class Bus:
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
+        self._resumed: asyncio.Future[None]
+        """Made on entering; done once commands can be given, where that takes a while."""
         self._failure: EnsueError | None = None
         """Why nothing can be done with it any more."""
         self._checked: set[str] = set()
@@ -194,7 +195,8 @@ class Bus:
             check_size(payload, key, copied, hub.payload_bytes_max)
         receipts = self._receipts
         if hub.full:
-            await self._wait_for_room(hub, topic)
+            assert self._ended is not None
+            await wait_for_room(hub, topic, self._ended)
         while len(receipts.open) >= UNSETTLED_MAX:
             await receipts.wait_for_room(UNSETTLED_MAX)
             self._open()
@@ -361,57 +363,39 @@ class Bus:
     async def _drive(self, hub: Hub) -> Driver[AnyPublisher]:
         self._name = hub.claim(self._wanted_name, "client")
         await hub.enter(self._name)
+        self._resumed = asyncio.get_running_loop().create_future()
         driver = Driver(
-            make_publisher(hub, self._name, self.order),
+            await make_publisher(hub, self._name, self.order),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,
-            recorder=hub.recorder if hub.roster is None else publishing_alone(hub.recorder),
+            recorder=publishing_alone(hub.recorder) if hub.has_cube else hub.recorder,
             size_of=hub.size_of,
         )
         hub.watch(driver)
         self._share(hub, driver)
         if isinstance(self.order, Merged):
             hub.observers[self._name] = self._learn
+        if isinstance(driver.node, EnrolledNode):
+            await self._settle_in(driver)
         return driver
+
+    async def _settle_in(self, driver: Driver[AnyPublisher]) -> None:
+        """Wait until the others know of this node, and it of them."""
+        try:
+            await self._resumed
+        except BaseException:
+            driver.close()
+            raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:
         """Let subscriptions have their shares in this bus's node, where that is how order is kept."""
-        if hub.roster is not None:
-            hub.roster.enter(driver)
+        if hub.has_cube:
+            hub.admitted(driver)
             self._shares = Shares(
                 driver, clock=hub.clock, recorder=hub.recorder, on_published=hub.keep
             )
             hub.shares[self._name] = self._shares
-
-    async def _wait_for_room(self, hub: Hub, topic: str) -> None:
-        assert self._ended is not None
-        began_s = asyncio.get_running_loop().time()
-        patience_s = PATIENCE_S
-        while (slow := hub.blocker(topic)) is not None:
-            left_s = began_s + patience_s - asyncio.get_running_loop().time()
-            room = asyncio.ensure_future(slow.room.wait())
-            try:
-                done, _ = await asyncio.wait(
-                    (room, self._ended),
-                    timeout=max(0.0, left_s),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-            finally:
-                room.cancel()
-            if self._ended.done():
-                raise LocalProtocolError(
-                    "the bus was closed while this publish waited for room: nothing was published"
-                )
-            if not done:
-                _log.warning(
-                    "publishing on %r has waited %g s: subscription %r has no room "
-                    "(pending_max); read it faster, or give it more",
-                    topic,
-                    patience_s,
-                    slow.name,
-                )
-                patience_s += PATIENCE_S
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         settle, shares = self._receipts.settle, self._shares
@@ -420,6 +404,8 @@ class Bus:
                 settle(outcome)
             elif isinstance(outcome, Refuse) and not outcome.topics:
                 self._over(outcome)
+            elif type(outcome) is Resumed:
+                self._resumed.set_result(None)
             elif shares is not None:
                 shares.outcome(outcome)
 
@@ -435,6 +421,7 @@ class Bus:
             return failure
 
         self._failure = why("")
+        fail(self._resumed, self._failure)
         self._receipts.fail_all(
             lambda topic, number: why(
                 f"{event_id(self._name, topic, number)} may be out, or never be: "

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
-from ensue.order import Order
+from ensue.order import Order, Total
 from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities, refusal
 
@@ -71,6 +71,10 @@ def check_durable(
         raise ConfigurationError(
             "a durable subscription needs an order: there is no place to go on at"
         )
+    if not isinstance(order, Total):
+        raise ConfigurationError(
+            f"nothing is kept in {order.name} order: a subscription in it is not durable"
+        )
     if name is None:
         raise ConfigurationError("a durable subscription needs a name to be found by: name='…'")
     check_name(name)
@@ -87,9 +91,11 @@ def check_start(
             f"a subscription starts at 'earliest', 'latest' or a place in the log, counted from 1; "
             f"not {start!r}"
         )
-    if order is None or not capabilities.durable:
+    if not isinstance(order, Total) or not capabilities.durable:
+        order_name = "no" if order is None else order.name
+        what = transport if not capabilities.durable else f"{transport} in {order_name} order"
         raise ConfigurationError(
-            f"{transport} keeps no log to start from: a subscription there starts with what is new"
+            f"{what} keeps no log to start from: a subscription there starts with what is new"
         )
     return 1 if start == "earliest" else start
 

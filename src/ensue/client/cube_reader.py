@@ -55,10 +55,14 @@ class CubeReader(Reader):
         self._shares.driver.command(lambda _node, now: call(share, now))
 
     def pause(self) -> None:
-        """Do nothing: publishers wait instead."""
+        """Have nothing more delivered, at the end of this turn of the event loop."""
+        if self._share is not None:
+            self._shares.pause(self._share)
 
     def resume(self) -> None:
-        """Do nothing: there are no pauses."""
+        """Go on after a pause."""
+        if self._share is not None:
+            self._shares.resume(self._share)
 
     def retire(self, topics: tuple[str, ...]) -> None:
         """End the share."""

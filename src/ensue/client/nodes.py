@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ensue.errors import UnsupportedOrder
-from ensue.order import Merged, Order
+from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Alert, Deliver, Outcome
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.merge.config import MergeConfig, ticks_of
@@ -44,14 +44,19 @@ def merge_config(order: Merged) -> MergeConfig:
     )
 
 
-def make_publisher(hub: Hub, name: str, order: Order | None) -> AnyPublisher:
+async def make_publisher(hub: Hub, name: str, order: Order | None) -> AnyPublisher:
     """Return the node that publishes with an order."""
     if order is None:
         return UnorderedPublisher(name=name)
     if isinstance(order, Merged):
-        return MergePublisher(name=name, config=merge_config(order), now_ns=hub.clock.now_ns())
-    if hub.roster is not None:
-        return hub.roster.admit(name, now_ns=hub.clock.now_ns())
+        return MergePublisher(
+            name=name,
+            config=merge_config(order),
+            answered=hub.answers,
+            now_ns=hub.clock.now_ns(),
+        )
+    if hub.has_cube:
+        return await hub.admit(name)
     return Publisher(
         name=name,
         placement=hub.placement,
@@ -66,8 +71,9 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
     """Refuse a subscription whose order nothing that is published on its bus has."""
     why = None
     if wanted is None:
-        return
-    if publishes is None:
+        if isinstance(publishes, Total) and transport != "memory://":
+            why = f"{transport} has events of this bus in total order alone: leave order=None out"
+    elif publishes is None:
         why = f"this bus publishes with no order, so nothing on it has {wanted.name} order"
     elif publishes.name != wanted.name:
         why = f"this bus publishes in {publishes.name} order, so nothing on it has {wanted.name} order"
@@ -81,7 +87,8 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
             f"{publishes.tick:g} s: a subscription has to agree; it may choose another delta"
         )
     if why is not None:
-        raise UnsupportedOrder(why, order=wanted.name, transport=transport)
+        name = "none" if wanted is None else wanted.name
+        raise UnsupportedOrder(why, order=name, transport=transport)
 
 
 def watched(

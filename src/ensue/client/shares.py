@@ -2,9 +2,11 @@
 
 What a program publishes comes after all that it was handed, through whichever of its subscriptions. So one
 node publishes and receives for the whole bus, and each subscription has a share in it: the topics it
-asked for, and positions of its own. A topic is joined when the first share asks for it and left with the last.
+asked for, and positions of its own. A topic is joined when the first share asks for it and left with the last. While one share has no
+room, where publishers don't wait for it, the node delivers nothing to any of them: what comes is held, or asked for again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from ensue.clock import Clock
@@ -80,6 +82,11 @@ class Share:
         self._shares.record(self._subscription, outcome)
         self._on_outcome(outcome)
 
+    def refuse(self, outcome: Refuse) -> None:
+        """Tell which of its topics it can't have."""
+        if any(self.asked.pop(topic, 0) is None for topic in outcome.topics):
+            self._on_outcome(outcome)
+
     def end(self, outcome: Refuse) -> None:
         """Tell that nothing more will come."""
         self._on_outcome(outcome)
@@ -102,6 +109,9 @@ class Shares:
         self._clock = clock
         self._recorder = recorder
         self._shares: dict[Share, None] = {}
+        self._full: dict[Share, None] = {}
+        """Those with no room."""
+        self._paused = False
 
     def open(self, *, subscription: str, on_outcome: Callable[[Outcome], None]) -> Share:
         """Give a subscription its share."""
@@ -111,13 +121,37 @@ class Shares:
 
     def close(self, share: Share) -> None:
         """End a share: leave what nobody else is in."""
-        if self._shares.pop(share, None) is None:
+        if self._shares.pop(share, 0) is not None:
             return
+        self.resume(share)
         topics = (*share.asked, *share.joined)
         for topic in share.topics:
             share.tell(Leave(topic))
         if not self.driver.closed:
             self.driver.command(lambda _node, now: self.drop(topics, now_ns=now))
+
+    def pause(self, share: Share) -> None:
+        """Have nothing more delivered, at the end of this turn of the event loop."""
+        self._full[share] = None
+        asyncio.get_running_loop().call_soon(self._pause_or_resume)
+
+    def resume(self, share: Share) -> None:
+        """Go on after a pause, once nobody needs it."""
+        if self._full.pop(share, 0) is None:
+            asyncio.get_running_loop().call_soon(self._pause_or_resume)
+
+    def _pause_or_resume(self) -> None:
+        paused = bool(self._full)
+        if paused == self._paused or self.driver.closed:
+            return
+        self._paused = paused
+        try:
+            if paused:
+                self.driver.command(lambda node, _now: node.pause())
+            else:
+                self.driver.command(lambda node, now: node.resume(now_ns=now))
+        except Exception as error:  # noqa: BLE001 - nobody called who could be told
+            self.driver.fail(error)
 
     def drop(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Leave those topics that nobody has a share in any more."""
@@ -129,6 +163,9 @@ class Shares:
         if isinstance(outcome, Join | Deliver):
             for share in list(self._shares):
                 share.tell(outcome)
+        elif isinstance(outcome, Refuse):
+            for share in list(self._shares):
+                share.refuse(outcome)
         elif isinstance(outcome, Publish):
             self._on_published(outcome.event)
 

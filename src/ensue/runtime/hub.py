@@ -19,6 +19,7 @@ from ensue.event import Event
 from ensue.order import Causal, Order, Total
 from ensue.protocols import ens
 from ensue.protocols.core import Frame, Node
+from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
@@ -34,7 +35,16 @@ from ensue.wire import Codec
 if TYPE_CHECKING:
     from ensue.store import LogSink
 
-__all__ = ["PAYLOAD_BYTES_MAX", "Hub", "MemoryHub", "Slow", "join_hub", "leave_hub", "recorder_to"]
+__all__ = [
+    "PAYLOAD_BYTES_MAX",
+    "Hub",
+    "MemoryHub",
+    "Slow",
+    "join_hub",
+    "leave_hub",
+    "order_name",
+    "recorder_to",
+]
 
 N = TypeVar("N", bound=Node)
 
@@ -68,6 +78,8 @@ class Hub:
     """The largest payload that can be carried, with its key and headers."""
     holds_publishers = True
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
+    answers = False
+    """Whether somebody says that an event is out, where order needs no answer."""
 
     def __init__(self, *, order: Order | None, clock: Clock, recorder: Recorder | None) -> None:
         self.order = order
@@ -75,8 +87,6 @@ class Hub:
         self.recorder = recorder
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
-        self.roster: Roster | None = None
-        """Who is in the cube, where that is how order is kept."""
         self.shares: dict[str, Any] = {}
         """By client: what its subscriptions have shares in, where there is a cube."""
         self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
@@ -88,6 +98,18 @@ class Hub:
         """Of buses and subscriptions."""
         self._retired: list[Driver[Any]] = []
         """Of subscriptions that were closed and whose leave is still on its way."""
+
+    @property
+    def has_cube(self) -> bool:
+        """Whether buses are nodes of a cube, which keep the order among themselves."""
+        return isinstance(self.order, Causal)
+
+    async def admit(self, name: str) -> HypercubeNode:
+        """Make a node of the cube for a client."""
+        raise NotImplementedError
+
+    def admitted(self, driver: Driver[HypercubeNode]) -> None:
+        """Take note of who drives a node of the cube."""
 
     def size_of(self, frame: Frame) -> int:
         """Return how many bytes a frame would take on a wire."""
@@ -113,8 +135,6 @@ class Hub:
     def depart(self, name: str) -> None:
         """Tell others that a client is gone."""
         self.shares.pop(name, None)
-        if self.roster is not None:
-            self.roster.leave(name)
 
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver hear of what concerns everybody: a connection that is there again, or a failure."""
@@ -190,8 +210,7 @@ class MemoryHub(Hub):
         self._slots: dict[str, int] = {}
         """By topic: how many events were kept that nobody else counts."""
         self._chain: list[Driver[SequencerNode]] = []
-        if isinstance(order, Causal):
-            self.roster = Roster(order)
+        self._roster = Roster(order) if isinstance(order, Causal) else None
         if isinstance(order, Total):
             self._chain = [self._drive(name) for name in self.placement.nodes]
 
@@ -202,6 +221,22 @@ class MemoryHub(Hub):
     def unique(self, stem: str) -> str:
         """Return a name that nobody has, had or will have on this hub."""
         return self._names.unique(stem)
+
+    async def admit(self, name: str) -> HypercubeNode:
+        """Make a node of the cube for a client, known to all others."""
+        assert self._roster is not None
+        return self._roster.admit(name, now_ns=self.clock.now_ns())
+
+    def admitted(self, driver: Driver[HypercubeNode]) -> None:
+        """Take note of who drives a node of the cube."""
+        assert self._roster is not None
+        self._roster.enter(driver)
+
+    def depart(self, name: str) -> None:
+        """Tell others that a client is gone."""
+        super().depart(name)
+        if self._roster is not None:
+            self._roster.leave(name)
 
     def keep(self, event: Event) -> None:
         """Write an event into the log of a recorded run, in the order in which events are published."""
@@ -238,14 +273,18 @@ class MemoryHub(Hub):
             driver.fail(error)
 
 
+def order_name(order: Order | None) -> str:
+    """Return what an order is called in traces and among peers."""
+    if isinstance(order, Causal) and not order.across_topics:
+        return "causal-topic"
+    return "none" if order is None else order.name
+
+
 def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Recorder | None:
     """Return a recorder that writes to a sink, if there is one."""
     if sink is None:
         return None
-    name = "none" if order is None else order.name
-    if isinstance(order, Causal) and not order.across_topics:
-        name = "causal-topic"
-    return Recorder(run, name, sink=sink)
+    return Recorder(run, order_name(order), sink=sink)
 
 
 def _witnesses(

@@ -1,5 +1,9 @@
 """A hub whose stations are elsewhere: on Ensue's servers, or on a broker.
 
+Orders that ask for nothing but topics (merged, or none) need no station: on a broker they go over its topics directly, and at a
+server over its exchanges, which carry events and keep none. In causal order clients hand events to each other, through inboxes of the
+broker or through the server, and the first station only numbers them.
+
 A client's names are its own: `NAME~RANDOM` for whatever dies with it, so that nobody was ever called
 so before. Only the names of durable subscriptions are given by people.
 """
@@ -13,13 +17,17 @@ import msgspec
 
 from ensue.clock import SystemClock
 from ensue.errors import AccessDenied, BadInput, LimitReached, TransportError
-from ensue.order import Order
+from ensue.order import Causal, Order
 from ensue.protocols.core import Frame
+from ensue.protocols.exchange import EXCHANGED, exchange_of
 from ensue.protocols.guide import GUIDE, Described, Discover
+from ensue.protocols.hypercube.enrolment import registry_of
+from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.keeping import SUPERSEDED
 from ensue.protocols.station import EPHEMERAL, FRAMES
+from ensue.runtime.cube import enrol
 from ensue.runtime.driver import Driver
-from ensue.runtime.hub import PAYLOAD_BYTES_MAX, Hub, recorder_to
+from ensue.runtime.hub import PAYLOAD_BYTES_MAX, Hub, order_name, recorder_to
 from ensue.runtime.names import check_name
 from ensue.runtime.sink import ParquetSink
 from ensue.transports.carrier import Carrier
@@ -28,6 +36,7 @@ from ensue.transports.schemes import BrokerOptions
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import TAKEN_OVER, Welcome
 from ensue.transports.tcp_options import TcpOptions
+from ensue.transports.topics import TopicTransport
 from ensue.wire import Codec
 
 __all__ = ["RemoteHub", "discover"]
@@ -35,6 +44,8 @@ __all__ = ["RemoteHub", "discover"]
 DISCOVER_S = 10.0
 """How long a station on a broker may take to answer."""
 DISCOVER_AGAIN_S = 0.5
+RUN = "ensue"
+"""What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
 
@@ -48,23 +59,23 @@ class RemoteHub(Hub):
     def __init__(
         self,
         transport: FramedTransport,
-        described: Described,
+        described: Described | None,
         *,
         order: Order | None,
         trace: str | None,
-        run: str,
     ) -> None:
         self.sink = None if trace is None else ParquetSink(trace)
         super().__init__(
-            order=order, clock=SystemClock(), recorder=recorder_to(self.sink, run, order)
+            order=order, clock=SystemClock(), recorder=recorder_to(self.sink, RUN, order)
         )
         self.transport = transport
         message_bytes = transport.capabilities.message_bytes_max
         reserve = min(message_bytes // 4, STAMP_BYTES)
         self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, message_bytes - reserve)
-        self.placement = described.placement()
-        transport.home = self.placement.node
-        self.config = msgspec.structs.replace(described.config, durable=False)
+        self._reserved: tuple[str, ...] = ()
+        """Names of the chain itself."""
+        if described is not None:
+            self._find_stations(described, order)
         self.users = 1
         self._suffix = token_hex(6)
         self._given = 0
@@ -89,25 +100,48 @@ class RemoteHub(Hub):
     ) -> "RemoteHub":
         """Connect to a chain."""
         carrier: Carrier
+        needs_topics_alone = order_name(order) in EXCHANGED
         if isinstance(options, TcpOptions):
             carrier = tcp = TcpCarrier(options, client=name or "client")
         else:
-            carrier = options.make()
+            carrier = options.make(order_name(order) if needs_topics_alone else "")
         await carrier.start()
-        transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere)
+        if isinstance(options, BrokerOptions) and needs_topics_alone:
+            transport: FramedTransport = TopicTransport(carrier)
+        else:
+            transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere)
         transport.capabilities = msgspec.structs.replace(
             options.capabilities, message_bytes_max=carrier.capabilities.message_bytes_max
         )
         try:
+            described = None
             if isinstance(options, TcpOptions):
                 assert tcp.welcome is not None
                 described = _welcomed(tcp.welcome)
-            else:
+            elif not needs_topics_alone:
                 described = await discover(transport, options.url)
-            return cls(transport, described, order=order, trace=trace, run=name or "ensue")
+            return cls(transport, described, order=order, trace=trace)
         except BaseException:
             await carrier.close()
             raise
+
+    def _find_stations(self, described: Described, order: Order | None) -> None:
+        """Take note of who is in the chain, and of where events go."""
+        self.placement = placement = described.placement()
+        self.config = msgspec.structs.replace(described.config, durable=False)
+        self._reserved = (GUIDE, *placement.nodes)
+        if order_name(order) not in EXCHANGED:
+            self.transport.home = placement.node
+            return
+        self.answers = True
+
+        def exchange(topic: str) -> str:
+            # What has no place anywhere is declined, by whomever.
+            known = placement.knows(topic)
+            node = placement.node(topic) if known else placement.nodes[0]
+            return exchange_of(node, order_name(order))
+
+        self.transport.home = exchange
 
     def claim(self, wanted: str | None, kind: str) -> str:
         """Make a name that says who it is and is nobody else's."""
@@ -121,9 +155,17 @@ class RemoteHub(Hub):
         owner = stem if EPHEMERAL in stem else f"{stem}{EPHEMERAL}{self._suffix}"
         return f"{owner}.{self._given}"
 
+    async def admit(self, name: str) -> HypercubeNode:
+        """Make a node of the cube for a client, known to a registry beside the first station."""
+        assert isinstance(self.order, Causal)
+        registry = registry_of(self.placement.nodes[0], order_name(self.order))
+        return await enrol(
+            self.transport, name=name, registry=registry, order=self.order, clock=self.clock
+        )
+
     async def enter(self, name: str) -> None:
         """Have frames for a name come here."""
-        if name == GUIDE or name in self.placement.nodes:
+        if name in self._reserved:
             raise BadInput(f"the name {name!r} belongs to the chain itself: choose another")
         if name in self._leaving:
             await self._leaving[name]

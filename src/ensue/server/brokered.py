@@ -54,6 +54,7 @@ class BrokeredServer(StationServer):
         bytes_max = carrier.capabilities.message_bytes_max
         self._drive(transport, journal, commit, message_bytes_max=bytes_max)
         await self._show()
+        await self._enrol(transport, journal, commit)
         if config.name == placement.nodes[0]:
             await transport.enter(GUIDE)
             described = Described(
@@ -70,7 +71,7 @@ class BrokeredServer(StationServer):
         await commit.close()
         if self.transport is not None:
             self.transport.flush()
-        for driver in (self._driver, self._guide):
+        for driver in (self._driver, self._guide, *self._registries):
             if driver is not None:
                 driver.close()
         if self._carrier is not None:

@@ -7,6 +7,7 @@ a message makes it raise costs the sender the connection, or is logged where a b
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 from ensue.clock import SystemClock
@@ -14,6 +15,7 @@ from ensue.errors import InternalError
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
+from ensue.protocols.hypercube.enrolment import ORDERS, Registry, registry_of
 from ensue.protocols.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
@@ -21,7 +23,7 @@ from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
 from ensue.server.listener import Listener, check_free
 from ensue.server.state import View
-from ensue.server.stations import build_station, claim, placement_of, retain
+from ensue.server.stations import SECOND_NS, build_station, claim, placement_of, retain
 from ensue.transports.framed import FramedTransport
 from ensue.wire import FRAME_BYTES_MAX
 
@@ -41,6 +43,7 @@ class StationServer(ABC):
         self._clock = SystemClock()
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
+        self._registries: list[Driver[Registry]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[None] | None = None
         self._stopped = False
@@ -112,6 +115,32 @@ class StationServer(ABC):
         )
         retaining = retain(journal, self.config.retention, driver, built.station, self._fail)
         self._tasks.append(asyncio.create_task(retaining))
+
+    async def _enrol(
+        self, transport: FramedTransport, journal: Journal, commit: GroupCommit
+    ) -> Sequence[Driver[Registry]]:
+        """Give numbers to those who order events among themselves, if this is the first station."""
+        if self.config.name == self.placement.nodes[0]:
+            for order in ORDERS:
+                name = registry_of(self.config.name, order)
+                await transport.enter(name)
+                registry = Registry(
+                    name=name,
+                    order=order,
+                    expire_ns=int(self.config.expire_s * SECOND_NS),
+                    records=journal.records,
+                    now_ns=self._clock.now_ns(),
+                )
+                driver = Driver(
+                    registry,
+                    transport=transport,
+                    clock=self._clock,
+                    store=commit,
+                    on_failure=self._broke,
+                    blames_sender=True,
+                )
+                self._registries.append(driver)
+        return self._registries
 
     async def _show(self) -> None:
         """Answer whoever looks at the server from outside, if that is wanted."""

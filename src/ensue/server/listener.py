@@ -24,6 +24,8 @@ from typing import Protocol
 from ensue.clock import SystemClock
 from ensue.errors import RemoteProtocolError, TransportError
 from ensue.protocols.core import Frame
+from ensue.protocols.station import EPHEMERAL
+from ensue.server.carrying import screen_passed
 from ensue.server.config import Limits
 from ensue.server.door import ROOM_TO_REFUSE, Door
 from ensue.server.rules import Rules
@@ -50,6 +52,7 @@ SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("ensue")
 
+Screen = Callable[[Visitor, str, list[Frame]], tuple[list[Frame], list[Frame]]]
 Barrier = Callable[[Callable[[], None]], None]
 """Calls back when everything that was taken so far is answered."""
 
@@ -114,9 +117,15 @@ class Listener:
         self.unfinished = 0
         """Bytes of messages that are not whole, of all connections together."""
         self.on_reconnect: Callable[[], None] | None = None
+        self.on_left: Callable[[str], None] | None = None
+        """Told a name that no connection has any more."""
+        self.screens: dict[str, Screen] = {rules.server: rules.screen}
+        """By inbox: what is asked which frames of a client are let through, and what it is told."""
         self._clock = SystemClock()
         self._current: Visitor | None = None
-        """Whose bundle is being looked at."""
+        """Whose bundle is being looked at, …"""
+        self._message = b""
+        """… and the bundle."""
         self._welcome = welcome
         self._barrier = barrier
         self._written = written
@@ -238,8 +247,7 @@ class Listener:
         """Forget a connection."""
         self.visitors.pop(visitor, None)
         for name in visitor.names:
-            if self.routes.get(name) is visitor:
-                del self.routes[name]
+            self._leave(visitor, name)
         if not self.visitors and self._emptied is not None:
             self._emptied.set()
 
@@ -276,18 +284,25 @@ class Listener:
     def let_go(self, visitor: Visitor, name: str) -> None:
         """Have no more messages for a name go to a connection."""
         visitor.attached.pop(name, None)
-        if visitor.names.pop(name, None) is not None and self.routes.get(name) is visitor:
+        if visitor.names.pop(name, None) is not None:
+            self._leave(visitor, name)
+
+    def _leave(self, visitor: Visitor, name: str) -> None:
+        if self.routes.get(name) is visitor:
             del self.routes[name]
+            if self.on_left is not None:
+                self.on_left(name)
 
     def take(self, visitor: Visitor, message: bytes) -> int:
         """Hand a bundle over, remembering who sent it; return how many bytes it caused to be written."""
         before = self._written()
         self._current = visitor
+        self._message = message
         try:
             if self._receive is not None:
                 self._receive(message)
         finally:
-            self._current = None
+            self._current, self._message = None, b""
         return self._written() - before
 
     def held(self, visitor: Visitor, more: int) -> None:
@@ -328,13 +343,14 @@ class Listener:
         assert visitor is not None
         if source not in visitor.names:
             raise RemoteProtocolError(f"a bundle from {source!r}, which this connection is not")
-        if target not in self._inboxes:
-            raise RemoteProtocolError(f"a bundle for {target!r}, which is not here")
         if not frames:
             raise RemoteProtocolError("a bundle of no frames")
+        if target not in self._inboxes:
+            self._pass_on(visitor, target, source, frames)
+            return []
         if visitor.station:
             return frames
-        admitted, answers = self.rules.screen(visitor, source, frames)
+        admitted, answers = self.screens[target](visitor, source, frames)
         for answer in answers:
             self.fault(visitor, "permission", getattr(answer, "reason", "not permitted"))
         if answers:
@@ -342,3 +358,17 @@ class Listener:
             bodies = [self._codec.body(answer) for answer in answers]
             visitor.write(framed(bundle(source, target, bodies)))
         return admitted
+
+    def _pass_on(self, visitor: Visitor, target: str, source: str, frames: list[Frame]) -> None:
+        """Carry what one client has for another."""
+        if EPHEMERAL not in target:
+            raise RemoteProtocolError(f"a bundle for {target!r}, which is not here")
+        receiver = self.routes.get(target)
+        admitted = screen_passed(self.rules, visitor, source, receiver or visitor, frames)
+        if receiver is None:
+            self.dropped += 1
+        elif len(admitted) == len(frames):
+            receiver.write(framed(self._message))
+        elif admitted:
+            bodies = [self._codec.body(frame) for frame in admitted]
+            receiver.write(framed(bundle(target, source, bodies)))

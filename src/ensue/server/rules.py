@@ -13,6 +13,8 @@ it asked, and keeps its connection:
 | ChangeRequest | Refused | `SubscriptionRefused` |
 | AttachRequest from a slot, Fetch | Refused, of no number | `SubscriptionLost` |
 
+`ensue.server.carrying` has the same for what is carried and not kept.
+
 Whoever sends what no client would, raises `RemoteProtocolError`, and is hung up on.
 
 A name belongs to the user who first took it. Names of durable subscriptions, which people give, are
@@ -49,7 +51,7 @@ from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
 from ensue.transports.tcp_options import parse_address
 
-__all__ = ["Rules"]
+__all__ = ["BUNDLE_ITEMS_MAX", "Rules", "check_event"]
 
 RECENT_MAX = 100_000
 """Names of processes whose user is remembered."""
@@ -76,6 +78,7 @@ class Rules:
         write: Write,
     ) -> None:
         self.limits = config.limits
+        self.server = config.name
         self._placement = placement
         self._may_put = may_put
         self._config = config
@@ -237,7 +240,8 @@ class Rules:
             return f"{grants.user!r} may not {doing} {topic!r}"
         return ""
 
-    def _event_refusal(self, visitor: Visitor, event: Event) -> str:
+    def event_refusal(self, visitor: Visitor, event: Event) -> str:
+        """Say why an event may not go out; empty: it may."""
         if len(event.headers) > self.limits.headers_per_event:
             return f"an event has at most {self.limits.headers_per_event} headers"
         return self.why_not(visitor, "publish", event.topic)
@@ -262,7 +266,7 @@ class Rules:
         if good:
             admitted.append(frame)
             return
-        refused = [self._event_refusal(visitor, event) for event in frame.events]
+        refused = [self.event_refusal(visitor, event) for event in frame.events]
         if not any(refused):
             admitted.append(frame)
             return
@@ -291,32 +295,46 @@ class Rules:
                 visitor.attached.get(source, {}).pop(topic, None)
         return None
 
-    def _attach_refusal(self, visitor: Visitor, source: str, frame: AttachRequest) -> Frame | None:
+    def attach_refusal(self, visitor: Visitor, source: str, topic: str) -> str:
+        """Say why somebody may not listen to a topic; empty: it may, and does."""
         attached = visitor.attached.setdefault(source, {})
         limit = self.limits.topics_per_subscription
-        why = self._reading_refusal(visitor, frame.topic)
-        if not why and frame.topic not in attached and len(attached) >= limit:
+        why = self._reading_refusal(visitor, topic)
+        if not why and topic not in attached and len(attached) >= limit:
             why = f"a subscription has at most {limit} topics (topics_per_subscription)"
         if not why:
-            attached[frame.topic] = None
+            attached[topic] = None
+        return why
+
+    def _attach_refusal(self, visitor: Visitor, source: str, frame: AttachRequest) -> Frame | None:
+        why = self.attach_refusal(visitor, source, frame.topic)
+        if not why:
             return None
         if frame.from_slot:
             return Refused(number=0, reason=why)
         return Attached(topic=frame.topic, first=1, next=1, sent=1)
 
-    def _reading_refusal(self, visitor: Visitor, topic: str) -> str:
-        if not self._placement.knows(topic):
-            return f"{topic!r} has no place on this chain"
+    def unknown_topic(self, topic: str) -> str:
+        """Say why there is no such topic; empty: there is."""
+        return "" if self._placement.knows(topic) else f"{topic!r} has no place on this chain"
+
+    def place_refusal(self, topic: str) -> str:
+        """Say why a topic is not here; empty: it is."""
+        if why := self.unknown_topic(topic):
+            return why
         if self._placement.node(topic) != self._config.name:
             return f"{topic!r} is not kept by {self._config.name}"
-        return self.why_not(visitor, "subscribe", topic)
+        return ""
+
+    def _reading_refusal(self, visitor: Visitor, topic: str) -> str:
+        return self.place_refusal(topic) or self.why_not(visitor, "subscribe", topic)
 
     def _put_refusal(self, visitor: Visitor, source: str, event: Event) -> Frame | None:
         check_event(event)
         slot = event.slot
         if slot is None or not self._may_put(event, source):
             raise RemoteProtocolError("an event in a slot that was not given to it")
-        if self._event_refusal(visitor, event):
+        if self.event_refusal(visitor, event):
             return Taken(topic=event.topic, event=event.id, slot=slot)
         return None
 

@@ -13,7 +13,10 @@ from functools import partial
 from ensue.errors import AccessDenied, BadInput, TransportError
 from ensue.event import Event
 from ensue.journal import Journal
+from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
 from ensue.protocols.station import FRAMES
+from ensue.runtime.driver import Driver
+from ensue.server.carrying import screen_enrolled, screen_exchanged
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
 from ensue.server.lifecycle import StationServer
@@ -43,6 +46,7 @@ class Server(StationServer):
         self._context: ssl.SSLContext | None = None
         self._carriers: list[TcpCarrier] = []
         """To the other servers of the chain."""
+        self._exchanges: list[Driver[Exchange]] = []
 
     @property
     def url(self) -> str:
@@ -88,6 +92,12 @@ class Server(StationServer):
         transport.admit = listener.admit
         await transport.enter(config.name)
         self._drive(transport, journal, commit, listener=listener)
+        await self._exchange(transport, listener)
+        for registry in await self._enrol(transport, journal, commit):
+            across = registry.node.across
+            listener.screens[registry.node.name] = partial(
+                screen_enrolled, listener.rules, across=across
+            )
         await listener.start()
         await self._show()
         for member in config.members:
@@ -99,9 +109,26 @@ class Server(StationServer):
             await self.listener.close()
         for carrier in self._carriers:
             await carrier.close()
-        if self._driver is not None:
-            self._driver.close()
+        for driver in (*self._exchanges, *self._registries, self._driver):
+            if driver is not None:
+                driver.close()
         await commit.close()
+
+    async def _exchange(self, transport: FramedTransport, listener: Listener) -> None:
+        """Carry events for orders that ask for nothing but topics."""
+        for order in EXCHANGED:
+            node = Exchange(name=exchange_of(self.config.name, order))
+            await transport.enter(node.name)
+            driver = Driver(node, transport=transport, clock=self._clock, blames_sender=True)
+            self._exchanges.append(driver)
+            listener.screens[node.name] = partial(screen_exchanged, listener.rules)
+
+        def left(name: str) -> None:
+            for exchange in self._exchanges:
+                if not exchange.closed:
+                    exchange.command(lambda node, _now: node.forget(name))
+
+        listener.on_left = left
 
     def _may_put(self, event: Event, source: str) -> bool:
         return self.station is not None and self.station.may_put(event, source)

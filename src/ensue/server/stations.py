@@ -11,6 +11,7 @@ from ensue.clock import SystemClock
 from ensue.errors import BadInput
 from ensue.journal import Journal
 from ensue.protocols.core import Node, Persist
+from ensue.protocols.hypercube.enrolment import CUBE
 from ensue.protocols.keeping import KeeperConfig
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement
@@ -20,7 +21,7 @@ from ensue.runtime.driver import Driver
 from ensue.server.config import Retention, ServerConfig
 from ensue.wire import FRAME_BYTES_MAX, Codec
 
-__all__ = ["OWNER", "Built", "build_station", "claim", "placement_of", "retain"]
+__all__ = ["OWNER", "SECOND_NS", "Built", "build_station", "claim", "placement_of", "retain"]
 
 SECOND_NS = 1_000_000_000
 OWNER = "owner/"
@@ -92,7 +93,7 @@ def build_station(
     records = {
         key: value
         for key, value in journal.records.items()
-        if key != SERVER and not key.startswith(OWNER)
+        if key != SERVER and not key.startswith((OWNER, CUBE))
     }
 
     def station(own: Mapping[str, bytes]) -> Station:

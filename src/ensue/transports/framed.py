@@ -126,6 +126,9 @@ class FramedTransport:
                 return
         elif self.capabilities.multicast and isinstance(effect, Detach):
             self._leave(port, topic)
+        self._request(port, effect, topic)
+
+    def _request(self, port: "FramedPort", effect: Broadcast | Attach | Detach, topic: str) -> None:
         port.send(self.home(topic), request_for(effect))
 
     def flush_soon(self, port: "FramedPort") -> None:
@@ -163,7 +166,7 @@ class FramedTransport:
             and self._ports.get(port.name) is port
             and port in self._joined.get(effect.topic, ())
         ):
-            port.send(self.home(effect.topic), request_for(effect))
+            self._request(port, effect, effect.topic)
             port.flush()
 
     def _move(

@@ -21,48 +21,57 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """For people: without password or token."""
     scheme: str
-    make: Callable[[], Carrier]
+    given: Any
+    """The options of this kind of broker, `prefix` among them."""
+    carrier: Callable[[Any], Carrier]
+
+    def make(self, space: str = "") -> Carrier:
+        """Return a new carrier, in a space of its own below the prefix if it is given one."""
+        if not space:
+            return self.carrier(self.given)
+        prefix = f"{self.given.prefix}:{space}"  # No prefix that people choose has such a sign.
+        return self.carrier(msgspec.structs.replace(self.given, prefix=prefix))
 
     @property
     def capabilities(self) -> Capabilities:
         """What stations on the broker can do: they keep the log that it may lack."""
         return msgspec.structs.replace(
-            CAPABILITIES, orders=("total",), durable=True, replay=True, conditional=True
+            CAPABILITIES,
+            orders=("total", "causal", "merged", "none"),
+            durable=True,
+            replay=True,
+            conditional=True,
         )
 
 
 Options = MemoryOptions | TcpOptions | BrokerOptions
 
 
-def _nats(url: str) -> tuple[Any, Callable[[], Carrier]]:
+def _nats(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
     from ensue.transports.nats import NatsCarrier, NatsOptions  # noqa: PLC0415 - an extra
 
-    options = NatsOptions.parse(url)
-    return options, lambda: NatsCarrier(options)
+    return NatsOptions.parse(url), NatsCarrier
 
 
-def _redis(url: str) -> tuple[Any, Callable[[], Carrier]]:
+def _redis(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
     from ensue.transports.redis import RedisCarrier, RedisOptions  # noqa: PLC0415 - an extra
 
-    options = RedisOptions.parse(url)
-    return options, lambda: RedisCarrier(options)
+    return RedisOptions.parse(url), RedisCarrier
 
 
-def _mqtt(url: str) -> tuple[Any, Callable[[], Carrier]]:
+def _mqtt(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
     from ensue.transports.mqtt import MqttCarrier, MqttOptions  # noqa: PLC0415 - an extra
 
-    options = MqttOptions.parse(url)
-    return options, lambda: MqttCarrier(options)
+    return MqttOptions.parse(url), MqttCarrier
 
 
-def _amqp(url: str) -> tuple[Any, Callable[[], Carrier]]:
+def _amqp(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
     from ensue.transports.amqp import AmqpCarrier, AmqpOptions  # noqa: PLC0415 - an extra
 
-    options = AmqpOptions.parse(url)
-    return options, lambda: AmqpCarrier(options)
+    return AmqpOptions.parse(url), AmqpCarrier
 
 
-BROKERS: dict[str, Callable[[str], tuple[Any, Callable[[], Carrier]]]] = {
+BROKERS: dict[str, Callable[[str], tuple[Any, Callable[[Any], Carrier]]]] = {
     "nats": _nats,
     "redis": _redis,
     "mqtt": _mqtt,
@@ -80,8 +89,8 @@ def parse_url(url: str) -> Options:
     if separator and scheme == "ensue":
         return TcpOptions.parse(url)
     if separator and scheme in BROKERS:
-        options, make = BROKERS[scheme](url)
-        return BrokerOptions(url=options.address.url, scheme=scheme, make=make)
+        given, carrier = BROKERS[scheme](url)
+        return BrokerOptions(url=given.address.url, scheme=scheme, given=given, carrier=carrier)
     # What follows may hold a password.
     shown = f"{scheme}://" if separator else url
     plain = scheme.removesuffix("s")

@@ -55,6 +55,8 @@ class TcpCarrier:
         self.welcome: Welcome | None = None
         self._links: dict[str, Link] = {}
         """Station to the link to it."""
+        self._first: Link | None = None
+        """To the first station of the chain."""
         self._inboxes: dict[str, Inbox] = {}
         self._receive: Inbox | None = None
 
@@ -79,6 +81,7 @@ class TcpCarrier:
         for name, address in others.items():
             self._links[name] = Link(self, address)
             self._links[name].start_later()
+        self._first = self._links.get(welcome.chain[0].name) if welcome.chain else None
 
     async def open(self, peer: str, receive: Inbox) -> None:
         """Take what is sent to a name."""
@@ -104,8 +107,8 @@ class TcpCarrier:
         """Do nothing: servers send to each listener."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to a station."""
-        link = self._links.get(peer)
+        """Send to a station, to a part of it (`STATION/PART`), or through the first one to a client."""
+        link = self._links.get(peer.partition("/")[0], self._first)
         connection = None if link is None else link.connection
         if connection is None or not connection.write(framed(data)):
             self.dropped += 1

@@ -67,5 +67,9 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
     def capabilities(self) -> Capabilities:
         """What Ensue's own servers can do."""
         return Capabilities(
-            orders=("total",), fifo=True, durable=True, replay=True, conditional=True
+            orders=("total", "causal", "merged", "none"),
+            fifo=True,
+            durable=True,
+            replay=True,
+            conditional=True,
         )

@@ -1,0 +1,128 @@
+"""What a server lets clients have carried that it neither orders nor keeps: whose events, on which topics.
+
+The same permissions and limits hold as for what it orders. Whoever merely may not is told so where it asked (`Declined` by an exchange, `Denied` by
+a registry): the event fails with `EventRefused`, the topic with `SubscriptionRefused`. Whoever sends what no client would, raises
+`RemoteProtocolError`, and is hung up on.
+
+What clients send each other in causal order is looked at on its way: an event goes only from who may publish it, or may read it and passes it
+on, to who may read it. Nobody is told of one that does not: whoever behaves has asked beforehand.
+
+HAZARD: who is subscribed to what, and what an event of somebody else says, those in a cube believe each other. Somebody with
+a token who lies about it can hold up, or deceive, the others who may use the same topics.
+"""
+
+from ensue.errors import RemoteProtocolError
+from ensue.event import Event
+from ensue.protocols.core import Frame
+from ensue.protocols.ens import AttachRequest, DetachRequest, Put
+from ensue.protocols.exchange import Declined
+from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied
+from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
+from ensue.protocols.hypercube.frames import Fill, Publication
+from ensue.server.rules import BUNDLE_ITEMS_MAX, Rules, check_event
+from ensue.server.visitor import Visitor
+
+__all__ = ["screen_enrolled", "screen_exchanged", "screen_passed"]
+
+_PASSED = frozenset(CUBE_FRAMES)
+
+
+def screen_exchanged(
+    rules: Rules, visitor: Visitor, source: str, frames: list[Frame]
+) -> tuple[list[Frame], list[Frame]]:
+    """Return what a client may send to an exchange of all it sent, and what it is told about the rest."""
+    if len(frames) > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError("a bundle of more than any client puts into one")
+    admitted: list[Frame] = []
+    answers: list[Frame] = []
+    for frame in frames:
+        topic, event_id, why = "", "", ""
+        match frame:
+            case Put(event=event):
+                _check_own(event, source)
+                topic, event_id = event.topic, event.id
+                why = rules.place_refusal(topic) or rules.event_refusal(visitor, event)
+            case AttachRequest(topic=topic):
+                why = rules.attach_refusal(visitor, source, topic)
+            case DetachRequest(topic=topic):
+                visitor.attached.get(source, {}).pop(topic, None)
+            case _:
+                raise RemoteProtocolError(f"{type(frame).__name__} is not for an exchange")
+        if why:
+            answers.append(Declined(topic=topic, event=event_id, reason=why))
+        else:
+            admitted.append(frame)
+    return admitted, answers
+
+
+def screen_enrolled(
+    rules: Rules, visitor: Visitor, source: str, frames: list[Frame], *, across: bool
+) -> tuple[list[Frame], list[Frame]]:
+    """Return what a client may send to a registry of all it sent, and what it is told about the rest.
+
+    Across topics a publisher follows what it publishes on, so it has to be allowed both.
+    """
+    del source
+    admitted: list[Frame] = []
+    answers: list[Frame] = []
+    for frame in frames:
+        if not isinstance(frame, FROM_NODES):
+            raise RemoteProtocolError(f"{type(frame).__name__} is not for a registry")
+        why = ""
+        if isinstance(frame, Ask):
+            topic = frame.topic
+            why = rules.unknown_topic(topic)
+            if not why and frame.action == "publish":
+                why = rules.why_not(visitor, "publish", topic)
+            if not why and (across or frame.action == "subscribe"):
+                why = rules.why_not(visitor, "subscribe", topic)
+        if why and isinstance(frame, Ask):
+            answers.append(Denied(topic=frame.topic, action=frame.action, reason=why))
+        else:
+            admitted.append(frame)
+    return admitted, answers
+
+
+def screen_passed(
+    rules: Rules, sender: Visitor, source: str, receiver: Visitor, frames: list[Frame]
+) -> list[Frame]:
+    """Return what one client may have carried to another of all it sent."""
+    count = 0
+    admitted: list[Frame] = []
+    for frame in frames:
+        if type(frame) not in _PASSED:
+            raise RemoteProtocolError(f"{type(frame).__name__} is not for other clients")
+        items = frame.items if isinstance(frame, Publication | Fill) else ()
+        count += 1 + len(items)
+        why = ""
+        for item in items:
+            event = item.event
+            if event.stamp is not None or event.void or event.place:
+                raise RemoteProtocolError("an event with a place, where nobody gives places")
+            check_event(event)
+            if event.publisher == source:
+                why = why or rules.event_refusal(sender, event)
+            else:
+                why = why or rules.why_not(sender, "subscribe", event.topic)
+            why = why or rules.why_not(receiver, "subscribe", event.topic)
+        if why:
+            sender.house.fault(sender, "permission", why)
+        else:
+            admitted.append(frame)
+    if count > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError("a bundle of more than any client puts into one")
+    return admitted
+
+
+def _check_own(event: Event, source: str) -> None:
+    """Refuse an event that its sender can't have published in an order that nobody counts in."""
+    if event.publisher != source:
+        raise RemoteProtocolError(f"an event of {event.publisher!r}, which {source!r} is not")
+    if event.void or event.place or (event.stamp is not None and not _is_clocked(event)):
+        raise RemoteProtocolError("an event with a place, where nobody gives places")
+    check_event(event)
+
+
+def _is_clocked(event: Event) -> bool:
+    """Tell whether all entries of an event's stamp are made by clocks."""
+    return event.stamp is not None and all(name.startswith("@") for name in event.stamp.entries)

@@ -1,0 +1,175 @@
+"""Merged order, and none, on every transport: publishers stamp, subscribers sort, and nobody else has a say."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import pytest
+from tests.brokers.waiting import until
+from tests.transports.suite import take
+
+import ensue
+from ensue import trace
+from ensue.checkers import Verdict, check
+
+MERGED = ensue.Merged(epsilon=0.002, delta=1.0)
+"""Far more than a busy machine takes for anything here; each test waits for it once or twice."""
+
+
+class ClockedSuite(ABC):
+    """Behaviour that holds on every transport."""
+
+    @abstractmethod
+    def url(self) -> str:
+        """Return the address of a bus that nobody else uses."""
+
+    def test_merged_order_is_one_for_all_across_topics_and_publishers(self, tmp_path: Path) -> None:
+        traces = [str(tmp_path / "one"), str(tmp_path / "other")]
+
+        async def main() -> None:
+            url = self.url()
+            if url.startswith("memory:"):
+                del traces[1:]  # The first to connect has the trace of all.
+            async with (
+                ensue.connect(url, order=MERGED, trace=traces[0]) as one,
+                ensue.connect(url, order=MERGED, trace=(*traces, None)[1]) as other,
+                one.subscribe("m-orders", "m-payments", name="a") as first,
+                other.subscribe("m-payments", "m-orders", name="b") as second,
+            ):
+                for number in range(20):
+                    await one.publish("m-orders", b"%d" % number)
+                    await other.publish("m-payments", b"%d" % number, receipt=False)
+                await other.flush()
+                seen = await asyncio.gather(take(first, 40), take(second, 40))
+                assert [event.id for event in seen[0]] == [event.id for event in seen[1]]
+                assert {event.topic for event in seen[0]} == {"m-orders", "m-payments"}
+                for events in (first, second):
+                    assert events.counts is not None
+                    assert (events.counts.delivered, events.counts.late) == (40, 0)
+
+        asyncio.run(main())
+        rows = trace.read(tmp_path)
+        assert {row.order for row in rows} == {"merged"}
+        report = check(rows, "merged")
+        assert report.verdict is Verdict.VALID, report.sentences()
+
+    def test_merged_order_puts_answers_after_questions_that_were_seen_early(self) -> None:
+        async def main() -> None:
+            url = self.url()
+            async with (
+                ensue.connect(url, order=MERGED) as asking,
+                ensue.connect(url, order=MERGED) as answering,
+                asking.subscribe("m-questions", "m-answers") as events,
+                answering.subscribe("m-questions", order=None) as early,
+            ):
+                for number in range(5):
+                    await asking.publish("m-questions", b"%d" % number)
+                    (seen,) = await take(early, 1)
+                    assert (seen.verdict, seen.payload) == ("early", b"%d" % number)
+                    await answering.publish("m-answers", b"%d" % number)
+                token = answering.token()
+                assert asking.observe(token)
+                got = [(event.payload, event.topic) for event in await take(events, 10)]
+                for number in range(5):
+                    question, answer = (
+                        (b"%d" % number, "m-questions"),
+                        (b"%d" % number, "m-answers"),
+                    )
+                    assert got.index(question) < got.index(answer)
+
+        asyncio.run(main())
+
+    def test_merged_subscriptions_come_and_go(self) -> None:
+        async def main() -> None:
+            async with ensue.connect(self.url(), order=MERGED) as bus:
+                async with bus.subscribe("m-a") as events:
+                    await events.subscribe("m-b")
+                    assert set(events.topics) == {"m-a", "m-b"}
+                    await events.unsubscribe("m-a")
+                    await bus.publish("m-a", b"left")
+                    await bus.publish("m-b", b"kept", key=b"k", headers={"h": "v"})
+                    (event,) = await take(events, 1)
+                    assert (event.payload, event.key, event.headers) == (b"kept", b"k", {"h": "v"})
+                    await events.subscribe("m-a")
+                    await bus.publish("m-a", b"again")
+                    assert [each.payload for each in await take(events, 1)] == [b"again"]
+                with pytest.raises(ensue.ConfigurationError, match="is not durable"):
+                    bus.subscribe("m-a", name="x", durable=True)
+                with pytest.raises(ensue.ConfigurationError, match="keeps no log"):
+                    bus.subscribe("m-a", start="earliest")
+
+        asyncio.run(main())
+
+    def test_with_no_order_events_come_as_they_come(self) -> None:
+        async def main() -> None:
+            url = self.url()
+            async with (
+                ensue.connect(url, order=None) as one,
+                ensue.connect(url, order=None) as other,
+                one.subscribe("n-a", "n-b") as events,
+            ):
+                for number in range(30):
+                    await other.publish(("n-a", "n-b")[number % 2], b"%d" % number)
+                got = {int(event.payload) for event in await take(events, 30)}
+                assert got == set(range(30))
+
+        asyncio.run(main())
+
+
+class RemoteClockedSuite(ClockedSuite):
+    """What besides holds where others are elsewhere."""
+
+    def test_orders_don_t_meet(self) -> None:
+        """A topic of a bus in one order is not that of a bus in another."""
+
+        async def main() -> None:
+            url = self.url()
+            async with (
+                ensue.connect(url) as total,
+                ensue.connect(url, order=MERGED) as merged,
+                ensue.connect(url, order=None) as none,
+                total.subscribe("shared") as in_total,
+                merged.subscribe("shared") as in_merged,
+                none.subscribe("shared") as in_none,
+            ):
+                for bus, text in ((total, b"t"), (merged, b"m"), (none, b"n")):
+                    for _ in range(3):
+                        await bus.publish("shared", text)
+                for events, text in ((in_total, b"t"), (in_none, b"n"), (in_merged, b"m")):
+                    assert [event.payload for event in await take(events, 3)] == [text] * 3
+                assert in_merged.counts is not None
+                assert in_merged.counts.received == 3
+                with pytest.raises(ensue.UnsupportedOrder, match="total order alone"):
+                    total.subscribe("shared", order=None)
+
+        asyncio.run(main())
+
+    def test_a_slow_reader_of_merged_order_holds_nobody_up_and_is_told_what_it_lost(self) -> None:
+        async def main() -> None:
+            url = self.url()
+            async with (
+                ensue.connect(url, order=MERGED) as bus,
+                ensue.connect(url, order=MERGED) as other,
+                bus.subscribe("m-slow") as quick,
+                other.subscribe("m-slow", pending_max=10) as slow,
+            ):
+                counts = slow.counts
+                assert counts is not None
+                number = 0
+                while not counts.overflow:
+                    # A few at a time: what is due at once is delivered at once.
+                    for _ in range(20):
+                        await bus.publish("m-slow", b"%d" % number)
+                        number += 1
+                    await asyncio.sleep(0.02)
+                all_of_them = [int(event.payload) for event in await take(quick, number)]
+                assert all_of_them == list(range(number))
+                await until(
+                    lambda: counts.delivered + counts.overflow == number, "all have come or gone"
+                )
+                got = [int(event.payload) for event in await take(slow, counts.delivered)]
+                assert got == sorted(set(got))
+                await bus.publish("m-slow", b"-1")
+                assert [event.payload for event in await take(slow, 1)] == [b"-1"]
+
+        asyncio.run(main())
