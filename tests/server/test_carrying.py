@@ -1,0 +1,294 @@
+"""What a server carries and does not keep: the same permissions, limits and manners hold there."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.server.helpers import People, read, serving, until, within
+from tests.server.raw import Raw
+
+import ensue
+from ensue.errors import AccessDenied, EventRefused, SubscriptionRefused
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Frame
+from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Notify, Put
+from ensue.protocols.exchange import Declined
+from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Expelled, Members, Resign
+from ensue.protocols.hypercube.frames import Beat, Fill, Here, Item, Publication
+from ensue.protocols.sequencer.frames import ChangeRequest
+from ensue.server.config import Limits
+from ensue.transports.tcp_messages import Member
+
+MERGED = ensue.Merged(epsilon=0.002, delta=0.3)
+ORDERS = [MERGED, ensue.Causal(), ensue.Causal(across_topics=False), None]
+EVERYTHING = (["*"], ["*"])
+MERGED_EXCHANGE, CUBE = "node-1/merged", "node-1/causal"
+
+
+def name_of(order: ensue.Order | None) -> str:
+    return "none" if order is None else f"{order.name}-{getattr(order, 'across_topics', '')}"
+
+
+# -- Permissions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=name_of)
+def test_permissions_hold_in_every_order(tmp_path: Path, order: ensue.Order | None) -> None:
+    people = People(alice=(["shop.*", "open"], ["open"]), bob=EVERYTHING)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            with pytest.raises(AccessDenied, match="token"):
+                await within(ensue.connect(server.url, order=order).__aenter__())
+            async with (
+                ensue.connect(people.url(server, "alice"), order=order) as alice,
+                ensue.connect(people.url(server, "bob"), order=order) as bob,
+                bob.subscribe("open", "secret") as events,
+            ):
+                for _ in range(2):
+                    with pytest.raises(EventRefused, match="'alice' may not publish on 'secret'"):
+                        await within(alice.publish("secret", b"no"))
+                await within(alice.publish("open", b"yes"))
+                assert await read(events, 1) == [b"yes"]
+                with pytest.raises(SubscriptionRefused, match="may not subscribe to 'secret'"):
+                    async with alice.subscribe("open", "secret"):
+                        pass
+                await alice.publish("secret", b"no", receipt=False)
+                with pytest.raises(EventRefused):
+                    await within(alice.flush())
+                async with alice.subscribe("open") as hers:
+                    await within(bob.publish("secret", b"not for her"))
+                    await within(bob.publish("open", b"for all"))
+                    assert await read(hers, 1) == [b"for all"]
+                assert await read(events, 2) == [b"not for her", b"for all"]
+            assert server.listener is not None
+            assert server.listener.errors["permission"] >= 2
+            assert server.listener.errors["protocol"] == 0
+
+    asyncio.run(main())
+
+
+def test_across_topics_a_publisher_must_be_allowed_to_follow(tmp_path: Path) -> None:
+    people = People(alice=(["drop"], []))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            url = people.url(server, "alice")
+            async with ensue.connect(url, order=ensue.Causal()) as bus:
+                with pytest.raises(EventRefused, match="may not subscribe to 'drop'"):
+                    await within(bus.publish("drop", b""))
+            async with ensue.connect(url, order=ensue.Causal(across_topics=False)) as bus:
+                await within(bus.publish("drop", b""))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=name_of)
+def test_topics_that_have_no_place_or_are_too_deep_are_refused(
+    tmp_path: Path, order: ensue.Order | None
+) -> None:
+    async def main() -> None:
+        members = (Member("node-1", "127.0.0.1:1", ("known", "a.b.c")),)
+        limits = Limits(topic_depth=2)
+        async with (
+            serving(tmp_path / "d", name="node-1", chain=members, closed=True, limits=limits) as server,
+            ensue.connect(server.url, order=order) as bus,
+        ):
+            for topic, said in (("unknown", "no place on this chain"), ("a.b.c", "topic_depth")):
+                with pytest.raises(EventRefused, match=said):
+                    await within(bus.publish(topic, b""))
+                with pytest.raises(SubscriptionRefused, match=said):
+                    async with bus.subscribe(topic):
+                        pass
+            await within(bus.publish("known", b""))
+
+    asyncio.run(main())
+
+
+def test_headers_and_topics_are_limited_at_an_exchange(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(headers_per_event=1, topics_per_subscription=2)
+        async with (
+            serving(tmp_path / "d", limits=limits) as server,
+            ensue.connect(server.url, order=MERGED) as bus,
+        ):
+            with pytest.raises(EventRefused, match="at most 1 headers"):
+                await within(bus.publish("t", b"", headers={"a": "1", "b": "2"}))
+            async with bus.subscribe("a", "b") as events:
+                with pytest.raises(SubscriptionRefused, match="topics_per_subscription"):
+                    await within(events.subscribe("c"))
+                await events.unsubscribe("a")
+                await within(events.subscribe("c"))
+
+    asyncio.run(main())
+
+
+# -- Manners ------------------------------------------------------------------------------------
+
+
+def event(**changes: object) -> Event:
+    plain = Event(topic="t", payload=b"x", publisher="raw~1", publisher_seq=1, published_at_ns=1)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def clocked(**changes: object) -> Event:
+    return event(stamp=Stamp({"@r": 5}), **changes)
+
+
+def publication(*events: Event) -> Publication:
+    items = tuple(Item(each) for each in events)
+    return Publication(token=1, height=1, below=b"", items=items)
+
+
+@pytest.mark.parametrize(
+    ("target", "frame", "said"),
+    [
+        (MERGED_EXCHANGE, Put(event=clocked(publisher="other~1")), "which 'raw~1' is not"),
+        (MERGED_EXCHANGE, Put(event=clocked(void=True)), "with a place"),
+        (MERGED_EXCHANGE, Put(event=clocked(place=7)), "with a place"),
+        (MERGED_EXCHANGE, Put(event=event(stamp=Stamp({"t": 3}))), "with a place"),
+        (MERGED_EXCHANGE, Put(event=clocked(published_at_ns=-1)), "at no time"),
+        (MERGED_EXCHANGE, Notify(event=clocked()), "Notify is not for an exchange"),
+        (MERGED_EXCHANGE, Fetch(topic="t", start=1, stop=0), "Fetch is not for an exchange"),
+        (CUBE, Put(event=event()), "Put is not for a registry"),
+        (CUBE, Members(epoch=1, first=0, names=(), total=0, gone_first=0, gone=(), gone_total=0),
+         "Members is not for a registry"),
+        ("node-1", Beat(digest=b""), "Beat is not for clients to send"),
+        ("node-1", Enrol(epoch=0, known=0, gone=0), "Enrol is not for clients to send"),
+        ("node-2", Beat(digest=b""), "which is not here"),
+        ("raw~2", ChangeRequest(number=1, old=(), new=("t",)), "is not for other clients"),
+        ("raw~2", Notify(event=clocked()), "Notify is not for other clients"),
+        ("raw~2", publication(clocked()), "with a place"),
+        ("raw~2", publication(event(void=True)), "with a place"),
+        ("raw~2", Fill(topic="t", items=(Item(event(place=3)),), more=False), "with a place"),
+        ("raw~2", publication(event(published_at_ns=-1)), "at no time"),
+        ("nobody~1", publication(event(place=1)), "with a place"),
+    ],
+)  # fmt: skip
+def test_what_no_client_would_send_costs_the_connection(
+    tmp_path: Path, target: str, frame: Frame, said: str
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            good = await Raw.hello(server)
+            assert await good.enter("raw~2") is None
+            bad = await Raw.hello(server)
+            assert await bad.enter("raw~1") is None
+            bad.bundle("raw~1", frame, target=target)
+            assert said in (await bad.farewell()).reason
+            # Whoever it was meant for never hears of it.
+            good.bundle("raw~2", Beat(digest=b"mine"), target="raw~2")
+            assert await good.frame() == Beat(digest=b"mine")
+            good.close()
+
+    asyncio.run(main())
+
+
+def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: Path) -> None:
+    people = People(alice=(["a"], ["a", "b"]), bob=(["b"], ["b"]), eve=([], []))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            raws: dict[str, Raw] = {}
+            for user in ("alice", "bob", "eve"):
+                raw = raws[user] = await Raw.hello(server, token=people.tokens[user])
+                assert await raw.enter(f"{user}~1") is None
+            of_alice, of_bob = (
+                event(topic=topic, publisher=f"{user}~1")
+                for topic, user in (("a", "alice"), ("b", "bob"))
+            )
+            # Her own event, to who may not read it; what she may read and pass on, to who may.
+            raws["alice"].bundle("alice~1", publication(of_alice), Here(), target="bob~1")
+            raws["alice"].bundle("alice~1", publication(of_bob), target="bob~1")
+            assert await raws["bob"].frame() == Here()
+            assert await raws["bob"].frame() == publication(of_bob)
+            # Bob passes on what he may not read; Eve publishes what she may not.
+            raws["bob"].bundle("bob~1", publication(of_alice), Here(), target="alice~1")
+            forged = event(topic="a", publisher="eve~1")
+            raws["eve"].bundle("eve~1", publication(forged), Here(), target="alice~1")
+            assert [await raws["alice"].frame() for _ in range(2)] == [Here(), Here()]
+            assert server.listener is not None
+            assert server.listener.errors == {"permission": 3}
+            # To somebody who is not there, it is dropped, as on any network.
+            raws["alice"].bundle("alice~1", Here(), target="gone~1")
+            await until(lambda: server.listener is not None and server.listener.dropped == 1)
+            # Nobody speaks in another one's name.
+            raws["eve"].bundle("bob~1", Here(), target="alice~1")
+            assert "which this connection is not" in (await raws["eve"].farewell()).reason
+            for user in ("alice", "bob"):
+                raws[user].close()
+
+    asyncio.run(main())
+
+
+def test_who_is_gone_is_detached_from_an_exchange(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            exchange = server._exchanges[0].node
+            assert exchange.name == MERGED_EXCHANGE
+            leaves: list[Callable[[Raw], object]] = [
+                lambda raw: raw.close(),
+                lambda raw: raw.bundle(
+                    "raw~1", AttachRequest(topic="u", from_slot=0), target=MERGED_EXCHANGE
+                ),
+            ]
+            for leave in leaves:
+                raw = await Raw.hello(server)
+                assert await raw.enter("raw~1") is None
+                raw.bundle("raw~1", AttachRequest(topic="t", from_slot=0), target=MERGED_EXCHANGE)
+                assert await raw.frame() == Attached(topic="t", first=1, next=1, sent=1)
+                raw.bundle("raw~1", Put(event=clocked()), target=MERGED_EXCHANGE)
+                answers = {type(await raw.frame()) for _ in range(2)}
+                assert answers == {Accepted, Notify}
+                leave(raw)
+                raw.close()
+                await until(lambda: exchange.attachments == 0, "nobody listens any more")
+
+    asyncio.run(main())
+
+
+def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
+    people = People(alice=(["a"], ["a"]))
+
+    async def main() -> None:
+        epochs = set()
+        for turn in range(2):
+            async with serving(tmp_path / "d", access=people.access) as server:
+                raw = await Raw.hello(server, token=people.tokens["alice"])
+                name = f"raw~{turn}"
+                assert await raw.enter(name) is None
+                raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CUBE)
+                told = await raw.frame()
+                assert isinstance(told, Members)
+                assert told.names == tuple(f"raw~{each}" for each in range(turn + 1))
+                epochs.add(told.epoch)
+                raw.bundle(name, Ask(topic="b", action="publish"), target=CUBE)
+                denied = await raw.frame()
+                assert isinstance(denied, Denied)
+                assert "may not publish on 'b'" in denied.reason
+                if turn:
+                    raw.bundle(name, Resign(epoch=told.epoch), target=CUBE)
+                    raw.bundle(name, Enrol(epoch=told.epoch, known=0, gone=0), target=CUBE)
+                    assert isinstance(await raw.frame(), Expelled)
+                raw.close()
+        assert len(epochs) == 1
+
+    asyncio.run(main())
+
+
+def test_a_declined_event_names_itself(tmp_path: Path) -> None:
+    people = People(alice=([], []))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            raw = await Raw.hello(server, token=people.tokens["alice"])
+            assert await raw.enter("raw~1") is None
+            raw.bundle("raw~1", Put(event=clocked()), target=MERGED_EXCHANGE)
+            declined = await raw.frame()
+            assert isinstance(declined, Declined)
+            assert (declined.topic, declined.event) == ("t", "raw~1/t/1")
+            raw.close()
+
+    asyncio.run(main())
