@@ -1,0 +1,1 @@
+"""Deadline order: causal and on time, or dropped. Brokers multicast to brokers, and gossip to subscribers."""

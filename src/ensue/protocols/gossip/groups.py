@@ -1,0 +1,103 @@
+"""Which broker is in which groups, as one broker knows it: a row for each, written by that broker alone.
+
+Brokers know each other. A row has a version, which only its broker raises, so an old one that comes late is passed over. A broker tells
+its row to all others until each of them has taken note; the answers tell theirs, so that a restarted broker learns all of them.
+"""
+
+from ensue.protocols.core import Effect, Send
+from ensue.protocols.gossip.frames import Groups, Noted, Row
+
+__all__ = ["GroupRolls"]
+
+
+class GroupRolls:
+    """All rows."""
+
+    def __init__(
+        self, number: int, names: list[str], retry_ns: int, version: int, now_ns: int
+    ) -> None:
+        self._number = number
+        self._names = names
+        """Shared with the broker, which adds to it."""
+        self._retry_ns = retry_ns
+        self.rows: dict[int, Row] = {}
+        self._own = Row(number, version, ())
+        self._unnoted: dict[int, int] = {}
+        """Brokers that have not taken note of this one's row, and when to tell them again."""
+        self._gone: set[int] = set()
+        for other in self.others():
+            self.admit(other, now_ns)
+
+    @property
+    def row(self) -> Row:
+        """This broker's own row."""
+        return self._own
+
+    def others(self) -> list[int]:
+        """Return all other brokers that are not gone."""
+        return [
+            number
+            for number in range(len(self._names))
+            if number != self._number and number not in self._gone
+        ]
+
+    def members(self, topic: str) -> tuple[int, ...]:
+        """Return the brokers of a group, this one left out."""
+        return tuple(
+            number
+            for number in sorted(self.rows)
+            if number != self._number and topic in self.rows[number].topics
+        )
+
+    def change(self, topics: tuple[str, ...], now_ns: int) -> int:
+        """Be in these groups from now on; return the version of that."""
+        self._own = Row(self._number, self._own.version + 1, topics)
+        for other in self.others():
+            self.admit(other, now_ns)
+        return self._own.version
+
+    def admit(self, number: int, now_ns: int) -> None:
+        """Tell a broker of this one's row from now on."""
+        self._unnoted[number] = now_ns
+
+    def dismiss(self, number: int) -> None:
+        """Take note that a broker is gone for good."""
+        self._gone.add(number)
+        self._unnoted.pop(number, None)
+        self.rows.pop(number, None)
+
+    def all_noted(self) -> bool:
+        """Tell whether everybody has taken note of this broker's row."""
+        return not self._unnoted
+
+    def put(self, row: Row) -> None:
+        """Take a row over if it is newer."""
+        known = self.rows.get(row.node)
+        if row.node not in self._gone and (known is None or known.version < row.version):
+            self.rows[row.node] = row
+
+    def answer(self, frame: Groups, peer: str) -> list[Effect]:
+        """Take note of another's row."""
+        self.put(frame.row)
+        return [Send(peer, Noted(version=frame.row.version, row=self._own))]
+
+    def noted(self, frame: Noted, number: int) -> None:
+        """Take note that another has taken note."""
+        self.put(frame.row)
+        if frame.version == self._own.version:
+            self._unnoted.pop(number, None)
+
+    def tell(self, now_ns: int) -> list[Effect]:
+        """Tell those who have not taken note, if it is time."""
+        if not self._unnoted:
+            return []
+        effects: list[Effect] = []
+        for number, due_ns in self._unnoted.items():
+            if not now_ns < due_ns <= now_ns + self._retry_ns:
+                self._unnoted[number] = now_ns + self._retry_ns
+                effects.append(Send(self._names[number], Groups(row=self._own)))
+        return effects
+
+    def next_timer_ns(self) -> int | None:
+        """Return when to tell somebody again."""
+        return min(self._unnoted.values(), default=None)

@@ -1,0 +1,139 @@
+"""Messages between brokers as they travel, and as they are meant.
+
+A matrix travels as what has changed since a message that the receiver is known to have; stamps and rounds travel as differences from the
+message's own. A sender keeps what it knew right after each of its messages, and a receiver keeps the same of each message that it could
+read, both for as long as a message can matter. A receiver tells in every frame which message of the other it has (`heard`); the sender then names
+that one as the base. Without a base the matrix travels whole, and so it does in copies that were asked for. What has become too old is left out on both sides.
+
+A receiver that lacks the base, because it was restarted, can't read the message and asks for it whole.
+
+Limit: `retained_max` matrices in all; the oldest go first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from ensue.event import CLOCK, DEADLINE
+from ensue.protocols.gossip.causality import Sent, raise_to
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import Live, Matrix, Message
+
+__all__ = ["Letters"]
+
+
+class Letters:
+    """Reads and writes the messages of one broker."""
+
+    def __init__(self, number: int, config: GossipConfig) -> None:
+        self._number = number
+        self._config = config
+        self._known: OrderedDict[tuple[int, int], Matrix] = OrderedDict()
+        """By source and stamp: what its sender knew right after a message."""
+        self._latest: dict[int, int] = {}
+        """By source: the largest stamp of those."""
+        self._heard: dict[int, int] = {}
+        """By broker: the stamp of a message of this one that it has."""
+
+    def keep(self, message: Sent) -> None:
+        """Keep what a message can be read from, or written."""
+        source, stamp = message.source, message.stamp
+        self._known[source, stamp] = message.reference()
+        self._latest[source] = max(stamp, self._latest.get(source, 0))
+        if len(self._known) > self._config.retained_max:
+            self._drop(next(iter(self._known)))
+
+    def latest(self, source: int) -> int:
+        """Return the stamp of the latest message of a broker that others can be read from, or 0."""
+        return self._latest.get(source, 0)
+
+    def heard(self, peer: int, stamp: int) -> None:
+        """Take note that a broker has a message of this one."""
+        self._heard[peer] = max(stamp, self._heard.get(peer, 0))
+
+    def prune(self, now_ns: int) -> None:
+        """Drop what is too old to be named; later than anybody stops naming it."""
+        oldest = now_ns - 2 * self._config.horizon_ns
+        for key in [key for key in self._known if key[1] < oldest]:
+            self._drop(key)
+
+    def read(self, frame: Message) -> Sent | None:
+        """Return the message that is meant; None if that can't be known."""
+        entries = {} if frame.event.stamp is None else frame.event.stamp.entries
+        stamp = entries.get(CLOCK, 0)
+        if not stamp or DEADLINE not in entries:
+            return None
+        after: Matrix = {}
+        if frame.base:
+            base = self._known.get((frame.source, frame.base))
+            if base is None:
+                return None
+            raise_to(after, base)
+        raise_to(after, _distances(frame.after, stamp))
+        oldest = stamp - self._config.horizon_ns - self._config.skew_ns
+        after = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
+        live = _live_distances(frame.live, frame.round)
+        return Sent(frame.event, frame.source, numbers_in(frame.dest), after, frame.round, live)
+
+    def write(self, message: Sent, peer: int, *, whole: bool = False) -> Message:
+        """Return a message as it is sent to one broker."""
+        after, base = message.after, 0 if whole else self._heard.get(peer, 0)
+        known = self._known.get((self._number, base))
+        if known is None or base < message.stamp - self._config.horizon_ns:
+            base = 0
+        else:
+            after = _since(known, after)
+        return Message(
+            event=message.event,
+            source=message.source,
+            dest=bits_of(message.dest),
+            base=base,
+            after=_distances(after, message.stamp),
+            round=message.round,
+            live=_live_distances(message.live, message.round),
+            heard=self.latest(peer),
+        )
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        del self._known[key]
+        if self._latest.get(key[0]) == key[1]:
+            del self._latest[key[0]]
+
+
+def bits_of(numbers: Iterable[int]) -> bytes:
+    """Return a set of numbers as bytes."""
+    mask = 0
+    for number in numbers:
+        mask |= 1 << number
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+def numbers_in(bits: bytes) -> tuple[int, ...]:
+    """Return the numbers in a set, rising."""
+    mask = int.from_bytes(bits, "little")
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return tuple(found)
+
+
+def _since(base: Matrix, matrix: Matrix) -> Matrix:
+    """Return what is larger in a matrix than in another, or not there."""
+    found: Matrix = {}
+    for x, row in matrix.items():
+        known = base.get(x, {})
+        changed = {y: stamp for y, stamp in row.items() if stamp > known.get(y, 0)}
+        if changed:
+            found[x] = changed
+    return found
+
+
+def _distances(matrix: Matrix, stamp: int) -> Matrix:
+    """Turn stamps into differences from another, or back."""
+    return {x: {y: stamp - sent for y, sent in row.items()} for x, row in matrix.items()}
+
+
+def _live_distances(live: Live, number: int) -> Live:
+    """Turn rounds into differences from another, or back."""
+    return {topic: {x: number - v for x, v in row.items()} for topic, row in live.items()}

@@ -1,0 +1,106 @@
+"""How messages reach subscribers: in each round, whoever has some passes them on to a few peers.
+
+A message is passed on for `push_rounds` rounds; after that, as long as it lives, its name is told along, and whoever lacks it
+asks (`Wanted`). Everybody is given what it subscribed to and nothing else. A frame also carries the sender itself and two
+peers that it knows, which is how views are kept.
+
+Nothing here has any part in the order: losing, repeating or reordering frames can't break it.
+
+Limit: `retained_max` messages; the oldest go first. `batch_max` messages and names a frame.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ensue.protocols.core import Effect, Send
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import Peer, Rumour, RumourId, Rumours, Wanted
+from ensue.protocols.gossip.views import Views
+
+__all__ = ["Spreading"]
+
+PEERS_TOLD = 2
+"""Peers that are told along in each frame, beside the sender itself."""
+
+
+class _Going(msgspec.Struct):
+    """A message that goes round."""
+
+    rumour: Rumour
+    round: int
+    """Its number."""
+    pushed: int = 0
+
+
+class Spreading:
+    """The messages that one process passes on."""
+
+    def __init__(self, config: GossipConfig, views: Views) -> None:
+        self._config = config
+        self._views = views
+        self._going: dict[RumourId, _Going] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._going)
+
+    def __contains__(self, rumour: RumourId) -> bool:
+        return rumour in self._going
+
+    def add(self, rumour: Rumour, round: int) -> None:  # noqa: A002 - the word
+        """Pass a message on from now on."""
+        if rumour.id not in self._going:
+            self._going[rumour.id] = _Going(rumour, round)
+            if len(self._going) > self._config.retained_max:
+                del self._going[next(iter(self._going))]
+
+    def leave(self, topic: str) -> None:
+        """Pass nothing of a topic on any more."""
+        for key in [key for key in self._going if key[0] == topic]:
+            del self._going[key]
+
+    def push(self, now_round: int, me: Peer | None) -> list[Effect]:
+        """Do what is to be done once in a round; `me` is the sender, if it is a subscriber."""
+        lifetime = self._config.lifetime_rounds
+        for key in [k for k, one in self._going.items() if now_round >= one.round + lifetime]:
+            del self._going[key]
+        if not self._going:
+            return []
+        topics = dict.fromkeys(key[0] for key in self._going)
+        fresh = [o.rumour for o in self._going.values() if o.pushed < self._config.push_rounds]
+        known = [key for key, o in self._going.items() if o.pushed >= self._config.push_rounds]
+        effects: list[Effect] = []
+        for peer in self._views.choose(topics, self._config.fan_out):
+            frame = self._frame(peer, fresh, known, me)
+            if frame.rumours or frame.have:
+                effects.append(Send(peer.name, frame))
+        for one in self._going.values():
+            one.pushed += 1
+        return effects
+
+    def send_at_once(self, rumour: Rumour) -> list[Effect]:
+        """Tell a new message to a few, in the round it is of."""
+        frame = Rumours(rumours=(rumour,), have=(), peers=())
+        chosen = self._views.choose((rumour.topic,), self._config.fan_out)
+        return [Send(peer.name, frame) for peer in chosen]
+
+    def answer(self, frame: Wanted, peer: str) -> list[Effect]:
+        """Send what somebody lacks."""
+        found = tuple(
+            self._going[key].rumour
+            for key in frame.ids[: self._config.batch_max]
+            if key in self._going
+        )
+        return [Send(peer, Rumours(rumours=found, have=(), peers=()))] if found else []
+
+    def _frame(
+        self, peer: Peer, fresh: list[Rumour], known: list[RumourId], me: Peer | None
+    ) -> Rumours:
+        most = self._config.batch_max
+        rumours = [each for each in fresh if each.topic in peer.topics][:most]
+        have = [key for key in known if key[0] in peer.topics][:most]
+        return Rumours(rumours=tuple(rumours), have=tuple(have), peers=self._told(me))
+
+    def _told(self, me: Peer | None) -> tuple[Peer, ...]:
+        own: Iterable[Peer] = () if me is None else (me,)
+        return (*own, *self._views.some(PEERS_TOLD))

@@ -1,0 +1,93 @@
+"""Brokers and subscribers of the rules alone, without frames: what is sent is handed over by hand."""
+
+from collections.abc import Iterable
+
+from ensue.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.gossip.causality import ACCEPTED, Causality, Sent
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.rounds import Rounds, Told, Vector
+
+A, B, C, D = range(4)
+LIFETIME = 100
+
+
+def event_of(name: str, stamp: Stamp | None = None, topic: str = "t") -> Event:
+    return Event(topic=topic, payload=name.encode(), publisher=name, publisher_seq=1, stamp=stamp)
+
+
+class Broker:
+    """The rules of one broker."""
+
+    def __init__(
+        self, number: int, *, slack_ns: int = 1, rule: type[Causality] = Causality
+    ) -> None:
+        config = GossipConfig(
+            lifetime_ns=LIFETIME, lifetime_ns_max=10_000, slack_ns=slack_ns, durable=False
+        )
+        self.rules = rule(number, config, {})
+        self.got: list[str] = []
+        self.refused: dict[str, str] = {}
+
+    def send(self, name: str, dest: Iterable[int], now: int, deadline: int | None = None) -> Sent:
+        """Send a message; a deadline that is given is taken as it is."""
+        rules = self.rules
+        due = rules.deadline_ns(now, LIFETIME) if deadline is None else deadline
+        stamp = Stamp({CLOCK: rules.stamp(now), DEADLINE: due})
+        message = Sent(event_of(name, stamp), rules.number, tuple(dest), rules.before(now))
+        rules.sent(message)
+        return message
+
+    def receive(self, message: Sent, now: int) -> None:
+        verdict = self.rules.offer(message, now)
+        if verdict != ACCEPTED:
+            self.refused[message.event.publisher] = verdict
+        self.look(now)
+
+    def look(self, now: int) -> None:
+        for held in self.rules.expired(now):
+            self.refused[held.sent.event.publisher] = "late"
+        while (ready := self.rules.next_ready(now)) is not None:
+            self.got.append(ready.sent.event.publisher)
+
+
+class Teller:
+    """The rules of one broker towards subscribers."""
+
+    def __init__(self, number: int, config: GossipConfig) -> None:
+        self.number = number
+        self.vector = Vector(number, config)
+
+    def tell(self, name: str, topic: str, round_: int) -> Told:
+        assert self.vector.next(round_) == round_, "not a round that it may use"
+        live = self.vector.give(topic, round_)
+        return Told(topic, self.number, round_, live, (event_of(name, topic=topic),))
+
+    def hear(self, told: Told) -> None:
+        """Be told by another broker what it told subscribers."""
+        self.vector.learn(told.live)
+        self.vector.learn({told.topic: {told.source: told.round}})
+
+
+class Listener:
+    """The rules of one subscriber, in its topics from the start."""
+
+    def __init__(
+        self, config: GossipConfig, topics: Iterable[str], *, rule: type[Rounds] = Rounds
+    ) -> None:
+        self.rules = rule(config)
+        for topic in topics:
+            self.rules.join(topic, 0)
+        self.got: list[str] = []
+        self.refused: dict[str, str] = {}
+
+    def receive(self, told: Told, now_round: int) -> None:
+        verdict = self.rules.offer(told, now_round)
+        if verdict != ACCEPTED:
+            self.refused[told.events[0].publisher] = verdict
+        self.look(now_round)
+
+    def look(self, now_round: int) -> None:
+        for told in self.rules.expired(now_round):
+            self.refused[told.events[0].publisher] = "late"
+        while (ready := self.rules.next_ready(now_round)) is not None:
+            self.got += (event.publisher for event in ready.events)

@@ -1,0 +1,265 @@
+"""Each fault of the published rules: shown with the rule as printed, and gone with ours. Numbers are those of the errata."""
+
+from collections.abc import Iterator
+
+from tests.protocols.gossip.brokers import A, B, Broker, C, D, Listener, Teller, event_of
+
+from ensue.protocols.gossip.causality import Causality, Held, Sent
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.rounds import Rounds, Told
+
+THREE = GossipConfig(subscribers_max=4, alpha=1)
+
+
+# -- Between brokers --------------------------------------------------------------------------------
+
+
+class AsPrinted(Causality):
+    """Figures 4 and 5: the stamp is the clock, the sender's own earlier messages are not looked at, `=` for deadlines."""
+
+    def stamp(self, now_ns: int) -> int:
+        return now_ns
+
+    def deadline_ns(self, now_ns: int, lifetime_ns: int) -> int:
+        return now_ns + lifetime_ns
+
+    def offer(self, message: Sent, now_ns: int) -> str:
+        if now_ns > message.deadline_ns:
+            return "late"
+        if self.is_settled(message.source, message.stamp):
+            return "overtaken"
+        copies = sum(key[:2] == message.key for key in self.waiting)
+        key = message.key if not copies else (*message.key, copies)
+        self.waiting[key] = Held(message, now_ns)  # type: ignore[index]
+        return ""
+
+    def next_ready(self, now_ns: int) -> Held | None:
+        for key in list(self.waiting):
+            message = self.waiting[key].sent
+            rows = message.after.items()
+            fine = not self.is_settled(message.source, message.stamp) and all(
+                row.get(self.number, 0) <= self.settled.get(x, 0)
+                for x, row in rows
+                if x != message.source
+            )
+            after = [h.sent for h in self.waiting.values() if self._is_after(message, h.sent)]
+            if fine or now_ns == min(other.deadline_ns for other in after):
+                held = self.waiting.pop(key)
+                self._learn(message)
+                return held
+        return None
+
+    def expired(self, now_ns: int) -> list[Held]:
+        return []
+
+    def _is_after(self, message: Sent, other: Sent) -> bool:
+        return message is other or self._precedes(message, other)
+
+
+def pair(rule: type[Causality]) -> tuple[Broker, Broker]:
+    return Broker(A, rule=rule), Broker(D, rule=rule)
+
+
+def test_1_a_later_message_of_the_same_sender_overtakes() -> None:
+    for rule, got in ((AsPrinted, ["m2"]), (Causality, ["m1", "m2"])):
+        a, d = pair(rule)
+        m1, m2 = a.send("m1", (D,), 1), a.send("m2", (D,), 2)
+        d.receive(m2, 3)
+        d.receive(m1, 4)
+        assert d.got == got
+
+
+def test_2_two_messages_of_one_instant() -> None:
+    for rule, got in ((AsPrinted, ["m1"]), (Causality, ["m1", "m2"])):
+        a, d = pair(rule)
+        m1, m2 = a.send("m1", (D,), 1), a.send("m2", (D,), 1)
+        d.receive(m1, 3)
+        d.receive(m2, 4)
+        assert d.got == got
+
+
+def test_3_order_at_a_common_deadline() -> None:
+    for rule, got in ((AsPrinted, ["m4", "m2"]), (Causality, ["m2", "m4"])):
+        a, b, d = Broker(A, rule=rule), Broker(B, rule=rule), Broker(D, rule=rule)
+        m1 = a.send("m1", (B, D), 1)
+        b.receive(m1, 2)
+        m2 = b.send("m2", (A, D), 3, deadline=200)
+        a.receive(m2, 4)
+        m4 = a.send("m4", (D,), 5, deadline=150)
+        d.receive(m4, 6)
+        d.receive(m2, 7)
+        d.look(150)
+        d.look(200)
+        assert d.got == got
+
+
+def test_4_a_copy_of_a_waiting_message() -> None:
+    for rule, got in ((AsPrinted, ["m2", "m2"]), (Causality, ["m2"])):
+        a, b, d = Broker(A, rule=rule), Broker(B, rule=rule), Broker(D, rule=rule)
+        b.receive(a.send("m1", (B, D), 1), 2)
+        m2 = b.send("m2", (D,), 3, deadline=50)
+        d.receive(m2, 4)
+        d.receive(m2, 5)
+        d.look(50)
+        assert d.got == got
+
+
+def test_5_a_timer_that_fires_late() -> None:
+    for rule, got in ((AsPrinted, []), (Causality, ["m2"])):
+        a, b, d = (Broker(x, rule=rule, slack_ns=5) for x in (A, B, D))
+        b.receive(a.send("m1", (B, D), 1), 2)
+        d.receive(b.send("m2", (D,), 3, deadline=50), 4)
+        d.look(49)
+        d.look(51)
+        if rule is Causality:
+            assert d.refused == {}
+        assert d.got == got
+
+
+def test_5_and_one_that_fires_after_the_deadline_leaves_nothing_waiting() -> None:
+    a, b, d = Broker(A), Broker(B), Broker(D)
+    b.receive(a.send("m1", (B, D), 1), 2)
+    d.receive(b.send("m2", (D,), 3, deadline=50), 4)
+    d.look(51)
+    assert (d.got, d.refused, d.rules.waiting) == ([], {"m2": "late"}, {})
+
+
+def test_6_deadlines_that_fall() -> None:
+    for rule, got in ((AsPrinted, ["m2"]), (Causality, ["m1", "m2"])):
+        a, b, d = Broker(A, rule=rule), Broker(B, rule=rule), Broker(D, rule=rule)
+        m1 = a.send("m1", (B, D), 1, deadline=300)
+        b.receive(m1, 2)
+        m2 = b.send("m2", (D,), 3)
+        d.receive(m2, 4)
+        d.look(103)
+        d.receive(m1, 120)
+        d.look(299)
+        assert d.got == got, "m1 arrives in time"
+
+
+# -- Towards subscribers ----------------------------------------------------------------------------
+
+
+class RoundsAsPrinted(Rounds):
+    """Figure 5 with three colours compared as numbers; a deadline colour is a send colour."""
+
+    def offer(self, told: Told, now_round: int) -> str:
+        colour, current = told.round % 3, now_round % 3
+        own = self._settled.get((told.topic, told.source), -1)
+        if colour < current or colour < own or colour <= own:
+            return "late"
+        self.waiting[told.key] = told
+        return ""
+
+    def next_ready(self, now_round: int) -> Told | None:
+        for key in list(self.waiting):
+            told = self.waiting[key]
+            if told.round % 3 == now_round % 3 or not any(self._missing(told, now_round)):
+                del self.waiting[key]
+                self._settled[told.topic, told.source] = told.round % 3
+                return told
+        return None
+
+
+def test_10_the_papers_own_figure_3_is_not_reproduced() -> None:
+    for rule, got in ((RoundsAsPrinted, ["A1", "B2"]), (Rounds, ["A1", "B2", "B3"])):
+        a, b, s3 = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"], rule=rule)
+        a.hear(b.tell("B1", "t", 1))
+        a1 = a.tell("A1", "t", 2)
+        b.hear(a1)
+        b2, b3 = b.tell("B2", "t", 3), b.tell("B3", "t", 4)
+        s3.receive(a1, 2)
+        if rule is RoundsAsPrinted:
+            assert s3.got == ["A1"], "delivered on arrival, though B1 may still come"
+        s3.receive(b2, 3)
+        s3.look(4)
+        s3.receive(b3, 5)
+        assert s3.got == got
+
+
+def test_10_and_11_a_message_is_late_when_its_lifetime_is_over_and_not_before() -> None:
+    for rule, verdict in ((RoundsAsPrinted, "late"), (Rounds, "")):
+        s = Listener(THREE, ["t"], rule=rule)
+        s.receive(Teller(A, THREE).tell("m", "t", 4), 5)
+        assert s.refused.get("m", "") == verdict, "red is 1, yellow is 2: late at the age of 1"
+
+
+def test_9_brokers_that_merge_no_vectors_give_no_order_across_brokers() -> None:
+    for hears, got in ((False, ["m2", "m1"]), (True, ["m1", "m2"])):
+        a, b, s = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"])
+        m1 = b.tell("m1", "t", 1)
+        if hears:
+            a.hear(m1)
+        m2 = a.tell("m2", "t", 2)
+        s.receive(m2, 2)
+        s.receive(m1, 3)
+        assert s.got == got
+
+
+def test_12_overtaking_and_copies() -> None:
+    a, s = Teller(A, THREE), Listener(THREE, ["t"])
+    m1, m2 = a.tell("m1", "t", 1), a.tell("m2", "t", 2)
+    s.receive(m2, 2)
+    s.receive(m2, 2)
+    s.receive(m1, 2)
+    s.receive(m1, 2)
+    assert s.got == ["m1", "m2"]
+
+
+def test_13_nobody_waits_for_the_dead() -> None:
+    class WaitsForSuccessors(Rounds):
+        def _missing(self, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+            alive = now_round < told.round + self.config.lifetime_rounds - 1
+            return super()._missing(told, told.round if alive else now_round)
+
+    for rule, got in ((WaitsForSuccessors, []), (Rounds, ["m2"])):
+        a, s = Teller(A, THREE), Listener(THREE, ["t"], rule=rule)
+        a.tell("m1", "t", 1)
+        m2 = a.tell("m2", "t", 3)
+        s.receive(m2, 3)
+        s.look(4)
+        assert s.got == got
+
+
+def test_14_a_broker_has_one_message_in_a_round_and_it_is_later_than_all_it_knows() -> None:
+    a, b = Teller(A, THREE), Teller(B, THREE)
+    m1 = a.tell("m1", "t", 5)
+    assert a.vector.next(5) == 6
+    b.hear(m1)
+    assert b.vector.next(5) == 6
+    # If it did not: both die together, and m2 is ordered or in time, not both.
+    s = Listener(THREE, ["t"])
+    same = Told("t", B, 5, {"t": {A: 5}}, (event_of("m2"),))
+    s.receive(same, 5)
+    s.look(7)
+    assert s.got == []
+    s.look(8)
+    assert s.refused == {"m2": "late"}
+
+
+def test_15_one_entry_for_several_groups_makes_others_wait() -> None:
+    a = Teller(A, THREE)
+    a.tell("m1", "elsewhere", 1)
+    m2 = a.tell("m2", "here", 2)
+    assert m2.live == {"elsewhere": {A: 1}}
+    one_entry = Told("here", A, 2, {"here": {A: 1}}, m2.events)
+    for told, got in ((one_entry, []), (m2, ["m2"])):
+        s = Listener(THREE, ["here"])
+        s.receive(told, 2)
+        assert s.got == got
+
+
+def test_15_only_what_may_be_alive_is_named() -> None:
+    a = Teller(A, THREE)
+    a.tell("m1", "one", 1)
+    a.tell("m2", "two", 2)
+    assert a.tell("m3", "three", 4).live == {"two": {A: 2}}
+
+
+def test_7_only_what_is_addressed_to_a_broker_concerns_it() -> None:
+    a, c = Broker(A), Broker(C)
+    other = a.send("to B", (B,), 1)
+    mine = a.send("to C", (C,), 2)
+    assert mine.after == {A: {B: other.stamp}}
+    c.receive(mine, 3)
+    assert c.got == ["to C"], "it does not wait for what is not for it"
