@@ -236,6 +236,7 @@ class _Builder:
                 gap_ns=table.gap,
                 time_to_live_ns=table.time_to_live,
                 window=table.window,
+                runs_max=table.runs_max,
                 outgoing_max=table.outgoing_max,
                 held_max=table.held_max,
                 missing_max=table.missing_max,

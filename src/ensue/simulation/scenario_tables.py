@@ -126,6 +126,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
     gap: Duration = Duration(_SEQUENCER.gap_ns)
     time_to_live: Duration = Duration(_SEQUENCER.time_to_live_ns)
     window: int = _SEQUENCER.window
+    runs_max: int = _SEQUENCER.runs_max
     outgoing_max: int = _SEQUENCER.outgoing_max
     held_max: int = _SEQUENCER.held_max
     missing_max: int = _SEQUENCER.missing_max

@@ -64,6 +64,7 @@ def draw(seed: int) -> Scenario:
             clients_max=len(publishers) + sum(bool(each.replies) for each in subscribers),
             reliable=reliable,
             carries=stations,
+            runs_max=Random(f"swarm/requests/{seed}").choice((1, 2, 1024, 1024)),
         ),
         ens_config=EnsConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
         link=LinkConfig(
@@ -101,9 +102,11 @@ def _sequencer(
     clients_max: int,
     reliable: bool,
     carries: bool,
+    runs_max: int,
 ) -> SequencerConfig:
     return SequencerConfig(
         carries=carries,
+        runs_max=runs_max,
         groups=2 if fixed else 1,
         fixed={each.name: each.topics for each in fixed} if fixed else None,
         reliable=reliable,

@@ -10,8 +10,10 @@ from ensue.protocols.core import Frame, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Put
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import Confirm, Forget, Refused, Stamped, StampRequest
+from ensue.protocols.sequencer.outgoing import TOGETHER
 from ensue.protocols.sequencer.publisher import CONFIRM_BATCH, Publisher
 
+RUNS_MAX = SequencerConfig().runs_max
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
 
@@ -53,14 +55,36 @@ def test_events_are_numbered_per_topic_and_requests_per_node() -> None:
     net = Net(CHAIN)
     ids = [net.publish("p", topic, topic).id for topic in ("a", "b", "a")]
     assert ids == ["p/a/1", "p/b/1", "p/a/2"]
-    assert requests(net.under_way) == [("low", 1, ("a",)), ("low", 2, ("b",)), ("low", 3, ("a",))]
+    net.settle()
+    found = requests(net.handled)
+    assert found == [("low", 1, ("a",)), ("low", 2, ("b",)), ("low", 3, ("a",))]
 
 
 def test_requests_to_one_node_are_pipelined() -> None:
     net = Net(CHAIN)
-    for number in range(5):
+    for number in range(RUNS_MAX + 3):
         net.publish("p", "a", f"e{number}")
-    assert len(net.find(StampRequest)) == 5
+    assert len(net.find(StampRequest)) == RUNS_MAX
+
+
+def test_what_is_published_while_answers_are_awaited_goes_together() -> None:
+    net = Net(CHAIN)
+    for number in range(RUNS_MAX + 3):
+        net.publish("p", "a", f"e{number}")
+    first, *_ = net.find(StampRequest)
+    net.deliver(first)
+    (stamped,) = net.find(Stamped)
+    net.deliver(stamped)
+    assert requests(net.under_way)[-1] == ("low", RUNS_MAX + 1, ("a",) * 3)
+    net.settle()
+    assert len(net.settled("p")) == RUNS_MAX + 3
+
+
+def test_many_do_not_wait_for_an_answer() -> None:
+    net = Net(CHAIN)
+    for number in range(RUNS_MAX + TOGETHER):
+        net.publish("p", "a", f"e{number}")
+    assert requests(net.under_way)[RUNS_MAX:] == [("low", RUNS_MAX + 1, ("a",) * TOGETHER)]
 
 
 def test_a_request_to_another_node_waits_until_all_earlier_ones_are_stamped() -> None:
@@ -178,11 +202,11 @@ def test_whatever_is_lost_is_asked_for_again_and_settles_once(lost: type[Frame])
 
 def test_repeated_requests_are_sent_as_runs_of_consecutive_numbers() -> None:
     net = Net(CHAIN)
-    for topic in ("a", "b", "a"):
+    for topic in ("a", "b"):
         net.publish("p", topic, topic)
     net.drop(StampRequest)
     net.pass_time(net.config.retry_ns, settle=False)
-    assert requests(net.under_way) == [("low", 1, ("a", "b", "a"))]
+    assert requests(net.under_way) == [("low", 1, ("a", "b"))]
 
 
 def test_a_repeated_answer_changes_nothing() -> None:

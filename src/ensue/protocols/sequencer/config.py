@@ -46,7 +46,10 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     gap_ns: int = 200 * MILLISECOND_NS
     """A subscriber that holds something back asks the ENS for the missing after so long."""
     window: int = 1024
-    """Requests a publisher may have in flight at one node."""
+    """Events a publisher may have asked one node for and not heard of."""
+    runs_max: int = 2
+    """Requests, each of many events, that a publisher has under way before what it publishes waits for an
+    answer, to go together. More: a busy node gets many small requests, and is busier."""
     outgoing_max: int = 65_536
     """Events a publisher may have under way."""
     held_max: int = 65_536
@@ -89,6 +92,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "gap_ns",
             "forget_ns",
             "window",
+            "runs_max",
             "outgoing_max",
             "held_max",
             "time_to_live_ns",

@@ -5,6 +5,11 @@ again, what is left of it, after `retry_ns`; then after twice that, and so on up
 answered since the run went out, somebody is there and this run was lost, so the wait begins anew. So
 a node that is away, or has more to do than it can, is not sent the same window over and over.
 
+Who publishes now and then is not to wait. But a request costs whoever handles it as much as dozens of
+events, so while `runs_max` of them are under way, what is published waits for an answer, and then goes
+together; unless there are `TOGETHER` events by then. The longer answers take the more goes together,
+so that a busy node gets fewer requests and not more.
+
 The bound is a quarter of a lease at the most: a stamp whose answer was lost has to be asked for while
 its slot can still be had.
 """
@@ -17,10 +22,12 @@ import msgspec
 from ensue.event import Event
 from ensue.protocols.sequencer.config import SequencerConfig
 
-__all__ = ["Key", "Lane", "Outgoing", "Patience", "Run", "Way"]
+__all__ = ["TOGETHER", "Key", "Lane", "Outgoing", "Patience", "Run", "Way"]
 
 PATIENCE_RETRIES = 8
 """So many times `retry_ns` is the longest that anything is waited for, if the lease allows."""
+TOGETHER = 256
+"""So many events wait for no answer."""
 
 Key = tuple[str, int]
 """The topic of an event and its number there: cheaper than its id, and as good at its publisher."""
@@ -104,8 +111,6 @@ class Lane:
     def sent(self, run: Run, outgoings: Iterable[Outgoing]) -> None:
         """Note that a run went out: new requests, or open ones again."""
         runs = self.runs
-        while runs and not runs[0].open:
-            runs.popleft()
         self.due_ns = min(self.due_ns, run.due_ns) if self.in_flight else run.due_ns
         for outgoing in outgoings:
             if outgoing.run is None:
@@ -114,6 +119,15 @@ class Lane:
                 outgoing.run.open -= 1
             outgoing.run = run
         runs.append(run)
+
+    def waits_for_more(self, runs_max: int) -> bool:
+        """Tell whether what waits is better asked for with the next answer, together with what comes."""
+        if not self.in_flight or len(self.waiting) >= TOGETHER:
+            return False
+        runs = self.runs
+        while runs and not runs[0].open:
+            runs.popleft()
+        return len(runs) >= runs_max
 
     def answered(self, outgoing: Outgoing, now_ns: int) -> None:
         """Note that a request, if it is one, is open no more."""

@@ -245,6 +245,8 @@ class Publisher:
     def _request(self, lane: Lane, now_ns: int) -> None:
         """Ask for the stamps that may be asked for now, in one frame."""
         waiting = lane.waiting
+        if lane.waits_for_more(self.config.runs_max):
+            return
         asked: list[Outgoing] = []
         full = 0
         while waiting:
