@@ -13,8 +13,9 @@ from ensue.spark import session
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(__file__.rpartition("/")[0]):
-            # All in one process of pytest-xdist, because a session belongs to one.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("xdist_group") is None:
+                # All in one process of pytest-xdist, because a session belongs to one.
+                item.add_marker(pytest.mark.xdist_group("spark"))
             if item.get_closest_marker("timeout") is None:
                 # Drivers are started, and killed, by the dozen: a busy machine takes its time.
                 item.add_marker(pytest.mark.timeout(900))

@@ -2,12 +2,15 @@
 
 Run as a process, to be killed. It prints `started` when both queries run, the name of a query for each
 micro-batch that it has finished, and `done` when the source log says that no more comes and both have everything.
+By then `table.json` says which events are in the table.
 """
 
+import json
 import sys
 import time
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ensue.spark import session
@@ -64,6 +67,9 @@ def main() -> None:
     for query in queries:
         query.processAllAvailable()
         query.stop()
+    spark = SparkSession.active()
+    table = spark.read.parquet(str(place / "parquet")).select("event").collect()
+    (place / "table.json").write_text(json.dumps([row.event for row in table]))
     say("done")
 
 
