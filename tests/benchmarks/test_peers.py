@@ -202,3 +202,19 @@ def test_a_table_has_a_row_for_each_case_and_says_which_failed() -> None:
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| NATS | per topic | failed |")
     assert "| 1,000 | 6.0 | 1.0, 2.0, 3.0 | 9 | 0.50, 1.00 | 0.50, 1.00 | yes |" in lines[3]
+
+
+def test_what_a_slow_subscriber_costs_the_others_is_printed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "benchmarks.slow_consumer", "--quick"],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for kind in ("none", "good", "stopped", "slow"):
+        assert f"\n| {kind} | " in done.stdout
+    assert "goal, stopped: " in done.stdout
+    assert "goal, slow: " in done.stdout
