@@ -319,6 +319,30 @@ def test_closing_writes_and_syncs_what_there_is(sync_s: float) -> None:
     run(main())
 
 
+def test_closing_lets_go_on_what_waits_behind_a_sync_that_is_under_way() -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        raised: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: raised.append(what))
+        bench.write("a")
+        await bench.begun()
+        bench.write("b")
+        closing = asyncio.create_task(bench.commit.close())
+        await turns()
+        bench.write("too late")
+        assert bench.done == []
+        bench.journal.free = True
+        bench.journal.disk.release()
+        await closing
+        await turns()
+        assert bench.done == ["a", "b"]
+        assert bench.journal.written == [["a"], ["b"]]
+        assert bench.journal.synced == 2
+        assert raised == []
+
+    run(main())
+
+
 def test_a_real_journal_has_what_went_on(tmp_path: Path) -> None:
     async def main() -> None:
         journal = Journal(tmp_path / "j")

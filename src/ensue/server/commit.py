@@ -59,6 +59,9 @@ class GroupCommit:
         """What waits for a sync, by the number of the last batch it needs."""
         self._scheduled = False
         self._syncing = False
+        self._sync_future: asyncio.Future[int] | None = None
+        """The sync under way, or the last one."""
+        self._closed = False
         self._dirty = False
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
@@ -81,7 +84,7 @@ class GroupCommit:
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
         """Make a batch safe, and then call `done`."""
-        if self.failed:
+        if self.failed or self._closed:
             return
         if not writes and not self._unwritten and not self._unsynced:
             done()
@@ -108,13 +111,18 @@ class GroupCommit:
         return not self.failed
 
     async def close(self) -> None:
-        """Write and sync what there is."""
+        """Write and sync what there is, and let all that waits for it go on; take nothing more."""
+        self._closed = True
+        self._write()
         if self._timer is not None:
             self._timer.cancel()
-        self._write()
-        if not self.failed:
-            # One thread: it comes after a sync that is under way.
-            await self._loop.run_in_executor(self._thread, self._journal.sync)
+        self._dirty = True  # The last sync is for all, also for what did not wait for any.
+        while not self.failed and (self._syncing or self._unsynced or self._dirty):
+            if not self._syncing:
+                self._dirty = False
+                self._start_sync()
+            assert self._sync_future is not None
+            await asyncio.wait((self._sync_future,))
         self._thread.shutdown()
 
     def _write(self) -> None:
@@ -152,8 +160,8 @@ class GroupCommit:
     def _start_sync(self) -> None:
         self._syncing = True
         self._began_s = time.monotonic()
-        future = self._loop.run_in_executor(self._thread, self._journal.sync)
-        future.add_done_callback(self._synced)
+        self._sync_future = self._loop.run_in_executor(self._thread, self._journal.sync)
+        self._sync_future.add_done_callback(self._synced)
 
     def _synced(self, future: "asyncio.Future[int]") -> None:
         self._syncing = False
