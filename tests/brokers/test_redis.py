@@ -78,6 +78,34 @@ class TestRedisStreams(RedisSuite):
 
         asyncio.run(main())
 
+    def test_that_a_topic_is_in_use_is_said_once_in_a_while_and_not_with_each_message(
+        self, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def main() -> None:
+            topic = Taker()
+            async with self.started(server, prefix) as a:
+                await a.join("topic", topic)
+
+                async def said() -> int:
+                    stats = (await self.ask(a, "INFO", "commandstats")).decode()
+                    return int(stats.partition("cmdstat_expire:calls=")[2].partition(",")[0])
+
+                async def say(word: bytes) -> None:
+                    a.multicast("topic", word)
+                    await topic.wait_for(word)
+
+                before = await said()
+                for word in (b"one", b"two", b"three"):
+                    await say(word)
+                assert await said() == before + 1
+                a._prolong_at_s.clear()
+                monkeypatch.setattr("ensue.transports.redis.REFRESH_S", 0.0)
+                await say(b"four")
+                await say(b"five")
+                assert await said() == before + 3
+
+        asyncio.run(main())
+
     def test_a_stream_is_capped(
         self, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -21,7 +21,7 @@ the server is what the server keeps: `durable` is claimed if it says that it wri
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -50,6 +50,8 @@ __all__ = ["RedisCarrier", "RedisOptions"]
 STREAM_MESSAGES_MAX = 100_000
 STREAM_IDLE_S = 24 * 3600
 REFRESH_S = 600.0
+PROLONGED_MAX = 10_000
+"""Topics of which it is remembered when that was done last."""
 """How often an open inbox says that it is not idle."""
 READ_MESSAGES_MAX = 1_000
 BLOCK_MS = 1_000
@@ -117,6 +119,8 @@ class RedisCarrier(BrokerCarrier):
         """By key, the entry that was handed over last."""
         self._agreed: dict[bytes, asyncio.Future[None]] = {}
         """By channel, whoever waits for the server to confirm a subscription."""
+        self._prolong_at_s: dict[Place, float] = {}
+        """By topic that was written to, when its stream is to be given another lease of life."""
         self._reading_id = 0
         self._heard_s = 0.0
 
@@ -145,6 +149,7 @@ class RedisCarrier(BrokerCarrier):
     async def _connect(self, session: Session) -> None:  # noqa: ARG002 - others lose it
         self._asking, self._reading = self._connection(), self._connection()
         self._turn = asyncio.Lock()
+        self._prolong_at_s.clear()
         self._places.clear()
         try:
             for connection in (self._asking, self._reading):
@@ -217,8 +222,7 @@ class RedisCarrier(BrokerCarrier):
                 only = ("NOMKSTREAM",) if place[0] == INBOX else ()
                 limit = ("MAXLEN", "~", STREAM_MESSAGES_MAX)
                 commands.append(("XADD", key, *only, *limit, "*", DATA, data))
-            topics = {self._key(place) for place, _ in batch if place[0] != INBOX}
-            commands.extend(("EXPIRE", key, STREAM_IDLE_S) for key in topics)
+            commands.extend(self._prolonging({place for place, _ in batch if place[0] != INBOX}))
         else:
             commands.extend(("PUBLISH", self._key(place), data) for place, data in batch)
         answers = await self._ask(*commands)
@@ -226,6 +230,16 @@ class RedisCarrier(BrokerCarrier):
         if refused:
             self.dropped += len(refused)
             _log.warning("%s: the server refused messages: %s", self.url, refused[0])
+
+    def _prolonging(self, topics: set[Place]) -> Iterator[Sequence[bytes | str | int]]:
+        """Yield what keeps the streams of topics from being deleted as nobody's, once in a while."""
+        now_s = asyncio.get_running_loop().time()
+        if len(self._prolong_at_s) > PROLONGED_MAX:
+            self._prolong_at_s.clear()
+        for place in topics:
+            if now_s >= self._prolong_at_s.get(place, now_s):
+                self._prolong_at_s[place] = now_s + REFRESH_S
+                yield ("EXPIRE", self._key(place), STREAM_IDLE_S)
 
     # Reading.
 
