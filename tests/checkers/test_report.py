@@ -107,6 +107,7 @@ def test_each_order_has_its_rules() -> None:
         "causal": ["fifo", "causal", "complete"],
         "causal-topic": ["fifo", "causal-topic", "complete"],
         "merged": ["fifo", "total", "causal", "complete"],
+        "deadline": ["fifo", "causal", "deadline", "complete"],
         "fifo": ["fifo", "complete"],
         "none": ["complete"],
     }
@@ -121,7 +122,8 @@ def test_each_order_has_its_rules() -> None:
 
 def test_an_unknown_order_is_refused() -> None:
     with pytest.raises(
-        BadInput, match=r"no order 'partial'.*total, causal, causal-topic, merged, fifo, none"
+        BadInput,
+        match=r"no order 'partial'.*total, causal, causal-topic, merged, deadline, fifo, none",
     ):
         check(good(), "partial")
 

@@ -397,6 +397,7 @@ PLACES = {
     "subscribers": "### Who takes part",
     "sequencer": "### `[sequencer]`: how the chain orders",
     "hypercube": "### `[hypercube]`: how the nodes of a cube order",
+    "deadline": "### `[deadline]`: how brokers and subscribers are on time",
     "merge": "### `[merge]`: how clocks order",
     "link": "### `[link]`: the numbered links between chain nodes",
     "network": "### `[network]`",

@@ -6,13 +6,13 @@ subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps
 believed: a wrong stamp that every node obeys must still be found out.
 
 `check` picks the rules that an order promises and returns a `Report`. Each rule has a module of
-its own, which opens with its exact definition: `fifo`, `total`, `causal`, `complete`, `timely`.
+its own, which opens with its exact definition: `fifo`, `total`, `causal`, `deadline`, `complete`, `timely`.
 """
 
 from collections.abc import Sequence
 
 from ensue.checkers import causal as causal_order
-from ensue.checkers import complete, fifo, timely, total
+from ensue.checkers import complete, deadline, fifo, timely, total
 from ensue.checkers.disagreement import Inversions, Side, inversions
 from ensue.checkers.history import History, histories
 from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
@@ -40,6 +40,7 @@ ORDERS = {
     "causal": ("fifo", "causal", "complete"),
     "causal-topic": ("fifo", "causal-topic", "complete"),
     "merged": ("fifo", "total", "causal", "complete"),
+    "deadline": ("fifo", "causal", "deadline", "complete"),
     "fifo": ("fifo", "complete"),
     "none": ("complete",),
 }
@@ -60,7 +61,7 @@ def check(
     """Judge a trace by the order that was promised.
 
     `causal` adds that rule to any order. `lossy` accepts that events are lost. `settle_ns` and
-    `clock_error_ns` say what counts as owed, see `complete`. `within_ns` adds the rule `timely`. At most
+    `clock_error_ns` say what counts as owed, see `complete`, and what counts as in time, see `deadline`. `within_ns` adds the rule `timely`. At most
     `violations_max` violations of each rule are explained.
     """
     if violations_max < 1:
@@ -78,6 +79,8 @@ def check(
             # Nothing can be said of the order; but if something was owed, it was lost.
             reasons.append(f"run {history.run} has no deliveries")
         judge(history, collectors, terms, violations_max)
+        if "deadline" in collectors:
+            _judge_deadlines(history.run, rows, collectors["deadline"], clock_error_ns)
         if within_ns is not None:
             timely.judge(
                 history,
@@ -87,8 +90,9 @@ def check(
             )
     if not rows:
         reasons.append("the trace is empty")
-    if "complete" in collectors:
-        sum_up(collectors["complete"])
+    for rule in ("complete", "deadline"):
+        if rule in collectors:
+            sum_up(collectors[rule])
     findings = tuple(collector.finding() for collector in collectors.values())
     verdicts = [finding.verdict for finding in findings]
     return Report(
@@ -101,6 +105,18 @@ def check(
         delivery_count=sum(len(one) for history in runs for one in history.delivered.values()),
         subscriber_count=sum(len(history.delivered) for history in runs),
     )
+
+
+def _judge_deadlines(
+    run: str, rows: Sequence[Row], collector: Collector, clock_error_ns: int
+) -> None:
+    nodes: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.run == run:
+            nodes.setdefault(row.node, []).append(row)
+    for node_rows in nodes.values():
+        node_rows.sort(key=lambda row: row.step)
+    deadline.judge(run, nodes.values(), collector, clock_error_ns=clock_error_ns)
 
 
 def rules_of(order: str, *, causal: bool = False) -> list[str]:
@@ -133,6 +149,12 @@ def judge(
 def sum_up(collector: Collector) -> None:
     """Tell the counts of all runs as notes."""
     facts = collector.facts
+    if facts.get("received"):
+        share = facts["on time"] / facts["received"]
+        collector.note(
+            f"{facts['on time']} of {facts['received']} events that arrived were delivered in order "
+            f"and on time ({share:.1%})"
+        )
     if facts.get("lost"):
         collector.note(f"{facts['lost']} of {facts['owed']} owed deliveries never came")
     if facts.get("in doubt"):

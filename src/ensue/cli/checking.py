@@ -34,6 +34,7 @@ class Order(StrEnum):
     CAUSAL = "causal"
     CAUSAL_TOPIC = "causal-topic"
     MERGED = "merged"
+    DEADLINE = "deadline"
     FIFO = "fifo"
     NONE = "none"
 

@@ -17,7 +17,7 @@ from ensue.simulation.faults import (
     TimedFault,
 )
 from ensue.simulation.run import Outcome
-from ensue.simulation.scenario import MergeSpec, Scenario
+from ensue.simulation.scenario import DeadlineSpec, MergeSpec, Scenario
 from ensue.trace import Row
 
 __all__ = ["duration", "row_line", "scenario_lines", "witness_rows"]
@@ -104,6 +104,8 @@ def _settings(scenario: Scenario) -> Iterator[str]:
         yield _cube(scenario.hypercube)
     elif scenario.order == "merged":
         yield from _merge(scenario.merge)
+    elif scenario.order == "deadline":
+        yield from _deadline(scenario.deadline)
     else:
         yield _sequencer(chain)
     for node, clock in scenario.clocks.items():
@@ -129,6 +131,25 @@ def _merge(merge: MergeSpec) -> Iterator[str]:
         yield f"  {share:.0%} of events are tampered with until {until}"
     if merge.judged_from_ns:
         yield f"  judged by what is published from {duration(merge.judged_from_ns)} on"
+
+
+def _deadline(deadline: DeadlineSpec) -> Iterator[str]:
+    config = deadline.config
+    rounds = "numbers" if config.colours is None else f"{config.colours} colours"
+    yield (
+        f"  between brokers events are of use for {duration(config.lifetime_ns)}, at most "
+        f"{duration(config.lifetime_ns_max)}; clocks differ by {duration(config.skew_ns)}"
+    )
+    yield (
+        f"  to subscribers for {config.lifetime_rounds} rounds of {duration(config.period_ns)}, sent as "
+        f"{rounds}; each tells {config.fan_out} of {config.view_max} that it knows, "
+        f"{config.near_percent}% of them near; what is late is "
+        f"{'delivered with a tag' if config.deliver_late else 'dropped'}"
+    )
+    if deadline.listening:
+        yield f"  listening as brokers: {_names(deadline.listening, '')}"
+    for name, lifetime_ns in deadline.lifetimes_ns.items():
+        yield f"  events of {name} are of use for {duration(lifetime_ns)}"
 
 
 def _cube(cube: HypercubeConfig) -> str:

@@ -36,6 +36,7 @@ class Protocol(StrEnum):
     TOTAL = "total"
     CAUSAL = "causal"
     MERGED = "merged"
+    DEADLINE = "deadline"
 
 
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
@@ -279,7 +280,7 @@ def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
     rules = [finding.checker for finding in outcome.report.findings]
     if "causal" in rules and "causal" not in rules_of(outcome.report.order):
         words.append("--causal")
-    if not scenario.ens_config.keeps_log:
+    if not scenario.ens_config.keeps_log or scenario.order == "deadline":
         words.append("--lossy")
     return f"check: {shlex.join(words)}"
 

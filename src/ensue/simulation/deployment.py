@@ -2,7 +2,7 @@
 
 This is the joint at which a protocol meets the simulator. What every protocol has in common is here:
 the world, who publishes and subscribes what and when, the replies, the faults. A protocol adds a subclass,
-in a module of its own (`total`, `causal`, `merged`), which says which nodes there are (`_add_nodes`), what their
+in a module of its own (`total`, `causal`, `merged`, `deadline`), which says which nodes there are (`_add_nodes`), what their
 frames are (`_prepare`), how a trace is judged (`judge`) and who still waits (`waits`); and a line in
 `families`, from which `run`, `seeds`, the command line and Spark take it by its name.
 """
@@ -15,6 +15,8 @@ import msgspec
 from ensue.checkers import Report
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Outcome
+from ensue.protocols.gossip.broker import GossipBroker
+from ensue.protocols.gossip.subscriber import GossipSubscriber
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.merge.publisher import MergePublisher
 from ensue.protocols.merge.relay import MergeRelay
@@ -48,6 +50,8 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     merge_publisher: type[MergePublisher] = MergePublisher
     merge_relay: type[MergeRelay] = MergeRelay
     merge_subscriber: type[MergeSubscriber] = MergeSubscriber
+    gossip_broker: type[GossipBroker] = GossipBroker
+    gossip_subscriber: type[GossipSubscriber] = GossipSubscriber
 
 
 class Deployment:

@@ -7,8 +7,9 @@ what its seeds stand for. A new protocol adds one line to each, and a value to `
 
 from collections.abc import Callable
 
-from ensue.simulation import swarm, swarm_causal, swarm_merged
+from ensue.simulation import swarm, swarm_causal, swarm_deadline, swarm_merged
 from ensue.simulation.causal import CausalDeployment
+from ensue.simulation.deadline import DeadlineDeployment
 from ensue.simulation.deployment import Deployment
 from ensue.simulation.merged import MergedDeployment
 from ensue.simulation.scenario import Scenario
@@ -20,6 +21,7 @@ DEPLOYMENTS: dict[str, type[Deployment]] = {
     "total": TotalDeployment,
     "causal": CausalDeployment,
     "merged": MergedDeployment,
+    "deadline": DeadlineDeployment,
     "none": TotalDeployment,
 }
 """Who builds a scenario, by its order."""
@@ -28,5 +30,6 @@ DRAWS: dict[str, Callable[[int], Scenario]] = {
     "total": swarm.draw,
     "causal": swarm_causal.draw,
     "merged": swarm_merged.draw,
+    "deadline": swarm_deadline.draw,
 }
 """What can be searched for faults, by name: seed to scenario."""

@@ -7,6 +7,7 @@ and `run` plays it. Together with a seed it decides a run completely.
 import msgspec
 
 from ensue.errors import ConfigurationError
+from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.merge.config import MergeConfig
@@ -21,6 +22,7 @@ from ensue.simulation.queueing import QueueConfig
 __all__ = [
     "Change",
     "Corruption",
+    "DeadlineSpec",
     "EnsSpec",
     "MergeSpec",
     "Publication",
@@ -34,7 +36,7 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
-ORDERS = ("total", "causal", "merged", "none")
+ORDERS = ("total", "causal", "merged", "deadline", "none")
 """What a scenario can be about; `families` says who builds it."""
 _ORDERS_IN_WORDS = f"{', '.join(ORDERS[:-1])} or {ORDERS[-1]}"
 
@@ -154,12 +156,24 @@ class MergeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How long a delivery may take, if that is judged."""
 
 
+class DeadlineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scenario of deadline order says besides; see `ensue.simulation.deadline`."""
+
+    config: GossipConfig = GossipConfig()
+    listening: tuple[str, ...] = ()
+    """Subscribers that are brokers, beside those that reply."""
+    lifetimes_ns: dict[str, int] = {}
+    """By publisher: how long its events are of use, if not as long as others'."""
+    lossy: bool = True
+    """Whether events may be missing."""
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a run but its seed."""
 
     name: str
     order: str = "total"
-    """`total`, `causal`, `merged`, or `none` for events as they arrive."""
+    """`total`, `causal`, `merged`, `deadline`, or `none` for events as they arrive."""
     duration_ns: int = 10 * SECOND_NS
     """How long events flow and faults strike. Then everything is healed."""
     settle_ns: int = 120 * SECOND_NS
@@ -174,6 +188,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()
     """For order `merged`, which has no chain."""
+    deadline: DeadlineSpec = DeadlineSpec()
+    """For order `deadline`, which has no chain and no notification service."""
     link: LinkConfig = LinkConfig()
     network: NetworkConfig = NetworkConfig()
     disk: DiskConfig = DiskConfig()

@@ -5,6 +5,8 @@ would happen after it would not happen at all. Errors begin with the place in th
 """
 
 from ensue.errors import BadInput
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import FRAMES as GOSSIP_FRAMES
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.link import LinkConfig
@@ -19,6 +21,7 @@ from ensue.simulation.network import LinkDelay, NetworkConfig
 from ensue.simulation.queueing import QueueConfig
 from ensue.simulation.scenario import (
     Change,
+    DeadlineSpec,
     EnsSpec,
     MergeSpec,
     Publication,
@@ -92,6 +95,7 @@ class _Builder:
                 sequencer=self._sequencer(subscribers),
                 hypercube=self._hypercube(),
                 merge=self._merge(),
+                deadline=self._deadline(),
                 ens_config=ens_config,
                 link=link,
                 network=self._network(),
@@ -259,6 +263,37 @@ class _Builder:
             )
         return MergeSpec(config=config, eager=self.names.nodes("merge.eager", table.eager))
 
+    def _deadline(self) -> DeadlineSpec:
+        table = self.file.deadline
+        # So many have to be reached, unless the file says otherwise.
+        count = sum(map(len, self.names.subscribers)) or GossipConfig().subscribers_max
+        with placed("deadline"):
+            config = GossipConfig(
+                subscribers_max=table.subscribers_max or count,
+                alpha=table.alpha,
+                period_ns=table.period,
+                fan_out=table.fan_out,
+                near_percent=table.near_percent,
+                view_max=table.view_max,
+                push_rounds=table.push_rounds,
+                colours=table.colours,
+                copy_age_rounds=table.copy_age_rounds,
+                rounds_ahead_max=table.rounds_ahead_max,
+                announce_rounds=table.announce_rounds,
+                expire_rounds=table.expire_rounds,
+                lifetime_ns=table.lifetime,
+                lifetime_ns_max=max(table.lifetime_max, table.lifetime),
+                skew_ns=table.skew,
+                slack_ns=table.slack,
+                retry_ns=table.retry,
+                join_ns=table.join,
+                deliver_late=table.deliver_late,
+                held_max=table.held_max,
+                retained_max=table.retained_max,
+            )
+        listening = self.names.nodes("deadline.listening", table.listening)
+        return DeadlineSpec(config=config, listening=listening)
+
     def _hypercube(self) -> HypercubeConfig:
         table = self.file.hypercube
         with placed("hypercube"):
@@ -337,7 +372,7 @@ class _Builder:
         table = self.file.queueing
         if table is None:
             return None
-        frames = CUBE_FRAMES if self.file.order == "causal" else FRAMES
+        frames = {"causal": CUBE_FRAMES, "deadline": GOSSIP_FRAMES}.get(self.file.order, FRAMES)
         known = [frame.__name__ for frame in frames]
         for name in table.service_by_frame:
             if name not in known:

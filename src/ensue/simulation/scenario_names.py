@@ -60,7 +60,7 @@ class Directory:
         self._order = file.order
         if file.order != "total":
             self._absent = {name for table in self.chain for name, _ in table}
-        if file.order == "causal":
+        if file.order in ("causal", "deadline"):
             self._absent |= {name for table in self.ens for name, _ in table}
         self._topics: dict[str, list[str]] = {}
         self._declare_topics(file)

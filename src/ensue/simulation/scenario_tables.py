@@ -25,6 +25,7 @@ _SCENARIO = Scenario(name="defaults")
 _SEQUENCER = SequencerConfig()
 _HYPERCUBE = HypercubeConfig()
 _MERGE = _SCENARIO.merge.config
+_GOSSIP = _SCENARIO.deadline.config
 _NETWORK = NetworkConfig()
 _LINK = LinkConfig()
 _LOG = EnsConfig()
@@ -241,6 +242,33 @@ class MergeTable(Table, frozen=True, kw_only=True):
     eager: Names = _NOBODY
 
 
+class DeadlineTable(Table, frozen=True, kw_only=True):
+    """How brokers and subscribers are on time."""
+
+    lifetime: Duration = Duration(_GOSSIP.lifetime_ns)
+    lifetime_max: Duration = Duration(_GOSSIP.lifetime_ns_max)
+    period: Duration = Duration(_GOSSIP.period_ns)
+    subscribers_max: int | None = None
+    alpha: int = _GOSSIP.alpha
+    fan_out: int = _GOSSIP.fan_out
+    near_percent: int = _GOSSIP.near_percent
+    view_max: int = _GOSSIP.view_max
+    push_rounds: int = _GOSSIP.push_rounds
+    colours: int | None = _GOSSIP.colours
+    copy_age_rounds: int | None = _GOSSIP.copy_age_rounds
+    rounds_ahead_max: int = _GOSSIP.rounds_ahead_max
+    announce_rounds: int = _GOSSIP.announce_rounds
+    expire_rounds: int = _GOSSIP.expire_rounds
+    skew: Duration = Duration(_GOSSIP.skew_ns)
+    slack: Duration = Duration(_GOSSIP.slack_ns)
+    retry: Duration = Duration(_GOSSIP.retry_ns)
+    join: Duration = Duration(_GOSSIP.join_ns)
+    deliver_late: bool = _GOSSIP.deliver_late
+    held_max: int = _GOSSIP.held_max
+    retained_max: int = _GOSSIP.retained_max
+    listening: Names = _NOBODY
+
+
 class Lasting(Table, frozen=True, kw_only=True):
     """A fault that lasts."""
 
@@ -310,7 +338,7 @@ class File(Table, frozen=True, kw_only=True):
 
     name: str = ""
     """Empty: the name of the file."""
-    order: Literal["total", "causal", "merged", "none"] = "total"
+    order: Literal["total", "causal", "merged", "deadline", "none"] = "total"
     duration: Duration = Duration(_SCENARIO.duration_ns)
     settle: Duration = Duration(_SCENARIO.settle_ns)
     sites: Names = _NOBODY
@@ -322,6 +350,7 @@ class File(Table, frozen=True, kw_only=True):
     sequencer: SequencerTable = SequencerTable()
     hypercube: HypercubeTable = HypercubeTable()
     merge: MergeTable = MergeTable()
+    deadline: DeadlineTable = DeadlineTable()
     link: LinkTable = LinkTable()
     ens_log: LogTable = LogTable()
     network: NetworkTable = NetworkTable()

@@ -77,8 +77,9 @@ class GossipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The deadline of a message, unless it has one of its own: so long after it was published."""
     lifetime_ns_max: int = 10 * SECOND_NS
     """No deadline is further away."""
-    slack_ns: int = 1
-    """A message is handed over so long before its deadline even if others are missing: time for the timer."""
+    slack_ns: int = MILLISECOND_NS
+    """A message is in time if it arrives so long before its deadline, and is handed over then even if others are missing: time for
+    timers that fire late, and for the disk."""
     join_ns: int = SECOND_NS
     """A broker that joins a group waits so long for the others to take note."""
     # -- Both

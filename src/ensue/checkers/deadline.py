@@ -1,0 +1,123 @@
+"""Checks that whatever arrives in time is delivered in time, or not at all.
+
+Rules, for each subscriber, by the clock of its node and the deadline that came with the event (`deadline_ns`):
+
+- `expired`: an event was delivered after its deadline, and not tagged.
+- `missed`: an event arrived before its deadline, with the clock error to spare, and was not delivered: whatever became of
+  those before it, it should have been.
+
+An event is not missed if the node crashed or left the topic before the deadline, if the trace of the node ends before it, or if the
+node had no room (`overflow`) or no business with it (`not_subscribed`, `before_join`).
+
+Of an event that arrives twice the first arrival counts. Tagged deliveries are late by their own account: they break no rule, and
+whoever arrived in time and is tagged was missed.
+
+HAZARD: a node that stood still when a deadline passed has missed what waited for it, and says so. That is no fault of the protocol:
+leave the rows of such arrivals out, or give a clock error that is longer than nodes stand still.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from ensue.checkers.verdict import Collector, Subscriber
+from ensue.trace import Row
+
+__all__ = ["judge"]
+
+MILLISECOND_NS = 1_000_000
+EXCUSES = frozenset({"overflow", "not_subscribed", "before_join"})
+
+Key = tuple[str, str]
+"""Subscription and event."""
+
+
+class _Seen(msgspec.Struct):
+    """What one node's rows say of its events."""
+
+    arrived: dict[Key, Row]
+    delivered: dict[Key, Row]
+    """The first delivery that is not tagged."""
+    excused: dict[Key, None]
+    interrupted: list[Row]
+    """Crashes, and topics that were left."""
+    last_ns: int = 0
+
+
+def judge(
+    run: str, rows: Iterable[Sequence[Row]], collector: Collector, *, clock_error_ns: int
+) -> None:
+    """Report every delivery that came too late, and everything in time that was not delivered.
+
+    `rows` are the rows of each node of one run, in step order.
+    """
+    received = on_time = 0
+    for node_rows in rows:
+        if not node_rows:
+            continue
+        node, seen = node_rows[0].node, _read(node_rows)
+        for (subscription, event), row in seen.delivered.items():
+            deadline_ns = row.deadline_ns
+            if deadline_ns is None:
+                continue
+            on_time += row.at_ns <= deadline_ns
+            if row.at_ns > deadline_ns:
+                where = (Subscriber(run, node, subscription),)
+                collector.violation("expired", where, (event,), partial(_expired, row))
+        received += len(seen.arrived.keys() | seen.delivered.keys())
+        for key, row in seen.arrived.items():
+            if _is_missed(key, row, seen, clock_error_ns):
+                where = (Subscriber(run, node, key[0]),)
+                collector.violation("missed", where, (key[1],), partial(_missed, row))
+    collector.tally({"received": received, "on time": on_time})
+
+
+def _read(rows: Sequence[Row]) -> _Seen:
+    seen = _Seen({}, {}, {}, [], max(row.at_ns for row in rows))
+    for row in rows:
+        if row.action in ("crashed", "unsubscribed"):
+            seen.interrupted.append(row)
+        if row.event is None:
+            continue
+        key = (row.subscription or "", row.event)
+        if row.action == "received" and row.deadline_ns is not None:
+            seen.arrived.setdefault(key, row)
+        elif row.action == "delivered" and not row.verdict:
+            seen.delivered.setdefault(key, row)
+        elif row.action == "discarded" and row.verdict in EXCUSES:
+            seen.excused[key] = None
+    return seen
+
+
+def _is_missed(key: Key, row: Row, seen: _Seen, clock_error_ns: int) -> bool:
+    deadline_ns = row.deadline_ns
+    assert deadline_ns is not None
+    if key in seen.delivered or key in seen.excused:
+        return False
+    if row.at_ns > deadline_ns - clock_error_ns or deadline_ns > seen.last_ns:
+        return False
+    return not any(
+        each.step > row.step
+        and each.at_ns <= deadline_ns
+        and (each.action == "crashed" or each.topic == row.topic)
+        for each in seen.interrupted
+    )
+
+
+def _expired(row: Row) -> str:
+    assert row.deadline_ns is not None
+    late_ns = row.at_ns - row.deadline_ns
+    return (
+        f"{row.node} delivered {row.event} {late_ns / MILLISECOND_NS:g} ms after its deadline, and "
+        "did not say so"
+    )
+
+
+def _missed(row: Row) -> str:
+    assert row.deadline_ns is not None
+    early_ns = row.deadline_ns - row.at_ns
+    return (
+        f"{row.event} arrived at {row.node} {early_ns / MILLISECOND_NS:g} ms before its deadline, "
+        "and was not delivered in order and on time"
+    )

@@ -1,0 +1,141 @@
+"""Deadline order in a world: brokers that publish, and subscribers that listen to their gossip.
+
+Every publisher is a broker. So is every subscriber that replies, and whoever is said to listen as one: these deliver by the matrix and
+publish, each as one node. All others are told in rounds, and publish nothing.
+
+What a node missed because it stood still is not judged: nobody could have delivered it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from ensue.checkers import Report, check
+from ensue.event import Event
+from ensue.protocols.core import Node
+from ensue.protocols.ens import Put
+from ensue.protocols.gossip.broker import GossipBroker
+from ensue.protocols.gossip.frames import FRAMES
+from ensue.protocols.gossip.subscriber import GossipSubscriber
+from ensue.simulation.deployment import Deployment
+from ensue.simulation.faults import Pause
+from ensue.simulation.process import Factory
+from ensue.simulation.scenario import Scenario
+from ensue.trace import Row
+from ensue.wire import Codec
+
+__all__ = ["DeadlineDeployment", "without_stalls"]
+
+Records = Mapping[str, bytes]
+
+REPLIES_MAX = 4
+"""Replies to replies to replies, at the most, that a run waits for."""
+
+
+class DeadlineDeployment(Deployment):
+    """Brokers, numbered as they stand in the scenario, and subscribers."""
+
+    def _prepare(self) -> Codec:
+        scenario = self.scenario
+        brokers = [(each.name, each.site) for each in scenario.publishers]
+        brokers += [
+            (each.name, each.site)
+            for each in scenario.subscribers
+            if each.replies or each.name in scenario.deadline.listening
+        ]
+        self._brokers = dict(brokers)
+        # What an application published is written into the trace as it would be put on a wire.
+        return Codec((*FRAMES, Put))
+
+    def _add_nodes(self) -> None:
+        scenario, world = self.scenario, self.world
+        for name, site in self._brokers.items():
+            clock = scenario.clocks.get(name)
+            factory = self._broker_factory(name, site)
+            world.add(name, factory, site=site, clock=clock, disk=self._client_disk)
+        for each in scenario.subscribers:
+            if each.name not in self._brokers:
+                clock = scenario.clocks.get(each.name)
+                factory = self._subscriber_factory(each.name, each.site)
+                world.add(each.name, factory, site=each.site, clock=clock, disk=self._client_disk)
+
+    def _broker_factory(self, name: str, site: str) -> Factory:
+        role, names, deadline = (
+            self.roles.gossip_broker,
+            list(self._brokers),
+            self.scenario.deadline,
+        )
+        lifetime_ns = deadline.lifetimes_ns.get(name, deadline.config.lifetime_ns)
+        config = msgspec.structs.replace(deadline.config, lifetime_ns=lifetime_ns)
+
+        def build(records: Records, now_ns: int) -> Node:
+            return role(
+                name=name, names=names, config=config, site=site, records=records, now_ns=now_ns
+            )
+
+        return build
+
+    def _subscriber_factory(self, name: str, site: str) -> Factory:
+        role, config = self.roles.gossip_subscriber, self.scenario.deadline.config
+        brokers = tuple(self._brokers)
+
+        def build(records: Records, now_ns: int) -> Node:
+            return role(
+                name=name, brokers=brokers, config=config, site=site, records=records, now_ns=now_ns
+            )
+
+        return build
+
+    def _replier(self, subscriber: str) -> str:
+        return subscriber
+
+    def judge(self, rows: list[Row]) -> Report:
+        """Judge the trace by what was promised."""
+        deadline = self.scenario.deadline
+        return check(
+            without_stalls(rows, self.scenario),
+            order="deadline",
+            lossy=deadline.lossy,
+            clock_error_ns=deadline.config.slack_ns,
+        )
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield nothing: there is no log, and no slots in one."""
+        return iter(())
+
+    def waits(self) -> Iterator[str]:
+        """Say who still waits for what."""
+        yield from super().waits()
+        config = self.scenario.deadline.config
+        rounds = config.lifetime_rounds + config.skew_rounds + 1
+        longest = max(config.horizon_ns, rounds * config.period_ns)
+        if self.world.now_ns < self.scenario.duration_ns + (1 + REPLIES_MAX) * longest:
+            # Nobody waits for an answer here, so nobody knows what is still on its way.
+            yield "messages may be on their way"
+        for name in self.world.names():
+            node = self.world.node(name)
+            if isinstance(node, GossipBroker) and node.unsettled_count:
+                yield f"{name} has {node.unsettled_count} events that may not be sent yet"
+            if isinstance(node, GossipBroker | GossipSubscriber) and node.held_count:
+                yield f"{name} holds {node.held_count} messages back"
+
+
+def without_stalls(rows: list[Row], scenario: Scenario) -> list[Row]:
+    """Leave out arrivals whose deadline, or the round before it, passed while their node stood still."""
+    pauses = scenario.faults.pauses
+    if not pauses:
+        return rows
+    period_ns = scenario.deadline.config.period_ns
+    return [row for row in rows if row.action != "received" or not _stalled(row, pauses, period_ns)]
+
+
+def _stalled(row: Row, pauses: tuple[Pause, ...], period_ns: int) -> bool:
+    if row.deadline_ns is None or row.true_ns is None:
+        return False
+    due_ns = row.true_ns + row.deadline_ns - row.at_ns
+    return any(
+        pause.node == row.node
+        and pause.from_ns <= due_ns
+        and (pause.until_ns is None or pause.until_ns >= due_ns - period_ns)
+        for pause in pauses
+    )

@@ -1,0 +1,405 @@
+"""Deadline order in random scenarios: causal and on time, or dropped; and planted bugs are found.
+
+`python -m tests.simulation.test_swarm_deadline [NAME …]` searches for the first seed that finds each planted bug.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+
+from ensue.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.event import Event
+from ensue.protocols.core import Effect, Persist
+from ensue.protocols.gossip.broker import GossipBroker
+from ensue.protocols.gossip.causality import Causality, Held, Sent
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import Live, Matrix, Message
+from ensue.protocols.gossip.handing import Handing
+from ensue.protocols.gossip.letters import Letters
+from ensue.protocols.gossip.rounds import Rounds, Told, Vector
+from ensue.protocols.gossip.spreading import Spreading
+from ensue.protocols.gossip.telling import Telling
+from ensue.simulation import scenario_file
+from ensue.simulation.deployment import Roles
+from ensue.simulation.run import Outcome, play
+from ensue.simulation.swarm_deadline import KINDS, draw, kind_of
+from ensue.trace import digest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
+SEEDS = 500
+CHUNK = 50
+SEEDS_MAX = 200
+"""Every mutant must be caught by one of the first so many seeds."""
+
+
+def complaint(outcome: Outcome) -> str:
+    sentences = "\n".join(f"  {sentence}" for sentence in outcome.sentences())
+    return f"ensue replay deadline --seed {outcome.seed}\n{sentences}"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_seed_breaks_the_order_or_misses_what_came_in_time(first: int) -> None:
+    complaints = []
+    for seed in range(first, first + CHUNK):
+        outcome = play(draw(seed), seed)
+        if not outcome.valid:
+            complaints.append(complaint(outcome))
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(60):
+        scenario = draw(seed)
+        outcome = play(scenario, seed)
+        config, faults = scenario.deadline.config, scenario.faults
+        seen["calm"] += not scenario.deadline.lossy
+        seen["colours"] += config.colours is not None
+        seen["skew"] += config.skew_ns > 0
+        seen["pauses"] += bool(faults.pauses)
+        seen["partitions"] += bool(faults.partitions)
+        seen["churn"] += any(one.changes for one in scenario.subscribers)
+        seen["answers"] += any(one.replies for one in scenario.subscribers)
+        waited = {row.event for row in outcome.rows if row.action == "received"}
+        for row in outcome.rows:
+            seen[row.action if not row.verdict else f"{row.action} {row.verdict}"] += 1
+        seen["waited"] += len(waited)
+    for what in (
+        "calm",
+        "colours",
+        "skew",
+        "pauses",
+        "partitions",
+        "churn",
+        "answers",
+        "crashed",
+        "delivered",
+        "delivered late",
+        "discarded late",
+        "discarded overflow",
+        "discarded before_join",
+        "discarded not_subscribed",
+        "unsubscribed",
+    ):
+        assert seen[what], f"no {what} in {seen}"
+    assert not seen["discarded overtaken"], "nothing in time would break the order"
+    assert not seen["delivered overtaken"]
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 4))
+def test_what_brokers_deliver_is_on_time_in_true_time(seed: int) -> None:
+    """Clocks differ by the skew, so that is what true time may add."""
+    scenario = draw(seed)
+    outcome = play(scenario, seed)
+    deadline = scenario.deadline
+    longest_ns = max((deadline.config.lifetime_ns, *deadline.lifetimes_ns.values()))
+    published = {row.event: row for row in outcome.rows if row.action == "published"}
+    for row in outcome.rows:
+        if row.action != "delivered" or row.verdict or row.stamp is None or row.event is None:
+            continue
+        assert row.true_ns is not None
+        start = published[row.event]
+        assert start.true_ns is not None
+        if row.stamp["@d"] == start.deadline_ns:  # Else it came in a round.
+            took_ns = row.true_ns - start.true_ns
+            assert took_ns <= longest_ns + 2 * deadline.config.skew_ns, f"seed {seed}: {row.event}"
+
+
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_one_seed_gives_one_trace(seed: int) -> None:
+    first, again = (play(draw(seed), seed, peer_frames=True) for _ in range(2))
+    assert digest(first.rows) == digest(again.rows)
+
+
+@pytest.mark.parametrize("seed", range(len(KINDS)))
+def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int) -> None:
+    objects, encoded = (play(draw(seed), seed, encode=encode) for encode in (False, True))
+    assert objects.delivered
+    for one, other in zip(objects.rows, encoded.rows, strict=True):
+        assert msgspec.structs.replace(other, bytes=None) == msgspec.structs.replace(
+            one, bytes=None
+        )
+
+
+def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
+    scenario = scenario_file.load(EXAMPLES / "watch-together.toml")
+    assert scenario.deadline.config.lifetime_rounds == 7, "13 subscribers: 4 rounds, and 3"
+    outcome = play(scenario, 1)
+    assert outcome.valid, outcome.sentences()
+    report = outcome.report
+    assert [finding.checker for finding in report.findings] == [
+        "fifo",
+        "causal",
+        "deadline",
+        "complete",
+    ]
+    assert any("in order and on time" in note for note in report["deadline"].notes)
+    assert {row.verdict for row in outcome.rows} >= {"", "late"}, "a room that is cut off is late"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("fan_out = 0", "deadline.*fan_out must be from 1"),
+        ("colours = 7", "deadline.*colours need copy_age_rounds"),
+        ('listening = "nobody"', "deadline.listening"),
+        ("alpha = 65", "deadline.*alpha must be from 0 to 64"),
+    ],
+)
+def test_a_table_of_deadlines_that_can_not_work_is_refused(table: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        scenario_file.loads(f'order = "deadline"\n[deadline]\n{table}\n', name="bad")
+
+
+# -- Planted bugs -----------------------------------------------------------------------------------
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One mistake: classes for roles, or replacements for attributes (target, name, value)."""
+
+    name: str
+    hint: int
+    """The seed to try first: the first that caught it when last searched."""
+    roles: Roles = Roles()
+    patches: tuple[tuple[object, str, object], ...] = ()
+
+
+def patched(name: str, hint: int, target: object, method: str, value: object) -> Mutant:
+    return Mutant(name, hint, Roles(), ((target, method, value),))
+
+
+real_learn = Causality._learn
+real_missing, real_live, real_publish = Rounds._missing, Vector.live, Telling.publish
+real_read, real_offer, real_deliver = Letters.read, Rounds.offer, Handing.deliver
+
+
+def sees_other_senders_alone(self: Causality, message: Sent) -> bool:
+    """Del_ok as printed: earlier messages of the same sender are not waited for."""
+    return all(
+        row.get(self.number, 0) <= self.settled.get(source, 0)
+        for source, row in message.after.items()
+        if source != message.source
+    )
+
+
+def stamps_by_the_clock(self: Causality, now_ns: int) -> int:
+    return now_ns
+
+
+def falling_deadlines(self: Causality, now_ns: int, lifetime_ns: int) -> int:
+    return now_ns + lifetime_ns
+
+
+def delivers_in_order_of_arrival(self: Causality, now_ns: int) -> Held | None:
+    """At a common deadline nothing says who goes first."""
+    due = [held.sent for held in self.waiting.values() if self._is_due(held.sent, now_ns)]
+    for key in reversed(list(self.waiting)):
+        message = self.waiting[key].sent
+        if self._nothing_missing(message) or any(
+            message is other or self._precedes(message, other) for other in due
+        ):
+            held = self.waiting.pop(key)
+            self._learn(message)
+            return held
+    return None
+
+
+def waits_for_ever(self: Causality) -> int | None:
+    """Nobody looks at deadlines unless something comes."""
+    return None
+
+
+def forgets_what_it_was_told(self: Causality, message: Sent) -> None:
+    """Only the message itself is learnt, and not what its sender knew."""
+    real_learn(self, msgspec.structs.replace(message, after={}))
+
+
+def takes_late_ones(self: Causality, message: Sent, now_ns: int) -> str:
+    if self.is_settled(message.source, message.stamp) or message.key in self.waiting:
+        return "overtaken"
+    self.waiting[message.key] = Held(message, now_ns)
+    return ""
+
+
+def expires_nothing(self: Causality, now_ns: int) -> list[Held]:
+    return []
+
+
+def reads_differences_as_wholes(self: Letters, frame: Message) -> Sent | None:
+    return real_read(self, msgspec.structs.replace(frame, base=0))
+
+
+def delivers_rounds_at_once(self: Rounds, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+    return iter(())
+
+
+def waits_for_other_brokers_alone(
+    self: Rounds, told: Told, now_round: int
+) -> Iterator[tuple[str, int]]:
+    return (each for each in real_missing(self, told, now_round) if each[1] != told.source)
+
+
+def waits_for_the_dead(self: Rounds, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+    return real_missing(self, told, min(now_round, told.round))
+
+
+def merges_no_vectors(self: Vector, live: Live) -> None:
+    """Brokers learn nothing of each other's rounds."""
+
+
+def names_only_its_own_rounds(self: Vector, round: int) -> Live:  # noqa: A002
+    found = real_live(self, round)
+    return {
+        topic: {self._number: row[self._number]}
+        for topic, row in found.items()
+        if self._number in row
+    }
+
+
+def several_in_a_round(self: Vector, now_round: int) -> int:
+    return max(now_round, self.own, 1)
+
+
+def loses_what_its_message_named(self: Telling, event: Event, now_ns: int) -> tuple[int, Live]:
+    """An event that joins a message replaces what that names."""
+    number, live = real_publish(self, event, now_ns)
+    rumour = self._pending.get(number)
+    if rumour is not None and len(rumour.events) > 1:
+        fresh = self.vector.live(number)
+        self._pending[number] = msgspec.structs.replace(rumour, live=fresh)
+    return number, live
+
+
+def too_few_colours(self: GossipConfig, number: int) -> int:
+    return number if self.colours is None else number % self.lifetime_rounds
+
+
+def read_too_few(self: GossipConfig, sent: int, now_round: int) -> int | None:
+    if self.colours is None:
+        return sent
+    newest = now_round + self.skew_rounds
+    return newest - (newest - sent) % self.lifetime_rounds
+
+
+def joins_at_once(self: Rounds, topic: str, round: int) -> None:  # noqa: A002
+    self.joined[topic] = 0
+
+
+def drops_while_others_wait(self: Rounds, told: Told, now_round: int) -> str:
+    """A message for which there is room is dropped."""
+    if len(self.waiting) > 1:
+        return "overtaken"
+    return real_offer(self, told, now_round)
+
+
+def tells_nobody(*_arguments: object) -> list[Effect]:
+    return []
+
+
+def tags_nothing(self: Handing, event: Event, held_ns: int = 0, verdict: str = "") -> None:
+    real_deliver(self, event, held_ns)
+
+
+def hands_out_copies(self: Handing, event: Event) -> bool:
+    return False
+
+
+def forgets_the_matrix_soon(self: Causality, now_ns: int) -> Matrix:
+    return {}
+
+
+class ForgetsWhatItDelivered(GossipBroker):
+    """A restarted broker delivers copies again."""
+
+    def take_effects(self) -> Sequence[Effect]:
+        return [
+            each
+            for each in super().take_effects()
+            if not isinstance(each, Persist) or each.key != "state"
+        ]
+
+
+class NeverSilent(GossipBroker):
+    """A restarted broker publishes at once."""
+
+    def _silent_until_ns(self, state: object, now_ns: int) -> int:
+        return now_ns
+
+
+MUTANTS = (
+    patched("sees other senders alone", 3, Causality, "_nothing_missing", sees_other_senders_alone),
+    patched("stamps by the clock", 2, Causality, "stamp", stamps_by_the_clock),
+    patched("falling deadlines", 9, Causality, "deadline_ns", falling_deadlines),
+    patched("in order of arrival", 8, Causality, "next_ready", delivers_in_order_of_arrival),
+    patched("waits for ever", 1, Causality, "next_timer_ns", waits_for_ever),
+    patched("forgets what it was told", 28, Causality, "_learn", forgets_what_it_was_told),
+    Mutant(
+        "takes late ones",
+        3,
+        Roles(),
+        ((Causality, "offer", takes_late_ones), (Causality, "expired", expires_nothing)),
+    ),
+    patched("names no causes", 3, Causality, "before", forgets_the_matrix_soon),
+    patched("differences as wholes", 6, Letters, "read", reads_differences_as_wholes),
+    patched("rounds at once", 1, Rounds, "_missing", delivers_rounds_at_once),
+    patched("other brokers alone", 1, Rounds, "_missing", waits_for_other_brokers_alone),
+    patched("waits for the dead", 0, Rounds, "_missing", waits_for_the_dead),
+    patched("merges no vectors", 10, Vector, "learn", merges_no_vectors),
+    patched("names its own rounds", 12, Vector, "live", names_only_its_own_rounds),
+    patched("several in a round", 0, Vector, "next", several_in_a_round),
+    patched("loses what it named", 17, Telling, "publish", loses_what_its_message_named),
+    Mutant(
+        "too few colours",
+        0,
+        Roles(),
+        ((GossipConfig, "to_wire", too_few_colours), (GossipConfig, "from_wire", read_too_few)),
+    ),
+    patched("joins at once", 141, Rounds, "join", joins_at_once),
+    patched("drops while others wait", 1, Rounds, "offer", drops_while_others_wait),
+    Mutant(
+        "tells nobody",
+        0,
+        Roles(),
+        ((Spreading, "send_at_once", tells_nobody), (Spreading, "push", tells_nobody)),
+    ),
+    patched("tags nothing", 1, Handing, "deliver", tags_nothing),
+    patched("hands out copies", 0, Handing, "is_copy", hands_out_copies),
+    Mutant("forgets what it delivered", 11, Roles(gossip_broker=ForgetsWhatItDelivered)),
+    Mutant("never silent", 77, Roles(gossip_broker=NeverSilent)),
+)
+
+CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
+
+
+def is_caught(mutant: Mutant, seed: int) -> bool:
+    with ExitStack() as stack:
+        for target, name, value in mutant.patches:
+            stack.enter_context(mock.patch.object(target, name, value))
+        try:
+            return not play(draw(seed), seed, roles=mutant.roles).valid
+        except CAUGHT:
+            return True
+
+
+def first_caught(mutant: Mutant, seeds: Iterable[int]) -> int | None:
+    return next((seed for seed in seeds if is_caught(mutant, seed)), None)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant: Mutant) -> None:
+    assert not is_caught(Mutant("no mistake", 0), mutant.hint)
+    assert first_caught(mutant, (mutant.hint, *range(SEEDS_MAX))) is not None
+
+
+if __name__ == "__main__":
+    for chosen in MUTANTS:
+        if len(sys.argv) == 1 or chosen.name in sys.argv[1:]:
+            found = first_caught(chosen, range(SEEDS_MAX))
+            kind = "" if found is None else kind_of(found)
+            print(f"{chosen.name}: {found} {kind}", flush=True)  # noqa: T201
