@@ -79,15 +79,7 @@ def check(
             # Nothing can be said of the order; but if something was owed, it was lost.
             reasons.append(f"run {history.run} has no deliveries")
         judge(history, collectors, terms, violations_max)
-        if "deadline" in collectors:
-            _judge_deadlines(history.run, rows, collectors["deadline"], clock_error_ns)
-        if within_ns is not None:
-            timely.judge(
-                history,
-                collectors["timely"],
-                within_ns=within_ns,
-                clock_error_ns=clock_error_ns,
-            )
+        _judge_times(history, rows, collectors, within_ns, clock_error_ns)
     if not rows:
         reasons.append("the trace is empty")
     for rule in ("complete", "deadline"):
@@ -107,16 +99,26 @@ def check(
     )
 
 
-def _judge_deadlines(
-    run: str, rows: Sequence[Row], collector: Collector, clock_error_ns: int
+def _judge_times(
+    history: History,
+    rows: Sequence[Row],
+    collectors: dict[str, Collector],
+    within_ns: int | None,
+    clock_error_ns: int,
 ) -> None:
-    nodes: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.run == run:
-            nodes.setdefault(row.node, []).append(row)
-    for node_rows in nodes.values():
-        node_rows.sort(key=lambda row: row.step)
-    deadline.judge(run, nodes.values(), collector, clock_error_ns=clock_error_ns)
+    """Judge one run by the rules that ask for times, if there are collectors for them."""
+    if "deadline" in collectors:
+        nodes: dict[str, list[Row]] = {}
+        for row in rows:
+            if row.run == history.run:
+                nodes.setdefault(row.node, []).append(row)
+        for node_rows in nodes.values():
+            node_rows.sort(key=lambda row: row.step)
+        found = collectors["deadline"]
+        deadline.judge(history.run, nodes.values(), found, clock_error_ns=clock_error_ns)
+    if within_ns is not None:
+        found = collectors["timely"]
+        timely.judge(history, found, within_ns=within_ns, clock_error_ns=clock_error_ns)
 
 
 def rules_of(order: str, *, causal: bool = False) -> list[str]:
