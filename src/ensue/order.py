@@ -14,6 +14,8 @@ __all__ = ["Causal", "Deadline", "Merged", "Order", "Total", "parse"]
 
 
 TIME_TO_LIVE_MAX_S = 1_000_000_000
+DEADLINE_MAX_MS = 86_400_000
+"""A day."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +113,19 @@ class Deadline(Order, frozen=True, kw_only=True):
 
     ms: float
     """How many milliseconds after it was published an event is still of use."""
+    on_late: str = "drop"
+    """What becomes of an event that comes later, or would break the order: `drop`, or `tag` to be given it at once with a verdict."""
+    held_max: int = 65_536
+    """Events of a bus that wait for others at the most; further ones are dropped."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ms, bool) or not isinstance(self.ms, int | float):
+            raise BadInput(f"ms is a number of milliseconds, not {self.ms!r}")
+        if not 1 <= self.ms <= DEADLINE_MAX_MS:
+            raise BadInput(f"ms must be from 1 to {DEADLINE_MAX_MS:,}, not {self.ms}")
+        if self.on_late not in ("drop", "tag"):
+            raise BadInput(f"on_late must be 'drop' or 'tag', not {self.on_late!r}")
+        _check_held_max(self.held_max)
 
 
 _BY_NAME = {"total": Total(), "causal": Causal(), "none": None}

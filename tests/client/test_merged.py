@@ -116,7 +116,7 @@ def test_what_exceeds_delta_is_dropped_or_delivered_with_a_tag(late: str) -> Non
                 await bus.publish("t", b"")
             verdicts = []
             counts = events.counts
-            assert counts is not None
+            assert isinstance(counts, MergeCounts)
             async with asyncio.timeout(20):
                 while counts.late + counts.delivered < 20:  # noqa: ASYNC110 - counts wake nobody
                     await asyncio.sleep(0.01)
@@ -139,7 +139,7 @@ def test_a_broken_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         ):
             await bus.publish("t", b"")
             counts = events.counts
-            assert counts is not None
+            assert isinstance(counts, MergeCounts)
             async with asyncio.timeout(20):
                 while not counts.broken:
                     await bus.publish("t", b"")

@@ -1,4 +1,4 @@
-"""A subscription in causal order: no node of its own, but a share in its bus's."""
+"""A subscription in causal order, or with deadlines: no node of its own, but a share in its bus's."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,8 +6,9 @@ from typing import Any
 
 from ensue.client.reader import Reader
 from ensue.client.shares import Share, Shares
-from ensue.order import Causal, Order
+from ensue.order import Causal, Deadline, Order
 from ensue.protocols.core import Outcome
+from ensue.protocols.gossip.handing import GossipCounts
 from ensue.runtime.hub import Hub
 
 __all__ = ["CubeReader", "Reader", "make_reader"]
@@ -16,11 +17,13 @@ __all__ = ["CubeReader", "Reader", "make_reader"]
 class CubeReader(Reader):
     """Has a share in the node of its client's bus."""
 
-    def __init__(self, hub: Hub, *, name: str, client: str) -> None:
+    def __init__(self, hub: Hub, *, name: str, client: str, order: Order | None) -> None:
         super().__init__(
             hub, name=name, order=hub.order, durable=False, acknowledge_each=False, start=None
         )
         self._shares: Shares = hub.shares[client]
+        # Without an order whatever comes is handed over, in order or late.
+        self._tags = not isinstance(order, Deadline) or order.on_late == "tag"
         self._share: Share | None = None
 
     @property
@@ -33,6 +36,12 @@ class CubeReader(Reader):
         """Whether there is a share to be ended."""
         return self._share is not None
 
+    @property
+    def counts(self) -> GossipCounts | None:
+        """What became of the events that came, where there are deadlines."""
+        has_deadlines = isinstance(self._hub.order, Deadline)
+        return self._share.counts if has_deadlines and self._share is not None else None
+
     async def open(
         self,
         *,
@@ -43,7 +52,9 @@ class CubeReader(Reader):
         """Take the share."""
         del client
         self._share = self._shares.open(
-            subscription=subscription, on_outcome=lambda outcome: on_outcomes((outcome,))
+            subscription=subscription,
+            on_outcome=lambda outcome: on_outcomes((outcome,)),
+            tags=self._tags,
         )
         self.resumed.set_result(None)
         await asyncio.sleep(0)
@@ -87,8 +98,8 @@ def make_reader(
     start: int | None,
 ) -> Reader:
     """Return what stands behind a subscription."""
-    if isinstance(hub.order, Causal):
-        return CubeReader(hub, name=name, client=client)
+    if isinstance(hub.order, Causal | Deadline):
+        return CubeReader(hub, name=name, client=client, order=order)
     return Reader(
         hub,
         name=name,

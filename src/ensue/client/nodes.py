@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ensue.errors import UnsupportedOrder
-from ensue.order import Merged, Order, Total
+from ensue.order import Deadline, Merged, Order, Total
 from ensue.protocols.core import Alert, Deliver, Outcome
+from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.merge.config import MergeConfig, ticks_of
 from ensue.protocols.merge.publisher import MergePublisher
@@ -24,7 +25,9 @@ __all__ = [
     "watched",
 ]
 
-AnyPublisher: TypeAlias = Publisher | UnorderedPublisher | MergePublisher | HypercubeNode
+AnyPublisher: TypeAlias = (
+    Publisher | UnorderedPublisher | MergePublisher | HypercubeNode | GossipBroker
+)
 
 SECOND_NS = 1_000_000_000
 
@@ -85,6 +88,15 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
         why = (
             f"this bus stamps for clocks that differ by {publishes.epsilon:g} s in ticks of "
             f"{publishes.tick:g} s: a subscription has to agree; it may choose another delta"
+        )
+    elif (
+        isinstance(publishes, Deadline)
+        and isinstance(wanted, Deadline)
+        and (publishes.ms, publishes.held_max) != (wanted.ms, wanted.held_max)
+    ):
+        why = (
+            f"events on this bus are of use for {publishes.ms:g} ms: a subscription has to agree; it may "
+            "choose another on_late"
         )
     if why is not None:
         name = "none" if wanted is None else wanted.name

@@ -12,6 +12,7 @@ from typing import Any
 from ensue.client.nodes import merge_subscriber, watched
 from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Outcome
+from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.kept import Kept
 from ensue.protocols.merge.subscriber import MergeSubscriber
 from ensue.protocols.merge.watching import MergeCounts
@@ -64,7 +65,7 @@ class Reader:
         return self._driver is not None
 
     @property
-    def counts(self) -> MergeCounts | None:
+    def counts(self) -> MergeCounts | GossipCounts | None:
         """What became of the events that came, if clocks decide on that."""
         node = self.node
         return node.counts if isinstance(node, MergeSubscriber) else None

@@ -1,4 +1,4 @@
-"""Subscriptions of one bus in causal order: all of them share the bus's node of the cube.
+"""Subscriptions of one bus in causal order, or with deadlines: all of them share the bus's node.
 
 What a program publishes comes after all that it was handed, through whichever of its subscriptions. So one
 node publishes and receives for the whole bus, and each subscription has a share in it: the topics it
@@ -8,10 +8,23 @@ room, where publishers don't wait for it, the node delivers nothing to any of th
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ensue.clock import Clock
 from ensue.event import Event
-from ensue.protocols.core import Deliver, Join, Leave, Outcome, Publish, Refuse
+from ensue.protocols.core import (
+    Arrive,
+    Deliver,
+    Discard,
+    Join,
+    Leave,
+    Outcome,
+    Publish,
+    Refuse,
+)
+from ensue.protocols.gossip.broker import GossipBroker
+from ensue.protocols.gossip.causality import LATE, OVERFLOW, OVERTAKEN
+from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
@@ -23,9 +36,18 @@ class Share:
     """What one subscription sees of the bus's node. Commands: `subscribe`, `unsubscribe`, `acknowledge`."""
 
     def __init__(
-        self, shares: "Shares", *, subscription: str, on_outcome: Callable[[Outcome], None]
+        self,
+        shares: "Shares",
+        *,
+        subscription: str,
+        on_outcome: Callable[[Outcome], None],
+        tags: bool,
     ) -> None:
         self._shares = shares
+        self._tags = tags
+        """Whether it is given what is late, with a verdict."""
+        self.counts = GossipCounts()
+        """What became of events, where they have deadlines."""
         self._subscription = subscription
         self._on_outcome = on_outcome
         self._position = 0
@@ -64,8 +86,14 @@ class Share:
     def acknowledge(self, position: int) -> None:
         """Do nothing: nothing is delivered again."""
 
-    def tell(self, outcome: Join | Leave | Deliver) -> None:
+    def tell(self, outcome: Join | Leave | Deliver | Arrive | Discard) -> None:
         """Hand an outcome over, if it concerns this share."""
+        if isinstance(outcome, Deliver | Arrive | Discard):
+            if outcome.event.topic not in self.joined:
+                return
+            if isinstance(outcome, Deliver) and outcome.verdict and not self._tags:
+                outcome = Discard(outcome.event, outcome.verdict)
+            self._count(outcome)
         match outcome:
             case Join(topic=topic) if topic in self.asked:
                 del self.asked[topic]
@@ -74,13 +102,25 @@ class Share:
                 pass  # The node had to join anew.
             case Leave(topic=topic) if topic in self.joined:
                 del self.joined[topic]
-            case Deliver(event=event) if event.topic in self.joined:
+            case Deliver(event=event):
                 self._position += 1
                 outcome = Deliver(event, self._position, outcome.verdict, outcome.held_ns)
+            case Arrive() | Discard():
+                pass
             case _:
                 return
         self._shares.record(self._subscription, outcome)
         self._on_outcome(outcome)
+
+    def _count(self, outcome: Deliver | Arrive | Discard) -> None:
+        counts = self.counts
+        if isinstance(outcome, Arrive):
+            counts.received += 1
+            return
+        counts.delivered += isinstance(outcome, Deliver) and not outcome.verdict
+        counts.late += outcome.verdict == LATE
+        counts.overtaken += outcome.verdict == OVERTAKEN
+        counts.overflow += outcome.verdict == OVERFLOW
 
     def refuse(self, outcome: Refuse) -> None:
         """Tell which of its topics it can't have."""
@@ -97,25 +137,28 @@ class Shares:
 
     def __init__(
         self,
-        driver: Driver[HypercubeNode],
+        driver: Driver[HypercubeNode] | Driver[GossipBroker],
         *,
         clock: Clock,
         recorder: Recorder | None,
         on_published: Callable[[Event], None],
     ) -> None:
-        self.driver = driver
+        self.driver: Driver[Any] = driver
         self._on_published = on_published
-        self.node = driver.node
+        self.node: HypercubeNode | GossipBroker = driver.node
         self._clock = clock
         self._recorder = recorder
         self._shares: dict[Share, None] = {}
         self._full: dict[Share, None] = {}
         """Those with no room."""
         self._paused = False
+        self._has_deadlines = isinstance(driver.node, GossipBroker)
 
-    def open(self, *, subscription: str, on_outcome: Callable[[Outcome], None]) -> Share:
+    def open(
+        self, *, subscription: str, on_outcome: Callable[[Outcome], None], tags: bool = True
+    ) -> Share:
         """Give a subscription its share."""
-        share = Share(self, subscription=subscription, on_outcome=on_outcome)
+        share = Share(self, subscription=subscription, on_outcome=on_outcome, tags=tags)
         self._shares[share] = None
         return share
 
@@ -163,6 +206,10 @@ class Shares:
         if isinstance(outcome, Join | Deliver):
             for share in list(self._shares):
                 share.tell(outcome)
+        elif isinstance(outcome, Arrive | Discard):
+            if self._has_deadlines:  # Else nobody asks when and why.
+                for share in list(self._shares):
+                    share.tell(outcome)
         elif isinstance(outcome, Refuse):
             for share in list(self._shares):
                 share.refuse(outcome)

@@ -40,6 +40,7 @@ from ensue.client.safety import Safety
 from ensue.errors import LocalProtocolError, SubscriptionLost, SubscriptionRefused
 from ensue.order import Order
 from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
+from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.kept import DISMISSED
 from ensue.protocols.merge.watching import MergeCounts
 from ensue.runtime.driver import Failed
@@ -145,8 +146,8 @@ class Subscription:
         return 0 if node is None else node.held_count
 
     @property
-    def counts(self) -> MergeCounts | None:
-        """What became of the events that came, where order is merged: how many were late, and why."""
+    def counts(self) -> MergeCounts | GossipCounts | None:
+        """What became of the events that came, where order is merged or has deadlines: how many were late, and why."""
         return None if self._reader is None else self._reader.counts
 
     async def __aenter__(self) -> Self:

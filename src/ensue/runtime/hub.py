@@ -16,9 +16,10 @@ import msgspec
 from ensue.clock import Clock
 from ensue.errors import BadInput, ConfigurationError, LocalProtocolError
 from ensue.event import Event
-from ensue.order import Causal, Order, Total
+from ensue.order import Causal, Deadline, Order, Total
 from ensue.protocols import ens
 from ensue.protocols.core import Frame, Node
+from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.node import SequencerNode
@@ -28,6 +29,7 @@ from ensue.runtime.cube import Roster
 from ensue.runtime.driver import Driver
 from ensue.runtime.names import Names
 from ensue.runtime.sink import ParquetSink
+from ensue.runtime.timely import BrokerRoster
 from ensue.transports import MemoryOptions, MemoryTransport, Transport
 from ensue.transports.memory import ENS
 from ensue.wire import Codec
@@ -101,15 +103,15 @@ class Hub:
 
     @property
     def has_cube(self) -> bool:
-        """Whether buses are nodes of a cube, which keep the order among themselves."""
-        return isinstance(self.order, Causal)
+        """Whether buses are nodes of a cube, or brokers, which keep the order among themselves."""
+        return isinstance(self.order, Causal | Deadline)
 
-    async def admit(self, name: str) -> HypercubeNode:
-        """Make a node of the cube for a client."""
+    async def admit(self, name: str) -> HypercubeNode | GossipBroker:
+        """Make a node of the cube, or a broker, for a client."""
         raise NotImplementedError
 
-    def admitted(self, driver: Driver[HypercubeNode]) -> None:
-        """Take note of who drives a node of the cube."""
+    def admitted(self, driver: Driver[Any]) -> None:
+        """Take note of who drives a node of the cube, or a broker."""
 
     def size_of(self, frame: Frame) -> int:
         """Return how many bytes a frame would take on a wire."""
@@ -210,7 +212,11 @@ class MemoryHub(Hub):
         self._slots: dict[str, int] = {}
         """By topic: how many events were kept that nobody else counts."""
         self._chain: list[Driver[SequencerNode]] = []
-        self._roster = Roster(order) if isinstance(order, Causal) else None
+        self._roster: Roster | BrokerRoster | None = None
+        if isinstance(order, Causal):
+            self._roster = Roster(order)
+        elif isinstance(order, Deadline):
+            self._roster = BrokerRoster(order)
         if isinstance(order, Total):
             self._chain = [self._drive(name) for name in self.placement.nodes]
 
@@ -222,13 +228,13 @@ class MemoryHub(Hub):
         """Return a name that nobody has, had or will have on this hub."""
         return self._names.unique(stem)
 
-    async def admit(self, name: str) -> HypercubeNode:
-        """Make a node of the cube for a client, known to all others."""
+    async def admit(self, name: str) -> HypercubeNode | GossipBroker:
+        """Make a node of the cube, or a broker, for a client, known to all others."""
         assert self._roster is not None
         return self._roster.admit(name, now_ns=self.clock.now_ns())
 
-    def admitted(self, driver: Driver[HypercubeNode]) -> None:
-        """Take note of who drives a node of the cube."""
+    def admitted(self, driver: Driver[Any]) -> None:
+        """Take note of who drives a node of the cube, or a broker."""
         assert self._roster is not None
         self._roster.enter(driver)
 

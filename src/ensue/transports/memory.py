@@ -7,7 +7,8 @@ Options, as in `memory://shop?nodes=3&jitter_ms=5`:
 - `nodes`: sequencer nodes in the chain (1).
 - `jitter_ms`: notifications take up to so long, each its own time, so they overtake each other (0).
 - `loss`: the chance that a notification is lost (0). Above 0 the ENS keeps no log, so that what is
-  lost stays lost; in causal order, where nodes hand events to each other, it is sent again.
+  lost stays lost; in causal order, where nodes hand events to each other, it is sent again, and with
+  deadlines as long as it is of use.
 - `seed`: for the two above (0).
 
 Frames travel as objects: nothing is encoded. They are handed over in the order sent, one after the
@@ -30,6 +31,7 @@ from ensue.errors import BadInput
 from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast, Send
 from ensue.protocols.ens import Accepted, Notify, Put, request_for
+from ensue.protocols.gossip.frames import Message
 from ensue.protocols.hypercube.frames import Publication
 from ensue.protocols.topic_log import EnsConfig, TopicLog
 from ensue.transports.base import Capabilities, Receiver
@@ -39,6 +41,8 @@ __all__ = ["ENS", "MemoryOptions", "MemoryTransport"]
 BURST_MAX = 10_000
 RETAINED_MAX = 100_000
 """Events kept per topic, for subscriptions that hold too much back and ask again."""
+_AT_RISK = (Publication, Message)
+"""Frames with events that nodes hand each other."""
 ENS = "ens"
 """The name under which a hub's ENS is a peer of its nodes."""
 
@@ -91,7 +95,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     def capabilities(self) -> Capabilities:
         """What a hub with these options can do."""
         return Capabilities(
-            orders=("none", "total", "causal", "merged"),
+            orders=("none", "total", "causal", "merged", "deadline"),
             fifo=True,
             durable=False,
             replay=self.loss == 0,
@@ -161,7 +165,7 @@ class MemoryTransport:
         Never from within: a node must have told its own outcomes before it is given more.
         Events that nodes hand each other suffer as notifications do.
         """
-        if type(frame) is Publication:
+        if type(frame) in _AT_RISK:
             self._at_risk(source, target, frame)
         else:
             self._queue.append((source, target, frame))

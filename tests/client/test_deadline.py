@@ -1,0 +1,187 @@
+"""Deadlines through the client, in process: causal and on time, or dropped, or tagged."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from examples import watch_together
+
+import ensue
+from ensue import trace
+from ensue.checkers import Verdict, check
+from ensue.protocols.gossip.handing import GossipCounts
+from ensue.store import open_log
+
+LONG = ensue.Deadline(ms=5_000)
+"""Longer than anything takes here, however busy the machine is."""
+
+
+async def read(events: ensue.Subscription, count: int) -> list[str]:
+    found = []
+    async with asyncio.timeout(30):
+        for position in range(1, count + 1):
+            event = await anext(events)
+            assert event.position == position
+            found.append(event.payload.decode() + (f" ({event.verdict})" if event.verdict else ""))
+    return found
+
+
+def counts_of(events: ensue.Subscription) -> GossipCounts:
+    counts = events.counts
+    assert isinstance(counts, GossipCounts)
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_answer_never_precedes_its_question_and_losses_are_repaired(
+    seed: int, tmp_path: Path
+) -> None:
+    url = f"memory://room?jitter_ms=20&loss=0.2&seed={seed}"
+
+    async def main() -> list[str]:
+        async with (
+            ensue.connect(url, order=LONG, name="ada", trace=str(tmp_path / "trace")) as ada,
+            ensue.connect(url, order=LONG, name="bob") as bob,
+            ensue.connect(url, order=LONG, name="eve") as eve,
+            bob.subscribe("questions") as asked,
+            eve.subscribe("questions", "answers") as heard,
+        ):
+
+            async def answer() -> None:
+                for _ in range(10):
+                    event = await anext(asked)
+                    await bob.publish("answers", b"to " + event.payload, receipt=False)
+
+            answering = asyncio.create_task(answer())
+            for number in range(10):
+                stamped = await ada.publish("questions", str(number).encode())
+                assert stamped.stamp is not None
+            found = await read(heard, 20)
+            await answering
+            assert counts_of(heard).delivered == 20
+            return found
+
+    found = asyncio.run(main())
+    assert found == [each for each in found if not each.endswith(")")]
+    for index, text in enumerate(found):
+        if text.startswith("to "):
+            assert text.removeprefix("to ") in found[:index]
+    rows = trace.read(tmp_path / "trace")
+    report = check(rows, order="deadline", lossy=True, clock_error_ns=1_000_000_000)
+    assert report.verdict is Verdict.VALID, report.sentences()
+    assert {row.order for row in rows} == {"deadline"}
+    assert all(row.deadline_ns for row in rows if row.action in ("received", "delivered"))
+
+
+@pytest.mark.parametrize("on_late", ["drop", "tag"])
+def test_what_comes_too_late_is_dropped_or_tagged(on_late: str, tmp_path: Path) -> None:
+    """Events take up to 80 ms, and are of use for 1 ms: nearly all of another bus are late."""
+    order = ensue.Deadline(ms=1, on_late=on_late)
+    url = "memory://slow?jitter_ms=80&seed=3"
+
+    async def main() -> tuple[GossipCounts, list[str]]:
+        async with (
+            ensue.connect(url, order=order, name="shop", record=str(tmp_path / "run")) as shop,
+            ensue.connect(url, order=order, name="desk") as desk,
+            desk.subscribe("t") as events,
+        ):
+            for number in range(20):
+                await shop.publish("t", str(number).encode())
+            counts = counts_of(events)
+            async with asyncio.timeout(30):
+                while counts.late + counts.delivered < 20:  # noqa: ASYNC110 - counts wake nobody
+                    await asyncio.sleep(0.01)
+            return counts, [(await anext(events)).verdict for _ in range(events.waiting)]
+
+    counts, verdicts = asyncio.run(main())
+    assert counts.received == 20
+    assert counts.late > 10
+    assert verdicts.count("late") == (counts.late if on_late == "tag" else 0)
+    rows = trace.read(tmp_path / "run")
+    dropped = [row for row in rows if row.action == "discarded"]
+    assert [row.verdict for row in dropped] == ["late"] * (0 if on_late == "tag" else counts.late)
+    log = open_log(tmp_path / "run" / "log")
+    (batch,) = log.read("t", *log.bounds()["t"])
+    assert batch.num_rows == 20
+
+
+def test_subscriptions_of_one_bus_share_its_node_and_choose_what_becomes_of_what_is_late() -> None:
+    async def main() -> None:
+        url = "memory://both?jitter_ms=60&seed=1"
+        order = ensue.Deadline(ms=1)
+        tagging = ensue.Deadline(ms=1, on_late="tag")
+        async with (
+            ensue.connect(url, order=order) as one,
+            ensue.connect(url, order=order) as other,
+            other.subscribe("t") as dropping,
+            other.subscribe("t", order=tagging) as tagged,
+        ):
+            for _ in range(10):
+                await one.publish("t", b"")
+            async with asyncio.timeout(30):
+                while counts_of(tagged).late + counts_of(tagged).delivered < 10:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert tagged.waiting == 10
+            assert dropping.waiting == 10 - counts_of(tagged).late < 10
+
+    asyncio.run(main())
+
+
+def test_buses_come_and_go_and_hear_their_own_events() -> None:
+    async def main() -> None:
+        url = "memory://many"
+        async with ensue.connect(url, order=LONG) as stays, stays.subscribe("t") as heard:
+            for number in range(5):
+                async with (
+                    ensue.connect(url, order=LONG) as guest,
+                    guest.subscribe("t") as own,
+                ):
+                    await guest.publish("t", str(number).encode())
+                    assert await read(own, 1) == [str(number)]
+            assert await read(heard, 5) == ["0", "1", "2", "3", "4"]
+            await heard.unsubscribe("t")
+            await stays.publish("t", b"unheard")
+            assert heard.waiting == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"ms": 0}, "ms must be from 1"),
+        ({"ms": 10**9}, "ms must be from 1"),
+        ({"ms": "200"}, "ms is a number"),
+        ({"ms": 200, "on_late": "keep"}, "on_late must be 'drop' or 'tag'"),
+        ({"ms": 200, "held_max": 0}, "held_max must be at least 1"),
+    ],
+)
+def test_deadlines_that_can_not_be_are_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ensue.BadInput, match=said):
+        ensue.Deadline(**wrong)  # type: ignore[arg-type]
+
+
+def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://", order=LONG) as bus:
+            for wanted, said in (
+                (ensue.Total(), "publishes in deadline order"),
+                (ensue.Deadline(ms=7), "of use for 5000 ms"),
+            ):
+                with pytest.raises(ensue.UnsupportedOrder, match=said):
+                    bus.subscribe("t", order=wanted)
+            with pytest.raises(ensue.LocalProtocolError, match="tokens"):
+                bus.token()
+
+    asyncio.run(main())
+    with pytest.raises(ensue.UnsupportedOrder, match="does not carry deadline order"):
+        ensue.connect("ensue://127.0.0.1:1", order=LONG)
+
+
+def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> None:
+    """Whatever is dropped: what is obeyed is in order. Without order it is not, with this seed."""
+    players = asyncio.run(watch_together.watch(ensue.Deadline(ms=watch_together.USEFUL_MS)))
+    assert sum(player.obeyed for player in players) > 0
+    assert [(player.too_early, player.moved_back) for player in players] == [(0, 0)] * 3
+    without = asyncio.run(watch_together.watch(None))
+    assert sum(player.moved_back for player in without) > 0
