@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 from tests.transports.clocked_suite import ClockedSuite
-from tests.transports.suite import TransportSuite, take
+from tests.transports.suite import TransportSuite, Unheard, take
 
 import ensue
 from ensue.errors import BadInput
@@ -87,8 +87,8 @@ def test_a_hub_that_loses_events_needs_a_time_to_live() -> None:
 
 
 def test_connecting_refuses_an_order_that_is_not_carried_by_name() -> None:
-    with pytest.raises(ensue.UnsupportedOrder, match="memory:// does not carry deadline order"):
-        ensue.connect("memory://", order=ensue.Deadline(ms=5))
+    with pytest.raises(ensue.UnsupportedOrder, match="memory:// does not carry unheard order"):
+        ensue.connect("memory://", order=Unheard())
 
 
 def test_a_subscription_can_be_made_again_under_its_name() -> None:
