@@ -27,6 +27,8 @@ RETAINED_MAX = 8192
 """Events that each bus keeps for others."""
 SUSPECT_NS = 2_000_000_000
 """How long a process may leave something unanswered before the others go on without it."""
+PATIENCE_NS = 10_000_000_000
+"""How long to wait for an event that others depend on and that only a suspected process has."""
 ENROL_S = 10.0
 ENROL_AGAIN_S = 0.5
 
@@ -116,7 +118,10 @@ async def enrol(
     bytes_max = transport.capabilities.message_bytes_max // 2
     config = _config(order)
     config = msgspec.structs.replace(
-        config, suspect_ns=SUSPECT_NS, batch_bytes_max=min(config.batch_bytes_max, bytes_max)
+        config,
+        suspect_ns=SUSPECT_NS,
+        patience_ns=PATIENCE_NS,
+        batch_bytes_max=min(config.batch_bytes_max, bytes_max),
     )
     return EnrolledNode(
         name=name, registry=registry, lists=lists, config=config, now_ns=clock.now_ns()

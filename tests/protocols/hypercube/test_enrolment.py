@@ -1,6 +1,6 @@
 """Who has which number, where nodes are processes: the registry, and nodes that go by it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
@@ -33,6 +33,7 @@ from ensue.protocols.hypercube.enrolment import (
     Resign,
 )
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
+from ensue.protocols.hypercube.frames import Fill, Publication
 from ensue.protocols.station import FRAMES
 from ensue.wire import Codec
 
@@ -47,7 +48,8 @@ CONFIG = HypercubeConfig(durable=False)
 class Desk:
     """A registry alone, and what it has persisted."""
 
-    def __init__(self) -> None:
+    def __init__(self, expire_ns: int = EXPIRE_NS) -> None:
+        self.expire_ns = expire_ns
         self.disk: dict[str, bytes] = {}
         self.now_ns = 5 * SECOND
         self.start()
@@ -56,7 +58,7 @@ class Desk:
         self.registry = Registry(
             name=REGISTRY,
             order="causal",
-            expire_ns=EXPIRE_NS,
+            expire_ns=self.expire_ns,
             records=dict(sorted(self.disk.items())),
             now_ns=self.now_ns,
         )
@@ -210,8 +212,15 @@ def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 class Room:
     """A registry and nodes, with frames that take a while or are lost as a test wants."""
 
-    def __init__(self, *, seed: int = 0, loss: float = 0.0, denied: Iterable[str] = ()) -> None:
-        self.desk = Desk()
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        loss: float = 0.0,
+        denied: Iterable[str] = (),
+        expire_ns: int = EXPIRE_NS,
+    ) -> None:
+        self.desk = Desk(expire_ns)
         self.random = Random(seed)
         self.loss = loss
         self.denied = frozenset(denied)
@@ -220,6 +229,8 @@ class Room:
         self.outcomes: dict[str, list[Outcome]] = {}
         self.way: list[tuple[int, int, str, str, Frame]] = []
         self.deaf: set[str] = set()
+        self.lost: Callable[[Frame], bool] = lambda _frame: False
+        """Which frames are lost for sure."""
         self._sent = 0
 
     @property
@@ -245,7 +256,7 @@ class Room:
         self.lists.pop(name, None)
 
     def send(self, source: str, target: str, frame: Frame) -> None:
-        if self.random.random() < self.loss or {source, target} & self.deaf:
+        if self.random.random() < self.loss or {source, target} & self.deaf or self.lost(frame):
             return
         self._sent += 1
         due_ns = self.now_ns + self.random.randrange(1, 20) * MS
@@ -365,6 +376,37 @@ def test_the_vanished_is_taken_for_gone_and_who_was_cut_off_for_long_is_told() -
     room.act("a~1", "subscribe", ("t",))
     room.run(SECOND)
     assert Join("t") in room.outcomes["a~1"], "nobody waits for those who are gone"
+
+
+@pytest.mark.parametrize("expire_s", [10, 300], ids=["gone", "suspected"])
+def test_nobody_waits_for_ever_for_what_a_killed_process_alone_had(expire_s: int) -> None:
+    """Its event on one topic came, and names one on another topic that nobody got from it."""
+    room = Room(expire_ns=expire_s * SECOND)
+    for name in ("a~1", "b~1", "c~1"):
+        room.come(name)
+    room.run(SECOND)
+    room.act("b~1", "subscribe", ("came", "lost"))
+    room.act("c~1", "subscribe", ("came",))
+    room.run(SECOND)
+
+    def of_lost(frame: Frame) -> bool:
+        items = frame.items if isinstance(frame, Publication | Fill) else ()
+        return any(item.event.topic == "lost" for item in items)
+
+    room.lost = of_lost
+    room.act("a~1", "publish", "lost", b"1")
+    room.act("a~1", "publish", "came", b"2")
+    room.run(SECOND // 2)
+    room.kill("a~1")
+    room.lost = lambda _frame: False
+    assert room.delivered("c~1") == ["2"]
+    assert room.delivered("b~1") == []
+    room.run(CONFIG.patience_ns + 20 * SECOND)
+    assert room.delivered("b~1") == ["2"]
+    room.act("c~1", "publish", "lost", b"3")
+    room.act("c~1", "publish", "came", b"4")
+    room.run(5 * SECOND)
+    assert room.delivered("b~1") == ["2", "3", "4"]
 
 
 def test_what_is_denied_is_settled_and_what_comes_after_goes_out() -> None:

@@ -118,6 +118,11 @@ class Cube:
         """How many clusters a node has, at the most."""
         return max(0, len(self.names) - 1).bit_length()
 
+    @property
+    def gone(self) -> int:
+        """All nodes that were there and never will be again, as a set."""
+        return ~self.everyone & ((1 << len(self.names)) - 1)
+
     def add(self, name: str) -> int:
         """Give the next number to a new node."""
         if name in self.numbers:

@@ -153,17 +153,18 @@ class Member:
 
     def _start(self, topic: str, vector: Counts, relay: Relay, now_ns: int) -> None:
         """Start in a topic, unless somebody who is away is needed for it and may yet come back."""
-        doubt = relay.doubts.get(topic, 0) & relay.away
+        away = relay.away | self._cube.gone
+        doubt = relay.doubts.get(topic, 0) & away
         uncovered = self._causality.uncovered(topic, vector)
         if uncovered:
-            reachable = any(not relay.away >> source & 1 for source in uncovered)
+            reachable = any(not away >> source & 1 for source in uncovered)
             if reachable or now_ns < self._patient_until_ns.get(topic, 0):
                 # To start now could bring an event after its effect.
                 self._joins[topic] = None
                 self._join_due_ns = now_ns + self.config.retry_ns_max
                 return
             vector = {**vector, **uncovered}
-            doubt = relay.away
+            doubt = away
             if len(uncovered) == 1:
                 # What its own source published later comes after what is skipped, not before.
                 (source,) = uncovered
