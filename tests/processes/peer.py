@@ -1,0 +1,171 @@
+"""One process that publishes, subscribes and answers, in an order that clients keep among themselves.
+
+    python -m tests.processes.peer --url URL --order causal --file FILE …
+
+What it sees it appends to a file, one JSON object a line: a process that is killed the next moment has said it. It says
+that it publishes before it does. It goes on until it is asked to end (SIGTERM).
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+import ensue
+from ensue.errors import AccessDenied, TransportError
+from ensue.event import event_id
+from ensue.runtime import cube
+
+__all__ = ["ORDERS", "TOPICS", "main"]
+
+TOPICS = ("alpha", "beta", "gamma")
+ORDERS: dict[str, ensue.Order] = {
+    "causal": ensue.Causal(),
+    "merged": ensue.Merged(epsilon=0.02, delta=3.0),
+}
+RETRY_S = 0.1
+ANSWERED = 0.25
+
+
+class Peer:
+    """One process."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._random = Random(f"{given.seed}/{given.name}")
+        self._numbers: Counter[str] = Counter()
+        self._file = os.open(given.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def note(self, action: str, node: str, **fields: Any) -> None:
+        """Say what was seen, or is about to be done."""
+        line = {"node": node, "at_ns": time.time_ns(), "action": action, **fields}
+        os.write(self._file, msgspec.json.encode(line) + b"\n")
+
+    async def run(self) -> None:
+        order = ORDERS[self._given.order]
+        while True:
+            bus = ensue.connect(self._given.url, order=order, name=self._given.name)
+            try:
+                await bus.__aenter__()
+            except (TransportError, AccessDenied) as error:
+                sys.stderr.write(f"not yet: {error}\n")
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        try:
+            await self._go(bus)
+        finally:
+            await bus.close()
+
+    async def _go(self, bus: ensue.Bus) -> None:
+        topics = [topic for topic in self._given.topics.split(",") if topic]
+        async with bus.subscribe(*topics, name="turn") as events:
+            for topic in topics:
+                self.note("subscribed", bus.name, topic=topic, subscription="turn")
+            work: list[Coroutine[Any, Any, None]] = [
+                self._publish(bus),
+                self._read(bus, events, "turn", answers=self._given.order != "merged"),
+            ]
+            if self._given.order == "merged":
+                early = await bus.subscribe(*topics, name="early", order=None).__aenter__()
+                for topic in topics:
+                    self.note("subscribed", bus.name, topic=topic, subscription="early")
+                work.append(self._read(bus, early, "early", answers=True))
+            await asyncio.gather(*work, self._look(bus, events))
+
+    async def _look(self, bus: ensue.Bus, events: ensue.Subscription) -> None:
+        """Say where the subscription had to start anew, as only a killed process had what others depend on."""
+        told = 0
+        while not events.closed:
+            for missed in events.missed[told:]:
+                told += 1
+                self.note(
+                    "subscribed",
+                    bus.name,
+                    topic=missed.topic,
+                    subscription="turn",
+                    verdict="missed",
+                )
+            await asyncio.sleep(0.1)
+
+    async def _publish(self, bus: ensue.Bus) -> None:
+        if self._given.markers:
+            for topic in TOPICS:
+                await self._publish_one(bus, topic, b"marker")
+        for _ in range(self._given.count):
+            await self._publish_one(bus, self._random.choice(TOPICS), b"question")
+            await asyncio.sleep(self._random.random() * 0.02)
+        await bus.flush()
+        self.note("ended", bus.name)
+
+    async def _publish_one(self, bus: ensue.Bus, topic: str, payload: bytes) -> None:
+        self._numbers[topic] += 1
+        number = self._numbers[topic]
+        expected = event_id(bus.name, topic, number)
+        self.note(
+            "published",
+            bus.name,
+            event=expected,
+            topic=topic,
+            publisher=bus.name,
+            publisher_seq=number,
+        )
+        event = await bus.publish(topic, payload, receipt=False)
+        assert event.id == expected
+
+    async def _read(
+        self, bus: ensue.Bus, events: ensue.Subscription, name: str, *, answers: bool
+    ) -> None:
+        async for event in events:
+            self.note(
+                "delivered",
+                bus.name,
+                event=event.id,
+                topic=event.topic,
+                publisher=event.publisher,
+                publisher_seq=int(event.id.rpartition("/")[2]),
+                position=event.position,
+                subscription=name,
+                verdict=event.verdict,
+            )
+            if answers and event.payload == b"question" and self._random.random() < ANSWERED:
+                await self._publish_one(bus, self._random.choice(TOPICS), b"answer")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--order", required=True, choices=ORDERS)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--topics", default="")
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--markers", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--file", type=Path, required=True)
+    peer = Peer(parser.parse_args())
+    cube.PATIENCE_NS = 2 * cube.SUSPECT_NS
+
+    async def until_told() -> None:
+        task = asyncio.create_task(peer.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            return
+
+    asyncio.run(until_told())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

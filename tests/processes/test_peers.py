@@ -1,0 +1,203 @@
+"""Orders that clients keep among themselves: every client a process, killed and cut off, then audited."""
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from tests.brokers.servers import BROKERS
+from tests.cli.helpers import Shell
+from tests.processes.backends import backend_for
+from tests.processes.peer import TOPICS
+from tests.processes.running import Process
+
+from ensue import trace
+from ensue.checkers import Verdict, check
+from ensue.trace import Row
+
+DEADLINE_S = 60.0
+COUNT = 60
+"""Questions of each process."""
+READ = (TOPICS, TOPICS[:2], TOPICS[1:], (TOPICS[0], TOPICS[2]))
+
+
+class Peers:
+    """Four processes, whoever carries their events, and what they have seen."""
+
+    def __init__(self, url: str, order: str, seed: int, directory: Path) -> None:
+        self.order = order
+        self.seed = seed
+        self.random = Random(f"{seed}/{order}/{url}")
+        self.directory = directory
+        self.backend = backend_for(url, directory, sync_s=1.0)
+        names = [f"peer-{number}" for number in range(len(READ))]
+        self.peers = [
+            self._process(name, topics, COUNT) for name, topics in zip(names, READ, strict=True)
+        ]
+        self.killed: dict[str, int] = {}
+        """The file of an incarnation, and when it was killed."""
+
+    def _process(self, name: str, topics: tuple[str, ...], count: int) -> Process:
+        def command(start: int) -> list[str]:
+            words = [sys.executable, "-m", "tests.processes.peer", "--order", self.order]
+            words += ["--url", self.backend.url(name), "--name", f"{name}.{start}"]
+            words += ["--topics", ",".join(topics), "--count", str(count), "--seed", str(self.seed)]
+            words += ["--file", str(self._file(name, start))]
+            return words if topics else [*words, "--topics", TOPICS[0], "--markers"]
+
+        return Process(name, "peer", command, self.directory)
+
+    def _file(self, name: str, start: int) -> Path:
+        return self.directory / f"{name}.{start}.seen"
+
+    def kill(self, process: Process) -> None:
+        process.kill()
+        self.killed[self._file(process.name, process.starts).name] = time.time_ns()
+
+    def rows(self) -> list[Row]:
+        rows: list[Row] = []
+        for path in sorted(self.directory.glob("*.seen")):
+            node, step = "", 0
+            # Only what is whole: somebody may be writing, or was killed at it.
+            for line in path.read_bytes().split(b"\n")[:-1]:
+                step += 1
+                seen = msgspec.json.decode(line)
+                node = seen["node"]
+                if seen["action"] != "ended":
+                    rows.append(Row(run="run", step=step, order=self.order, **seen))
+            if node and path.name in self.killed:
+                at_ns = self.killed[path.name]
+                rows.append(Row(run="run", node=node, step=step + 1, at_ns=at_ns, action="crashed"))
+        # Who publishes is handed its event at once, and no promise is made to others before its receipt:
+        # what a killed process alone has seen of its own is in doubt.
+        crashed = {row.node for row in rows if row.action == "crashed"}
+        seen_by_others = {
+            row.event for row in rows if row.action == "delivered" and row.node != row.publisher
+        }
+        return [
+            row
+            for row in rows
+            if row.action != "delivered"
+            or row.node not in crashed
+            or row.node != row.publisher
+            or row.event in seen_by_others
+        ]
+
+    def ended(self, process: Process) -> bool:
+        path = self._file(process.name, process.starts)
+        return path.exists() and b'"ended"' in path.read_bytes()
+
+    def joined(self, process: Process) -> bool:
+        path = self._file(process.name, process.starts)
+        return path.exists() and b'"subscribed"' in path.read_bytes()
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        # In a thread: connections go through this process, and must not wait for it to read.
+        while not await asyncio.to_thread(condition):
+            for process in self.peers:
+                assert process.running, f"{process.name} ended:\n{process.tail()}"
+            if time.monotonic() > deadline_s:
+                tails = "\n".join(f"-- {each.name}:\n{each.tail()}" for each in self.peers)
+                raise AssertionError(f"seed {self.seed}: never: {what}\n{tails}")
+            await asyncio.sleep(0.2)
+
+    async def run(self) -> list[Row]:
+        marker = self._process("marker", (), 0)
+        everybody = [*self.peers, marker]
+        try:
+            await self.backend.start([process.name for process in everybody])
+            for process in self.peers:
+                process.start()
+            await self.until(lambda: all(map(self.joined, self.peers)), "all have joined")
+            await self._torment()
+            await self.until(lambda: all(map(self.ended, self.peers)), "all have published")
+            marker.start()
+            await self.until(self._has_all_markers, "all have the last events")
+            if self.order == "causal":
+                await self.until(self._is_complete, "nobody lacks anything")
+            for process in everybody:
+                assert process.end() == 0, process.tail()
+            assert await self.backend.stop() == []
+        finally:
+            for process in (*everybody, *self.backend.servers):
+                process.kill()
+            await self.backend.close()
+        return self.rows()
+
+    async def _torment(self) -> None:
+        """Kill two of them and whoever carries events, and cut everybody's connections."""
+        victims = self.random.sample(self.peers, 2)
+        for victim in victims:
+            seen = len(self.rows())
+            await self.until(lambda seen=seen: len(self.rows()) > seen + 40, "something happens")  # type: ignore[misc]
+            for proxy in self.backend.proxies.values():
+                proxy.cut()
+            self.kill(victim)
+            victim.start()
+            await self.until(lambda victim=victim: self.joined(victim), "it is back")  # type: ignore[misc]
+        server = self.backend.servers[0]
+        server.kill()
+        server.start()
+
+    def _has_all_markers(self) -> bool:
+        marked = {
+            row.event
+            for row in self.rows()
+            if row.action == "published" and row.node.startswith("marker.")
+        }
+        got: dict[str, set[str | None]] = {}
+        for row in self.rows():
+            if row.action == "delivered" and row.event in marked and row.subscription == "turn":
+                got.setdefault(row.node.partition("~")[0], set()).add(row.topic)
+        return all(
+            got.get(f"{process.name}.{process.starts}", set()) >= set(topics)
+            for process, topics in zip(self.peers, READ, strict=True)
+        )
+
+    def _is_complete(self) -> bool:
+        report = check(self.rows(), self.order)
+        return report.verdict is Verdict.VALID or not any(
+            "(lost)" in sentence for sentence in report.sentences()
+        )
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("url", "order"),
+    [
+        ("ensue://", "merged"),
+        ("ensue://", "causal"),
+        ("redis://", "merged"),
+        ("nats://", "causal"),
+    ],
+)
+def test_order_survives_among_processes(
+    url: str,
+    order: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = {kind.scheme: kind for kind in BROKERS}
+    scheme = url.partition(":")[0]
+    if scheme in kinds and kinds[scheme].found() is None:
+        pytest.skip(f"{kinds[scheme].package} is not installed: `make brokers` installs it")
+    peers = Peers(url, order, 7, tmp_path)
+    rows = asyncio.run(peers.run())
+    trace.write(rows, tmp_path / "trace")
+    words = ["check", str(tmp_path / "trace"), "--order", order]
+    if order == "merged":
+        # What nobody could carry within delta is lost; whoever was not there in time is told.
+        words.append("--lossy")
+    result = Shell(capsys, monkeypatch)(*words)
+    assert result.code == 0, result.stdout
+    delivered = [row for row in rows if row.action == "delivered" and row.subscription == "turn"]
+    assert len(delivered) > 5 * COUNT
+    assert sum(row.action == "crashed" for row in rows) == 2
+    shutil.rmtree(tmp_path)
