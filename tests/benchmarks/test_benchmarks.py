@@ -13,6 +13,7 @@ pytestmark = pytest.mark.timeout(900)
 """Some start Spark, which takes its time on a busy machine."""
 
 LABELS = {
+    "cube_processes": ("processes", "across topics", "within a topic", "deliveries/s", "CPU s"),
     "matching": ("three predicates", "index/s", "loop/s", "matched", "times as many", "goal: 20"),
     "merge": (
         "bytes of a timestamp",
