@@ -93,7 +93,9 @@ def test_topics_that_have_no_place_or_are_too_deep_are_refused(
         members = (Member("node-1", "127.0.0.1:1", ("known", "a.b.c")),)
         limits = Limits(topic_depth=2)
         async with (
-            serving(tmp_path / "d", name="node-1", chain=members, closed=True, limits=limits) as server,
+            serving(
+                tmp_path / "d", name="node-1", chain=members, closed=True, limits=limits
+            ) as server,
             ensue.connect(server.url, order=order) as bus,
         ):
             for topic, said in (("unknown", "no place on this chain"), ("a.b.c", "topic_depth")):

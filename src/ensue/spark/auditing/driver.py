@@ -17,6 +17,7 @@ from ensue.checkers.verdict import Collector
 from ensue.errors import BadInput
 from ensue.spark.auditing import gather as g
 from ensue.spark.auditing import scan, words
+from ensue.spark.auditing.deadlines import judge_deadlines
 from ensue.spark.auditing.ended import excerpt, with_furthest
 from ensue.spark.auditing.facts import SEQ_BITS, SEQ_MAX, Facts
 from ensue.spark.auditing.files import Piece, pack_files, pieces
@@ -90,7 +91,10 @@ def audit(
             clock_error_ns=clock_error_ns,
             violations_max=violations_max,
         )
-    return _Auditor(frame, found, order, rules, terms, violations_max, sizes).audit(slow)
+    dated: pa.Table | None = None
+    if "deadline" in rules:
+        dated = judge_deadlines(frame, clock_error_ns=clock_error_ns, violations_max=violations_max)
+    return _Auditor(frame, found, order, rules, terms, violations_max, sizes).audit(slow, dated)
 
 
 class _Auditor:
@@ -119,8 +123,8 @@ class _Auditor:
         self._many_strays = False
         """Whether there are more of them than were told."""
 
-    def audit(self, slow: pa.Table | None) -> Audit:
-        """Judge by all rules; `slow` is what another one has found."""
+    def audit(self, slow: pa.Table | None, dated: pa.Table | None) -> Audit:
+        """Judge by all rules; `slow` and `dated` are what those have found that ask for times."""
         found = self._look_until_clear()
         names = [run.name for run in self._gathered.facts.runs]
         doubts, malformed = self._doubts(found, names)
@@ -129,6 +133,8 @@ class _Auditor:
             [self._judge_whole(whole), self._judge_excerpts(excerpts, doubts)]
         )
         rules = list(self._rules)
+        if dated is not None:
+            judged = pa.concat_tables([judged, dated])
         if slow is not None:
             judged = pa.concat_tables([judged, slow])
             rules.insert(-1, "timely")

@@ -1,0 +1,78 @@
+"""Deadlines audited on Spark: what the checker says, of good runs and of broken ones."""
+
+from pathlib import Path
+from random import Random
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from ensue import trace
+from ensue.checkers import Report, Verdict, check
+from ensue.simulation.run import play
+from ensue.simulation.swarm_deadline import draw
+from ensue.spark import audit
+from ensue.trace import Row
+
+SEEDS = (0, 3, 4)
+CLOCK_ERROR_NS = 1
+
+
+def runs() -> list[Row]:
+    return [row for seed in SEEDS for row in play(draw(seed), seed).rows]
+
+
+def broken(rows: list[Row]) -> list[Row]:
+    """Deliver some events too late, leave some out, and excuse some of those."""
+    random = Random(7)
+    found: list[Row] = []
+    for row in rows:
+        if row.action == "delivered" and not row.verdict and row.deadline_ns is not None:
+            chance = random.random()
+            if chance < 0.05:
+                found.append(msgspec.structs.replace(row, deadline_ns=row.at_ns - 5))
+                continue
+            if chance < 0.1:
+                continue
+            if chance < 0.15:
+                excused = {"action": "discarded", "verdict": "overflow", "position": None}
+                found.append(msgspec.structs.replace(row, **excused))
+                continue
+            if chance < 0.2:
+                found.append(msgspec.structs.replace(row, verdict="overtaken"))
+                continue
+        found.append(row)
+    return found
+
+
+def told(report: Report) -> set[tuple[str, str, str, str]]:
+    return {
+        (one.anomaly, one.nodes[0], one.first_event, one.because)
+        for one in report["deadline"].violations
+    }
+
+
+def test_the_audit_says_of_good_runs_what_the_checker_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = runs()
+    trace.write(rows, tmp_path / "runs")
+    expected = check(rows, "deadline", lossy=True, clock_error_ns=CLOCK_ERROR_NS)
+    report = audit(
+        str(tmp_path / "runs"), "deadline", lossy=True, clock_error_ns=CLOCK_ERROR_NS
+    ).report()
+    assert report["deadline"].verdict is Verdict.VALID
+    assert report["deadline"].notes == expected["deadline"].notes
+    assert [one.checker for one in report.findings] == [one.checker for one in expected.findings]
+
+
+def test_the_audit_says_of_broken_runs_what_the_checker_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = broken(runs())
+    trace.write(rows, tmp_path / "runs")
+    expected = check(rows, "deadline", lossy=True, violations_max=9_999)
+    report = audit(str(tmp_path / "runs"), "deadline", lossy=True, violations_max=2).report()
+    assert report["deadline"].anomaly_counts == expected["deadline"].anomaly_counts
+    assert set(report["deadline"].anomaly_counts) == {"expired", "missed"}
+    assert len(report["deadline"].violations) == 4, "two of each, and the others are counted"
+    assert told(report) < told(expected)
