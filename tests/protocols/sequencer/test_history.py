@@ -3,6 +3,7 @@
 The order that counts is the log's own: the places of the events at the one station that keeps them.
 """
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -24,6 +25,12 @@ def published(net: StationNet, count: int, topics: str = "ab", *, first: int = 1
         net.publish("p", topics[index % len(topics)], name)
     net.settle()
     return names
+
+
+def questions(net: StationNet) -> list[tuple[str, int]]:
+    """What logs were asked for: topic and first slot."""
+    frames = [each.frame for each in net.handled]
+    return [(frame.topic, frame.start) for frame in frames if isinstance(frame, Fetch)]
 
 
 # -- From the start -----------------------------------------------------------------------------------
@@ -148,6 +155,48 @@ def test_lost_questions_and_answers_are_asked_again() -> None:
     assert lost >= 4
     net.come_to_rest()
     assert net.delivered("s") == old
+
+
+def test_nothing_is_asked_for_that_is_on_its_way() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    old = published(net, 24, "abc")
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b", "c")
+    net.come_to_rest()
+    assert net.delivered("s") == old
+    asked = questions(net)
+    assert len(asked) == len(set(asked)) == 3 * 4
+
+
+def test_what_was_fetched_before_a_pause_is_not_fetched_again() -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=4))
+    old = published(net, 8) + published(net, 3, "a", first=9)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    while not questions(net) or len(net.find(Fetched)) < 2:
+        net.deliver(min(net.arrivals()))
+    net.deliver(net.find(Fetched)[0])  # Of one topic, which waits for the other.
+    net.pause("s")
+    net.settle()
+    assert net.delivered("s") == []
+    net.resume("s")
+    net.come_to_rest()
+    assert net.delivered("s") == old
+    assert sorted(questions(net)) == [("a", 1), ("a", 5), ("b", 1), ("b", 1)]
+
+
+def test_a_question_that_gets_no_answer_is_repeated_ever_less_often() -> None:
+    net = StationNet(ONE)
+    published(net, 2, "a")
+    net.reader("s", start=1)
+    net.subscribe("s", "a")
+    asked: list[int] = []
+    with net.holding(Fetched):
+        for _ in range(25 * 4):
+            net.pass_time(net.config.retry_ns // 4)
+            asked += [net.now_ns] * (len(questions(net)) - len(asked))
+    waits = [round((b - a) / net.config.retry_ns) for a, b in pairwise(asked)]
+    assert waits == [1, 2, 4, 8, 8]
 
 
 def test_an_answer_that_comes_twice_or_late_changes_nothing() -> None:

@@ -38,11 +38,14 @@ from ensue.protocols.sequencer.records import HISTORY
 
 __all__ = ["History", "Replay"]
 
+PATIENCE_RETRIES = 8
+"""For so many times `retry_ns` an answer is waited for at the most."""
+
 
 class _Past:
     """What is still to come of one topic."""
 
-    __slots__ = ("cut", "events", "next", "place", "slot")
+    __slots__ = ("asked", "cut", "due_ns", "events", "next", "place", "slot", "wait_ns")
 
     def __init__(self, slot: int, cut: int, place: int) -> None:
         self.slot = slot
@@ -54,6 +57,17 @@ class _Past:
         """Only what was put out from this place on is of interest; 0: all from the slot on, and what
         is not kept is missed."""
         self.events: deque[Event] = deque()
+        self.asked = 0
+        """The slot that was last asked for; 0: none."""
+        self.wait_ns = 0
+        """How long the answer to that is waited for, …"""
+        self.due_ns = 0
+        """… which is until then."""
+
+    @property
+    def wanting(self) -> bool:
+        """Whether something has to be fetched."""
+        return not self.events and self.next <= self.cut
 
     @property
     def exhausted(self) -> bool:
@@ -71,17 +85,32 @@ class History:
         """Begin with a topic: deliver from a slot and a place up to a cut."""
         self.topics[topic] = _Past(slot, cut, place)
 
-    def forget_fetched(self) -> None:
-        """Drop what was fetched and not delivered; it can be fetched again."""
+    def expect_nothing(self) -> None:
+        """Wait for no answer any more: a connection was lost, or what came was dropped."""
         for past in self.topics.values():
-            past.events.clear()
-            past.next = past.slot
+            past.asked = 0
 
-    def wants(self) -> Iterator[Fetch]:
-        """Yield what is to be fetched."""
+    def wants(self, now_ns: int, retry_ns: int) -> Iterator[Fetch]:
+        """Yield what is to be fetched and is not on its way.
+
+        Asked for again with each answer on another topic, it would come as often, and each of those
+        answers lead to more questions.
+        """
         for topic, past in self.topics.items():
-            if not past.events and past.next <= past.cut:
-                yield Fetch(topic=topic, start=past.next, stop=past.cut + 1, place=past.place)
+            if not past.wanting:
+                continue
+            if past.asked != past.next:
+                past.wait_ns = retry_ns
+            elif past.due_ns > now_ns:
+                continue
+            else:
+                past.wait_ns = min(2 * past.wait_ns, PATIENCE_RETRIES * retry_ns)
+            past.asked, past.due_ns = past.next, now_ns + past.wait_ns
+            yield Fetch(topic=topic, start=past.next, stop=past.cut + 1, place=past.place)
+
+    def due_ns(self) -> int | None:
+        """Return when something is to be asked for again."""
+        return min((past.due_ns for past in self.topics.values() if past.wanting), default=None)
 
     def fetched(self, frame: Fetched) -> tuple[int, int] | None:
         """Take in what came, and return what was missed; an answer to an older question changes nothing."""
@@ -183,9 +212,9 @@ class Replay(Delivery):
         self._history_due_ns = None
         if self._paused:
             return
-        for frame in self._history.wants():
+        for frame in self._history.wants(now_ns, self.config.retry_ns):
             self._effects.append(Send(self.placement.node(frame.topic), frame))
-            self._history_due_ns = now_ns + self.config.retry_ns
+        self._history_due_ns = self._history.due_ns()
 
     def _fetched(self, frame: Fetched, now_ns: int) -> None:
         if frame.topic not in self._history.topics or self._paused:

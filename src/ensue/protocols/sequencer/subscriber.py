@@ -158,13 +158,14 @@ class Subscriber(Asking):
         """Go on where it was paused."""
         if self._paused:
             self._paused = False
-            self._history.forget_fetched()
             self.repeat(now_ns=now_ns)
+            self._go_on_with_history(now_ns)
 
     def repeat(self, *, now_ns: int) -> None:
         """Do again at once what would be done again in a while: a connection was lost."""
         if self._change is not None:
             self._pursue_change(now_ns)
+        self._history.expect_nothing()
         self._fetch(now_ns)
         self._questions.drop_all()
         self._ask(now_ns)
