@@ -6,13 +6,14 @@ subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps
 believed: a wrong stamp that every node obeys must still be found out.
 
 `check` picks the rules that an order promises and returns a `Report`. Each rule has a module of
-its own, which opens with its exact definition: `fifo`, `total`, `causal`, `deadline`, `complete`, `timely`.
+its own, which opens with its exact definition: `fifo`, `total`, `causal`, `deadline`, `complete`, `timely`,
+`transactional`.
 """
 
 from collections.abc import Sequence
 
 from ensue.checkers import causal as causal_order
-from ensue.checkers import complete, deadline, fifo, timely, total
+from ensue.checkers import complete, deadline, fifo, timely, total, transactional
 from ensue.checkers.disagreement import Inversions, Side, inversions
 from ensue.checkers.history import History, histories
 from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
@@ -43,6 +44,7 @@ ORDERS = {
     "deadline": ("fifo", "causal", "deadline", "complete"),
     "fifo": ("fifo", "complete"),
     "none": ("complete",),
+    "transactions": transactional.RULES,
 }
 """Each order and the rules it promises."""
 
@@ -66,6 +68,8 @@ def check(
     """
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
+    if order == "transactions":
+        return transactional.check(rows, violations_max=violations_max)
     rules = rules_of(order, causal=causal)
     terms = complete.Terms(
         settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"

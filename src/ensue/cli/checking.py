@@ -37,6 +37,7 @@ class Order(StrEnum):
     DEADLINE = "deadline"
     FIFO = "fifo"
     NONE = "none"
+    TRANSACTIONS = "transactions"
 
 
 CausalOption = Annotated[

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from ensue.checkers import Violation
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.simulation.acting import Act
 from ensue.simulation.delays import Constant, DelayModel, LogNormal, Normal, Uniform
 from ensue.simulation.faults import (
     ClockJump,
@@ -16,6 +17,7 @@ from ensue.simulation.faults import (
     Pause,
     TimedFault,
 )
+from ensue.simulation.overlay_spec import OverlaySpec
 from ensue.simulation.run import Outcome
 from ensue.simulation.scenario import DeadlineSpec, MergeSpec, Scenario
 from ensue.trace import Row
@@ -57,6 +59,9 @@ def _names(names: Sequence[str], empty: str = "nothing") -> str:
 def _people(scenario: Scenario) -> Iterator[str]:
     for node in scenario.chain if scenario.order == "total" else ():
         yield f"  chain node {node.name}{_site(node.site)} hosts {_names(node.topics, 'by hash')}"
+    if scenario.order == "transactions":
+        yield from _overlay(scenario.overlay)
+        return
     for ens in scenario.ens if scenario.order != "causal" else ():
         yield f"  notification service {ens.name}{_site(ens.site)}"
     for publisher in scenario.publishers:
@@ -82,6 +87,29 @@ def _people(scenario: Scenario) -> Iterator[str]:
             yield f"    answers {reply.share:.0%} of {reply.on} on {reply.topic}"
 
 
+def _overlay(overlay: OverlaySpec) -> Iterator[str]:
+    for broker, neighbours in overlay.brokers.items():
+        clients = [client for client, home in overlay.clients.items() if home == broker]
+        yield f"  broker {broker} next to {_names(neighbours)}, home of {_names(clients, 'nobody')}"
+    for one in sorted(overlay.regular, key=lambda spec: spec.at_ns):
+        yield f"  at {duration(one.at_ns)} {one.client}: {_act(one.act)}"
+    for spec in sorted(overlay.transactions, key=lambda spec: spec.at_ns):
+        acts = ", ".join(_act(act) for act in spec.acts)
+        end = "" if spec.commit else ", then abort"
+        yield f"  at {duration(spec.at_ns)} {spec.client}, {spec.isolation}: {acts}{end}"
+    for node, count in overlay.crash_after_frames:
+        yield f"  {node} crashes after {count} frames"
+
+
+def _act(act: Act) -> str:
+    if act.action == "invite":
+        return f"{act.client} ({', '.join(_act(each) for each in act.acts) or 'nothing'})"
+    if act.action == "pub":
+        told = " and ".join(f"{name} = {value}" for name, value in act.attributes.items())
+        return f"pub {told}"
+    return f"{act.action} {act.label}{' ' if act.where else ''}{act.where}"
+
+
 def _site(site: str) -> str:
     return f" in {site}" if site else ""
 
@@ -104,6 +132,8 @@ def _settings(scenario: Scenario) -> Iterator[str]:
         yield _cube(scenario.hypercube)
     elif scenario.order == "merged":
         yield from _merge(scenario.merge)
+    elif scenario.order == "transactions":
+        yield f"  a client is gone after {duration(scenario.overlay.config.lease_ns)} of silence"
     elif scenario.order == "deadline":
         yield from _deadline(scenario.deadline)
     else:

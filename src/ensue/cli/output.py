@@ -69,6 +69,17 @@ _KINDS = {
     "phantom": ("event that nobody published", "events that nobody published"),
     "uninvited": ("event without a subscription", "events without a subscription"),
     "void": ("event that was void", "events that were void"),
+    "split": (
+        "transaction committed here and aborted there",
+        "transactions committed here and aborted there",
+    ),
+    "dirty": ("event of no committed transaction", "events of no committed transaction"),
+    "torn": ("event of a transaction missing", "events of transactions missing"),
+    "stale": ("event that should not have come", "events that should not have come"),
+    "sequential": ("operation out of order", "operations out of order"),
+    "cycle": ("disagreement about commits", "disagreements about commits"),
+    "mixed": ("event routed by two states", "events routed by two states"),
+    "tables": ("fault in routing tables", "faults in routing tables"),
 }
 """What checkers count: of one, and of several."""
 

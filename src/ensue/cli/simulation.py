@@ -36,6 +36,7 @@ class Protocol(StrEnum):
     TOTAL = "total"
     CAUSAL = "causal"
     MERGED = "merged"
+    TRANSACTIONS = "transactions"
     DEADLINE = "deadline"
 
 

@@ -248,7 +248,7 @@ def _plan(
             made = client.planned_publication(actor, act.attributes, act.payload, now_ns=now_ns)
             options["publication"] = made
         elif act.action in ("sub", "adv"):
-            name = f"{actor}.{client.name}-{now_ns}-{number}"
+            name = client.planned_name(actor, number)
             names[act.label] = name
             options["change"] = Change(act.action, name, act.where)
         else:

@@ -2,7 +2,8 @@
 
 This is the joint at which a protocol meets the simulator. What every protocol has in common is here:
 the world, who publishes and subscribes what and when, the replies, the faults. A protocol adds a subclass,
-in a module of its own (`total`, `causal`, `merged`, `deadline`), which says which nodes there are (`_add_nodes`), what their
+in a module of its own (`total`, `causal`, `merged`, `deadline`, `transactions`), which says which nodes there are
+(`_add_nodes`), what their
 frames are (`_prepare`), how a trace is judged (`judge`) and who still waits (`waits`); and a line in
 `families`, from which `run`, `seeds`, the command line and Spark take it by its name.
 """
@@ -26,6 +27,8 @@ from ensue.protocols.sequencer.publisher import Publisher
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.station import Station
 from ensue.protocols.topic_log import TopicLog
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.recorder import Recorder
 from ensue.simulation.disks import DiskConfig
 from ensue.simulation.scenario import Rate, Scenario, SubscriberSpec
@@ -50,6 +53,8 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     merge_publisher: type[MergePublisher] = MergePublisher
     merge_relay: type[MergeRelay] = MergeRelay
     merge_subscriber: type[MergeSubscriber] = MergeSubscriber
+    broker: type[TransactionBroker] = TransactionBroker
+    overlay_client: type[TransactionClient] = TransactionClient
     gossip_broker: type[GossipBroker] = GossipBroker
     gossip_subscriber: type[GossipSubscriber] = GossipSubscriber
 

@@ -7,13 +7,20 @@ what its seeds stand for. A new protocol adds one line to each, and a value to `
 
 from collections.abc import Callable
 
-from ensue.simulation import swarm, swarm_causal, swarm_deadline, swarm_merged
+from ensue.simulation import (
+    swarm,
+    swarm_causal,
+    swarm_deadline,
+    swarm_merged,
+    swarm_transactions,
+)
 from ensue.simulation.causal import CausalDeployment
 from ensue.simulation.deadline import DeadlineDeployment
 from ensue.simulation.deployment import Deployment
 from ensue.simulation.merged import MergedDeployment
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.total import TotalDeployment
+from ensue.simulation.transactions import TransactionDeployment
 
 __all__ = ["DEPLOYMENTS", "DRAWS"]
 
@@ -23,6 +30,7 @@ DEPLOYMENTS: dict[str, type[Deployment]] = {
     "merged": MergedDeployment,
     "deadline": DeadlineDeployment,
     "none": TotalDeployment,
+    "transactions": TransactionDeployment,
 }
 """Who builds a scenario, by its order."""
 
@@ -30,6 +38,7 @@ DRAWS: dict[str, Callable[[int], Scenario]] = {
     "total": swarm.draw,
     "causal": swarm_causal.draw,
     "merged": swarm_merged.draw,
+    "transactions": swarm_transactions.draw,
     "deadline": swarm_deadline.draw,
 }
 """What can be searched for faults, by name: seed to scenario."""

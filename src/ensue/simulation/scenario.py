@@ -17,6 +17,7 @@ from ensue.simulation.clocks import ClockConfig
 from ensue.simulation.disks import DiskConfig
 from ensue.simulation.faults import Faults
 from ensue.simulation.network import NetworkConfig
+from ensue.simulation.overlay_spec import OverlaySpec
 from ensue.simulation.queueing import QueueConfig
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
-ORDERS = ("total", "causal", "merged", "deadline", "none")
+ORDERS = ("total", "causal", "merged", "deadline", "none", "transactions")
 """What a scenario can be about; `families` says who builds it."""
 _ORDERS_IN_WORDS = f"{', '.join(ORDERS[:-1])} or {ORDERS[-1]}"
 
@@ -173,7 +174,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     order: str = "total"
-    """`total`, `causal`, `merged`, `deadline`, or `none` for events as they arrive."""
+    """`total`, `causal`, `merged`, `deadline`, `none` for events as they arrive, or `transactions` over an overlay of brokers."""
     duration_ns: int = 10 * SECOND_NS
     """How long events flow and faults strike. Then everything is healed."""
     settle_ns: int = 120 * SECOND_NS
@@ -188,6 +189,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()
     """For order `merged`, which has no chain."""
+    overlay: OverlaySpec = OverlaySpec()
+    """For `transactions`, which have brokers and clients of their own."""
     deadline: DeadlineSpec = DeadlineSpec()
     """For order `deadline`, which has no chain and no notification service."""
     link: LinkConfig = LinkConfig()
@@ -207,7 +210,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             each.name
             for group in (self.chain, self.ens, self.publishers, self.subscribers)
             for each in group
-        ] + list(self.merge.relays)
+        ]
+        names += [*self.merge.relays, *self.overlay.brokers, *self.overlay.clients]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ConfigurationError(f"names must be unique; used twice: {', '.join(repeated)}")

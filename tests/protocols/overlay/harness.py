@@ -185,14 +185,18 @@ class Net:
         ready = [key for key, frames in self.flying.items() if frames]
         if not ready:
             return False
-        source, target = key = self.random.choice(ready)
+        self.step_on(self.random.choice(ready))
+        return True
+
+    def step_on(self, key: tuple[str, str]) -> None:
+        """Deliver the first frame of a link."""
+        source, target = key
         data = self.flying[key].popleft()
         if target in self.nodes:
             self.now_ns += 1000
             frame = self.wire.decode(data)
             self.nodes[target].receive(frame, source=source, now_ns=self.now_ns)
             self.drain(target)
-        return True
 
     def settle(self, turns_max: int = 200_000) -> None:
         """Deliver until nothing is on its way."""

@@ -36,12 +36,12 @@ from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.frames import Change, Publication, Routed, Step, Stepped
 from ensue.protocols.overlay.journal import Journaled
-from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.refusing import refusal
-from ensue.protocols.overlay.tables import Entry, Outputs, Tables, TablesRecord
+from ensue.protocols.overlay.tables import Outputs, Tables, TablesRecord
+from ensue.protocols.overlay.versions import Undo, route_back
 from ensue.wire import Codec, Records
 
-__all__ = ["Broker", "BrokerRecord", "Pending", "Undo"]
+__all__ = ["Broker", "BrokerRecord", "Pending"]
 
 
 class Pending(msgspec.Struct, array_like=True):
@@ -58,15 +58,6 @@ class Pending(msgspec.Struct, array_like=True):
     refused: str = ""
 
 
-class Undo(msgspec.Struct, array_like=True):
-    """What a commit changed in the PRT, to route publications by the version before."""
-
-    version: int
-    """The version that the commit made."""
-    added: list[str]
-    removed: dict[str, Entry]
-
-
 class BrokerRecord(msgspec.Struct, array_like=True):
     """The state of a broker as it is persisted."""
 
@@ -75,7 +66,8 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     undos: list[Undo]
     numbered: int
     steps: dict[int, Pending]
-    causes: dict[int, int]
+    causes: dict[int, list[int]]
+    under_way: dict[int, tuple[str, list[str]]]
     clients: list[str]
     members: dict[str, tuple[str, str]]
     besides: bytes
@@ -108,8 +100,10 @@ class Broker(Journaled):
         self._undos: list[Undo] = []
         self._numbered = 0
         self._steps: dict[int, Pending] = {}
-        self._causes: dict[int, int] = {}
-        """By the number of a step that was caused: the number of the one that waits for it."""
+        self._causes: dict[int, list[int]] = {}
+        """By the number of a step that was caused: the numbers of those that wait for it."""
+        self._under_way: dict[int, tuple[str, list[str]]] = {}
+        """By the number of a step that was caused and not answered: to whom, and subscriptions in it."""
         self._clients: dict[str, None] = {}
         self._members: dict[str, tuple[str, str]] = {}
         """By client: its home, and the neighbour on the way there, or the client itself."""
@@ -203,6 +197,7 @@ class Broker(Journaled):
                 self._numbered,
                 self._steps,
                 self._causes,
+                self._under_way,
                 list(self._clients),
                 self._members,
                 self._dump_besides(),
@@ -214,6 +209,7 @@ class Broker(Journaled):
         self.tables = Tables(self.neighbours, record.tables)
         self.version, self._undos = record.version, record.undos
         self._numbered, self._steps, self._causes = record.numbered, record.steps, record.causes
+        self._under_way = record.under_way
         self._clients, self._members = dict.fromkeys(record.clients), record.members
         self._load_besides(record.besides)
 
@@ -276,6 +272,7 @@ class Broker(Journaled):
         del self._clients[client]
         self._heard_ns.pop(client, None)
         self._members.pop(client, None)
+        self._record(action="unsubscribed", publisher=client, verdict="gone")
         for pending in self._steps.values():
             if pending.hop == client:
                 pending.hop = ""  # Nobody waits for its answer.
@@ -322,25 +319,63 @@ class Broker(Journaled):
         for change in changes:
             for neighbour, following in self.tables.apply(change, hop).items():
                 outputs.setdefault(neighbour, []).extend(following)
-        self._pass_on(outputs, Pending("" if number is None else hop, number or 0, "", "", []))
+        pending = Pending("" if number is None else hop, number or 0, "", "", [])
+        self._wait_for_coverers(pending, changes, self.tables)
+        self._pass_on(outputs, pending)
 
     def _pass_on(self, outputs: Outputs, pending: Pending) -> None:
-        """Cause steps at neighbours, and wait for them if anybody waits here."""
+        """Cause steps at neighbours, and wait for them."""
         for neighbour in sorted(outputs):
-            step = Step(
-                number=self._cause(pending) if pending.hop else 0,
-                transaction=pending.transaction,
-                path=pending.path,
-                changes=tuple(outputs[neighbour]),
-            )
-            self._send(neighbour, step)
+            self._cause(pending, neighbour, tuple(outputs[neighbour]))
         self._settle(pending)
 
-    def _cause(self, pending: Pending) -> int:
-        """Return a number for a step that another one causes."""
+    def _cause(
+        self,
+        pending: Pending,
+        neighbour: str,
+        changes: tuple[Change, ...] = (),
+        publication: Publication | None = None,
+        invited: str = "",
+        *,
+        shared: bool = False,
+    ) -> None:
+        """Send a neighbour a step that another one causes."""
+        number = self._wait(pending)
+        self._under_way[number] = (
+            neighbour,
+            [change.name for change in changes if change.action == f.SUBSCRIBE],
+        )
+        step = Step(
+            number=number,
+            transaction=pending.transaction,
+            path=pending.path,
+            changes=changes,
+            publication=publication,
+            invited=invited,
+            shared=shared,
+        )
+        self._send(neighbour, step)
+
+    def _wait(self, pending: Pending) -> int:
+        """Return a number that a step waits for."""
         self._numbered += 1
         pending.waiting.append(self._numbered)
         return self._numbered
+
+    def _wait_for_coverers(
+        self, pending: Pending, changes: Sequence[Change], tables: Tables
+    ) -> None:
+        """Have a subscription that is covered wait until what covers it is everywhere.
+
+        It is not passed on, so nothing that it causes would tell.
+        """
+        for change in changes:
+            if change.action != f.SUBSCRIBE:
+                continue
+            for number, (neighbour, names) in self._under_way.items():
+                coverer = tables.passed[neighbour].get(change.name)
+                if coverer and coverer in names:
+                    pending.waiting.append(number)
 
     def _settle(self, pending: Pending) -> None:
         """Answer a step if it waits for nothing, or remember it."""
@@ -350,7 +385,7 @@ class Broker(Journaled):
         self._numbered += 1
         self._steps[self._numbered] = pending
         for number in pending.waiting:
-            self._causes[number] = self._numbered
+            self._causes.setdefault(number, []).append(self._numbered)
 
     def _answer(self, pending: Pending) -> None:
         if pending.hop in self._clients:
@@ -367,15 +402,16 @@ class Broker(Journaled):
         self._stepped_by(frame.number, frame.refused)
 
     def _stepped_by(self, number: int, refused: str) -> None:
-        key = self._causes.pop(number, None)
-        if key is None:
-            return  # What waited for it was given up.
-        pending = self._steps[key]
-        pending.waiting.remove(number)
-        pending.refused = pending.refused or refused
-        if not pending.waiting:
-            del self._steps[key]
-            self._answer(pending)
+        self._under_way.pop(number, None)
+        for key in self._causes.pop(number, ()):
+            pending = self._steps.get(key)
+            if pending is None:
+                continue  # It was given up.
+            pending.waiting.remove(number)
+            pending.refused = pending.refused or refused
+            if not pending.waiting:
+                del self._steps[key]
+                self._answer(pending)
 
     # -- Publications ---------------------------------------------------------------------------
 
@@ -388,32 +424,9 @@ class Broker(Journaled):
         if version >= self.version:
             neighbours, clients = self.tables.route(publication.attributes, hop)
         else:
-            neighbours, clients = self._route_back(publication, hop, version)
+            event = publication.attributes
+            neighbours, clients = route_back(self.tables, self._undos, event, hop, version)
         for neighbour in neighbours:
             self._send(neighbour, Routed(publication=publication, version=version))
         for client, names in clients.items():
             self._send(client, f.Notify(publication=publication, subscriptions=tuple(names)))
-
-    def _route_back(
-        self, publication: Publication, hop: str, version: int
-    ) -> tuple[list[str], dict[str, list[str]]]:
-        """Route by an old version: the tables without what later commits did."""
-        hidden: set[str] = set()
-        old: dict[str, Entry] = {}
-        assert not self._undos or self._undos[0].version <= version + 1, "the version was forgotten"
-        for undo in reversed(self._undos):
-            if undo.version > version:
-                for name in undo.added:
-                    old.pop(name, None)
-                    hidden.add(name)
-                old.update(undo.removed)
-        event = publication.attributes
-        matched = [
-            (name, self.tables.subscriptions[name])
-            for name in self.tables.match(event)
-            if name not in hidden and name not in old
-        ]
-        matched += [
-            (name, entry) for name, entry in old.items() if parse(entry.where).matches(event)
-        ]
-        return self.tables.destinations(iter(matched), hop)

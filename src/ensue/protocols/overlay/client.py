@@ -309,6 +309,14 @@ class OverlayClient(Journaled):
                     answer, action="subscribed", subscription=change.name, topic=change.where
                 )
                 return
+        if frame.refused and isinstance(asked, f.Operate) and not asked.transaction:
+            row: dict[str, Any] = {"action": "discarded", "verdict": "refused"}
+            if asked.publication is not None:
+                row["event"] = asked.publication.id
+            elif change is not None:
+                row["subscription"] = change.name
+            self._tell(answer, **row)
+            return
         self._tell(answer)
 
     def _notify(self, frame: f.Notify, now_ns: int) -> None:

@@ -150,6 +150,8 @@ class Step(Frame, frozen=True, tag=111):
     publication: Publication | None = None
     invited: str = ""
     """The client that a publication invites into the transaction; nobody else gets it."""
+    shared: bool = False
+    """Whether the changes are made on the tables that everybody sees, and so even if the transaction is over here."""
 
 
 class Stepped(Frame, frozen=True, tag=112):

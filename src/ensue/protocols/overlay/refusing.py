@@ -50,4 +50,6 @@ def _change(change: Change, client: str, tables: Tables, config: OverlayConfig) 
             return f"the broker has {len(table)} subscriptions (subscriptions_max)"
         return ""
     held = table.get(change.name)
-    return f"{change.name!r} belongs to somebody else" if held and held.hop != client else ""
+    if held is None:
+        return f"there is no {change.name!r}"
+    return f"{change.name!r} belongs to somebody else" if held.hop != client else ""

@@ -138,7 +138,10 @@ class Acting(Broker):
             return
         context = self._contexts.get(frame.transaction)
         pending = Pending(source, frame.number, frame.transaction, frame.path, [])
-        if context is None:
+        if context is None and frame.shared and frame.changes:
+            # Whoever made the change undoes it behind this: made nowhere, it could not be undone everywhere.
+            self._change(frame.changes, source, frame.number)
+        elif context is None:
             pending.refused = OVER
             self._answer(pending)
         elif frame.invited and frame.publication is not None:
@@ -163,15 +166,12 @@ class Acting(Broker):
         for client, names in done.clients.items():
             assert publication is not None
             context.deliveries.append(Delivery(client, path, tuple(names), publication))
+        self._wait_for_coverers(pending, changes, context.tables)
         for neighbour in sorted({*done.outputs, *done.neighbours}):
-            step = Step(
-                number=self._cause(pending),
-                transaction=name,
-                path=path,
-                changes=tuple(done.outputs.get(neighbour, ())),
-                publication=publication if neighbour in done.neighbours else None,
-            )
-            self._send(neighbour, step)
+            passed_on = publication if neighbour in done.neighbours else None
+            changes_there = tuple(done.outputs.get(neighbour, ()))
+            shared = not context.isolated
+            self._cause(pending, neighbour, changes_there, passed_on, shared=shared)
         self._settle(pending)
 
     def _hand_on(
@@ -183,17 +183,10 @@ class Acting(Broker):
         if not hop:
             pending.refused = f"nobody here is called {client!r}"
         elif hop != client:
-            step = Step(
-                number=self._cause(pending),
-                transaction=name,
-                path=path,
-                publication=publication,
-                invited=client,
-            )
-            self._send(hop, step)
+            self._cause(pending, hop, publication=publication, invited=client)
         else:
             context.participants[client] = None
-            context.invitations[path] = (client, self._cause(pending))
+            context.invitations[path] = (client, self._wait(pending))
             self._send(client, t.Invited(transaction=name, path=path, publication=publication))
         self._settle(pending)
 

@@ -158,6 +158,10 @@ class TransactionClient(OverlayClient):
         made = self._publication(attributes, payload, now_ns)
         return msgspec.structs.replace(made, publisher=client)
 
+    def planned_name(self, client: str, number: int) -> str:
+        """Return a name for what the next plan makes for a client: nobody else will ever use it."""
+        return f"{client}.{self.name}-{self._numbered + 1}-{number}"
+
     def _next_path(self, transaction: str, within: str) -> str:
         thread = self._threads.get(f"{transaction}|{within}")
         number = 1 if thread is None else thread.count + 1

@@ -132,7 +132,8 @@ class Coordinator(Participant):
             return
         if not refused:
             coordination.phase = OPEN
-            self._record(action="began", transaction=name)
+            kind = t.SERIALIZABLE if coordination.isolated else t.ATOMIC
+            self._record(action="began", topic=kind, transaction=name)
             done = f.Done(number=coordination.number, transaction=name)
             coordination.number = 0
             self._send(coordination.client, done)

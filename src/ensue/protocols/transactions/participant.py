@@ -20,16 +20,17 @@ HAZARD: a broker that has voted yes and is cut off from the coordinator's home c
 transactions that come after it wait, and time out, until the two hear from each other again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
-from ensue.protocols.overlay.broker import Undo
-from ensue.protocols.overlay.frames import Change, Step
+from ensue.protocols.overlay.broker import Pending
+from ensue.protocols.overlay.frames import Change
 from ensue.protocols.overlay.refusing import INVERSE
+from ensue.protocols.overlay.versions import Undo
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.acting import OVER, Acting
 from ensue.protocols.transactions.contexts import Context, Delivery, Issued, fixes, replay
@@ -71,6 +72,11 @@ class Participant(Acting):
         self._transactions_numbered = 0
         """The largest number of a transaction that was seen: names of new ones come after it."""
         super().__init__(**options)
+
+    @property
+    def unanswered_count(self) -> int:
+        """How many answers of neighbours about transactions are waited for."""
+        return len(self._gathers) + len(self._parked)
 
     def _dump_transactions(self) -> bytes:
         return _RECORD.encode(
@@ -260,6 +266,7 @@ class Participant(Acting):
                 self._commit(context)
             self._deliver(name, context.deliveries)
             self._clean_up(context)
+            self._withdrawn_for_good(context.issued)
         elif not context.isolated:
             self._undo(context.issued)
         for client in context.participants:
@@ -271,20 +278,18 @@ class Participant(Acting):
         """Vote about what waited for nothing but what is over now (D7)."""
         for name, source in list(self._parked.items()):
             context = self._contexts.get(name)
-            if context is not None and not self._is_behind_another(name, context):
+            waits = context is not None and self._is_behind_another(name, context)
+            if name in self._parked and not waits:  # A vote may decide, and so come back here.
                 del self._parked[name]
                 self._vote(name, source, now_ns)
 
     def _give_up_steps(self, name: str, reason: str) -> None:
-        """Wait no more for steps of a transaction; tell clients that do."""
+        """Wait no more for steps of a transaction; tell whoever does."""
         for key, pending in list(self._steps.items()):
             if pending.transaction == name:
                 del self._steps[key]
-                for number in pending.waiting:
-                    self._causes.pop(number, None)
-                if pending.hop in self._clients:
-                    pending.refused = reason or OVER
-                    self._answer(pending)
+                pending.refused = reason or OVER
+                self._answer(pending)
 
     def _commit(self, context: Context) -> None:
         """Do what was logged on the tables, and keep what it takes to route by the version before."""
@@ -292,8 +297,7 @@ class Participant(Acting):
         self.version += 1
         self._undos.append(Undo(self.version, added, removed))
         set_right = fixes(context.log, done, self.tables)
-        for neighbour in sorted(set_right):
-            self._send(neighbour, Step(number=0, changes=tuple(set_right[neighbour])))
+        self._pass_on(set_right, Pending("", 0, "", "", []))
 
     def _deliver(self, name: str, deliveries: list[Delivery]) -> None:
         for one in deliveries:
@@ -316,8 +320,36 @@ class Participant(Acting):
     def _undo(self, issued: list[Issued]) -> None:
         """Make good what clients of this broker did, last one first, as regular operations."""
         for one in reversed(issued):
-            if one.client in self._clients:
-                change, before = one.change, one.before
-                where = "" if before is None else before.where
-                if change.action in INVERSE or before is not None:
-                    self._change((Change(_INVERSE[change.action], change.name, where),), one.client)
+            change, before = one.change, one.before
+            if one.client not in self._clients:
+                continue
+            if change.action in INVERSE:
+                self._change((Change(INVERSE[change.action], change.name),), one.client)
+            elif before is not None and not self._leave_to_another(one):
+                restored = Change(_INVERSE[change.action], change.name, before.where)
+                self._change((restored,), one.client)
+
+    def _leave_to_another(self, undone: Issued) -> bool:
+        """Leave a withdrawal be that another open transaction asked for too, and found done."""
+        for issued in self._issued_in_the_open():
+            for at, one in enumerate(issued):
+                if one.change == undone.change and one.before is None:
+                    issued[at] = undone
+                    return True
+        return False
+
+    def _withdrawn_for_good(self, committed: list[Issued]) -> None:
+        """Have nobody put back what a committed transaction withdrew, though another had done so before it."""
+        names = {(one.change.action, one.change.name) for one in committed}
+        for issued in self._issued_in_the_open():
+            issued[:] = [
+                one
+                for one in issued
+                if one.change.action in INVERSE or (one.change.action, one.change.name) not in names
+            ]
+
+    def _issued_in_the_open(self) -> Iterator[list[Issued]]:
+        """Yield what each open transaction without isolation has changed for clients of this broker."""
+        for context in self._contexts.values():
+            if not context.isolated:
+                yield context.issued

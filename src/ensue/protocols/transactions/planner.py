@@ -16,14 +16,15 @@ HAZARD: a client that subscribes by itself while a plan is under way may be give
 serializable transaction where that matters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
-from ensue.protocols.overlay.frames import Change, Step
+from ensue.protocols.overlay.broker import Pending
+from ensue.protocols.overlay.frames import Change
 from ensue.protocols.overlay.tables import Outputs
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import Delivery, Issued
@@ -70,6 +71,7 @@ class PlannerRecord(msgspec.Struct, array_like=True):
 
     plans: dict[str, Plan]
     handed: dict[str, Handed]
+    leaving: list[str]
 
 
 _RECORD = Records[PlannerRecord](PlannerRecord)
@@ -82,6 +84,8 @@ class TransactionBroker(Coordinator):
     def __init__(self, **options: Any) -> None:
         self._plans: dict[str, Plan] = {}
         self._handed: dict[str, Handed] = {}
+        self._leaving: dict[str, None] = {}
+        """Clients that are gone, and for which a plan has yet to do something."""
         super().__init__(**options)
 
     @property
@@ -90,11 +94,12 @@ class TransactionBroker(Coordinator):
         return (*super().open_transactions, *self._plans)
 
     def _dump_plans(self) -> bytes:
-        return _RECORD.encode(PlannerRecord(self._plans, self._handed))
+        return _RECORD.encode(PlannerRecord(self._plans, self._handed, list(self._leaving)))
 
     def _load_plans(self, state: bytes) -> None:
         record = _RECORD.decode(state)
         self._plans, self._handed = record.plans, record.handed
+        self._leaving = dict.fromkeys(record.leaving)
 
     _HANDLERS: Mapping[type[Frame], str] = {
         **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
@@ -121,7 +126,7 @@ class TransactionBroker(Coordinator):
         )
         deadline_ns = now_ns + frame.timeout_ns
         self._handed[name] = Handed(client, frame.number, deadline_ns, decided=not frame.hold)
-        self._record(action="began", transaction=name)
+        self._record(action="began", topic=t.PLANNED, transaction=name)
         self._planned(t.Planned(transaction=name, operations=operations), "", now_ns)
         if frame.hold:
             self._handed[name].number = 0
@@ -166,15 +171,27 @@ class TransactionBroker(Coordinator):
         super()._tick(frame, source, now_ns)
 
     def _depart(self, client: str, now_ns: int) -> None:
+        if self._is_planned(client):
+            # As if it had gone after that: what it advertised and subscribed stays until then.
+            self._leaving[client] = None
+            self._heard_ns.pop(client, None)
+            return
         super()._depart(client, now_ns)
         for name, handed in list(self._handed.items()):
             if not handed.decided and handed.client == client:
                 self._settle_plan(name, now_ns, commit=False, reason=f"{client} is gone")
 
+    def _is_planned(self, client: str) -> bool:
+        """Return whether a plan has yet to do something for a client of this broker."""
+        return any(
+            one.client == client and one.home == self.name and path not in plan.started
+            for plan in self._plans.values()
+            for path, one in plan.operations.items()
+        )
+
     # -- Operations -----------------------------------------------------------------------------
 
     def _planned(self, frame: t.Planned, source: str, now_ns: int) -> None:
-        del now_ns
         number = int(frame.transaction.partition("-")[0])
         self._transactions_numbered = max(self._transactions_numbered, number)
         plan = Plan({one.path: one for one in frame.operations}, source)
@@ -183,16 +200,15 @@ class TransactionBroker(Coordinator):
         for one in frame.operations:
             if one.home == self.name:
                 plan.arrived[one.path] = ("", True)
-        self._advance()
+        self._advance(now_ns)
 
     def _ordered(self, frame: t.Ordered, source: str, now_ns: int) -> None:
-        del now_ns
         plan = self._plans.get(frame.transaction)
         if plan is not None:
             plan.arrived[frame.path] = (source, frame.whole)
-            self._advance()
+            self._advance(now_ns)
 
-    def _advance(self) -> None:
+    def _advance(self, now_ns: int) -> None:
         """Process whatever waits for nothing any more."""
         progress = True
         while progress:
@@ -207,6 +223,10 @@ class TransactionBroker(Coordinator):
                     ):
                         self._process(name, plan, operation)
                         progress = True
+        for client in list(self._leaving):
+            if not self._is_planned(client):
+                del self._leaving[client]
+                self._depart(client, now_ns)
         for name in list(self._plans):
             self._try_close(name)
 
@@ -266,7 +286,7 @@ class TransactionBroker(Coordinator):
                 else:
                     besides.append(following)
             if besides:
-                self._send(neighbour, Step(number=0, changes=tuple(besides)))
+                self._pass_on({neighbour: besides}, Pending("", 0, "", "", []))
         return wholes
 
     def _processed(self, name: str, plan: Plan, path: str) -> None:
@@ -277,7 +297,6 @@ class TransactionBroker(Coordinator):
             self._send(hop, t.Echo(transaction=name, path=path))
 
     def _echo(self, frame: t.Echo, source: str, now_ns: int) -> None:
-        del now_ns
         plan = self._plans.get(frame.transaction)
         if plan is None or source not in plan.echoes.get(frame.path, ()):
             return
@@ -285,7 +304,7 @@ class TransactionBroker(Coordinator):
         if not plan.echoes[frame.path]:
             del plan.echoes[frame.path]
             self._processed(frame.transaction, plan, frame.path)
-            self._advance()
+            self._advance(now_ns)
 
     # -- The end --------------------------------------------------------------------------------
 
@@ -308,6 +327,8 @@ class TransactionBroker(Coordinator):
             self._record(action="committed" if commit else "aborted", transaction=name)
             if commit:
                 self._deliver(name, plan.deliveries)
+                done, plan.issued = plan.issued, []
+                self._withdrawn_for_good(done)
             self._tell_participants(name, plan, commit=commit, reason=reason)
         if plan.waiting:
             return
@@ -347,9 +368,14 @@ class TransactionBroker(Coordinator):
     def _compensate(self, frame: t.Compensate, source: str, now_ns: int) -> None:
         del now_ns
         self._flood(frame, but=source)
-        plan = self._plans[frame.transaction]
-        self._undo(plan.issued)
+        issued = self._plans[frame.transaction].issued
         self._forget_plan(frame.transaction)
+        self._undo(issued)
+
+    def _issued_in_the_open(self) -> Iterator[list[Issued]]:
+        yield from super()._issued_in_the_open()
+        for plan in self._plans.values():
+            yield plan.issued
 
     def _forget_plan(self, name: str) -> None:
         del self._plans[name]

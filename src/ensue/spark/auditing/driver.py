@@ -69,6 +69,8 @@ def audit(
             "causal-topic is not audited on Spark: use ensue check; or audit causal, which is "
             "more than that"
         )
+    if order == "transactions":
+        raise BadInput("transactions are not audited on Spark: use ensue check")
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     terms = Terms(

@@ -1,0 +1,395 @@
+"""Transactions of several clients: judged by what clients and brokers observed.
+
+What a trace says of them: `began` with the isolation as topic; `published`, `subscribed` and `unsubscribed` with the transaction, and as event its name, `#` and the
+operation's place (1, 2, 2.1, …); `received` at a broker when it has processed an operation; `committed` and `aborted` at each broker and
+client; `delivered` with the transaction. Topics are filters and events as text (`content`).
+
+**atomic.** No transaction is committed at one node and aborted at another (`split`). Nothing of a transaction that was not committed is
+delivered (`dirty`). Every event of a committed one is delivered, once, to every subscription that it must come to (`torn`, `duplicate`), and to
+none that it must not (`stale`).
+
+**sequential** (Definition 6). No broker processes an operation after one that comes later in the same transaction.
+
+**serializable.** All brokers commit serializable transactions in one sequence (`cycle`). Events outside of transactions are delivered as one state
+of the tables between two commits says, whichever (`mixed`: as in schedule 2 of the paper, where a subscription is moved and an event reaches both places or none).
+
+*Must and must not.* A subscription is there for a publication if it came before it, and is not if it ended before or came later. Between two
+serializable transactions, and within one, that is decided by the sequence of commits and the operations' places. Otherwise only by time, and only
+if one was over before the other began; if they were concurrent, either is right, and nothing is judged. Nothing is owed to a client that is gone,
+or from the moment it withdrew a subscription.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from ensue.checkers.content import attributes_of, matches
+from ensue.checkers.verdict import Collector, Report, Subscriber, Verdict
+from ensue.trace import Row
+
+__all__ = ["RULES", "Ledger", "check", "judge", "ledgers"]
+
+RULES = ("atomic", "sequential", "serializable")
+_FOREVER = 1 << 62
+Place = tuple[int, tuple[int, ...]]
+"""The number of a commit, and an operation's place in that transaction."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """When something took effect: by its place among commits, or some time between two."""
+
+    transaction: str
+    """Empty: it is not part of one."""
+    path: tuple[int, ...]
+    place: Place | None
+    first_ns: int
+    """Not in effect before."""
+    last_ns: int
+    """In effect everywhere from then on."""
+
+    def before(self, other: "Moment") -> bool | None:
+        """Return whether this took effect before another; None if nobody can tell."""
+        if self.transaction and self.transaction == other.transaction:
+            return self.path < other.path
+        if self.place is not None and other.place is not None:
+            return self.place < other.place
+        if self.last_ns < other.first_ns:
+            return True
+        return False if other.last_ns < self.first_ns else None
+
+
+class Held(msgspec.Struct):
+    """A subscription."""
+
+    name: str
+    node: str
+    where: str
+    begins: Moment
+    ends: list[Moment]
+
+
+class Published(msgspec.Struct, frozen=True):
+    """An event, and when it was published."""
+
+    event: str
+    node: str
+    text: str
+    at: Moment
+
+
+class Ledger:
+    """One run, put together."""
+
+    def __init__(self, run: str, rows: Sequence[Row]) -> None:
+        self.run = run
+        self.isolation: dict[str, str] = {}
+        self.began_ns: dict[str, int] = {}
+        self.committed: dict[str, dict[str, int]] = {}
+        """By transaction and node: when."""
+        self.aborted: dict[str, dict[str, int]] = {}
+        self.processed: dict[tuple[str, str], list[tuple[tuple[int, ...], str]]] = {}
+        self.delivered: dict[tuple[str, str], list[Row]] = {}
+        """By event and subscription."""
+        self.events: list[Published] = []
+        self.subscriptions: dict[str, Held] = {}
+        self.commits: dict[str, list[str]] = {}
+        """By node: serializable transactions as they were committed there."""
+        self._rows = sorted(rows, key=lambda row: (_time(row), row.node, row.step))
+        self._refused = {row.event for row in rows if row.action == "discarded"}
+        self.gone = _gone(self._rows)
+        for row in self._rows:
+            self._read(row)
+        order = max(self.commits.values(), key=len, default=[])
+        self.sequence = {name: number for number, name in enumerate(order, 1)}
+        for row in self._rows:
+            self._relate(row)
+
+    def _read(self, row: Row) -> None:
+        name = row.transaction or ""
+        if row.action == "began":
+            self.isolation[name] = row.topic or ""
+            self.began_ns[name] = _time(row)
+        elif row.action == "committed":
+            self.committed.setdefault(name, {})[row.node] = _time(row)
+            if self.isolation.get(name) == "serializable":
+                self.commits.setdefault(row.node, []).append(name)
+        elif row.action == "aborted":
+            self.aborted.setdefault(name, {})[row.node] = _time(row)
+        elif row.action == "received" and name:
+            steps = self.processed.setdefault((row.node, name), [])
+            steps.append((_path(row), row.event or ""))
+        elif row.action == "delivered":
+            key = (row.event or "", row.subscription or "")
+            self.delivered.setdefault(key, []).append(row)
+
+    def _moment(self, row: Row) -> Moment | None:
+        """Return when an operation took effect; None if it never did.
+
+        What a transaction without isolation did can be seen before it is over, and for a while even if it is aborted.
+        """
+        name = row.transaction
+        if name is None:
+            at_ns = _time(row)
+            # Asked for some time before it was said to be in effect; withdrawn some time after it was asked for.
+            first_ns = 0 if row.action == "subscribed" else at_ns
+            return Moment("", (), None, first_ns, at_ns if row.action == "subscribed" else _FOREVER)
+        if name not in self.committed:
+            if row.action == "published" or self.isolation.get(name) == "serializable":
+                return None
+            return Moment(name, _path(row), None, self.began_ns.get(name, 0), _FOREVER)
+        number = self.sequence.get(name)
+        place = None if number is None else (number, _path(row))
+        last_ns = max(self.committed[name].values())
+        return Moment(name, _path(row), place, self.began_ns.get(name, 0), last_ns)
+
+    def _relate(self, row: Row) -> None:
+        if row.action not in ("published", "subscribed", "unsubscribed"):
+            return
+        moment = self._moment(row)
+        if moment is None:
+            return
+        if row.action == "published":
+            if row.event not in self._refused:
+                self.events.append(Published(row.event or "", row.node, row.topic or "", moment))
+        elif row.action == "subscribed":
+            name = row.subscription or ""
+            self.subscriptions.setdefault(name, Held(name, row.node, row.topic or "", moment, []))
+        elif row.subscription in self.subscriptions:
+            self.subscriptions[row.subscription].ends.append(moment)
+
+    def owner(self, subscription: str) -> str:
+        """Return the client of a subscription: its name begins with it."""
+        return subscription.rpartition(".")[0]
+
+    def owed(self, held: Held, at: Moment) -> bool | None:
+        """Return whether an event of a moment must come to a subscription, must not, or may."""
+        begun = held.begins.before(at)
+        if begun is False:
+            return False
+        # What was withdrawn before it was there was not withdrawn.
+        ended = [
+            end.before(at) if held.begins.before(end) else None
+            for end in held.ends
+            if held.begins.before(end) is not False
+        ]
+        if True in ended:
+            return False
+        if begun is None or None in ended:
+            return None
+        return None if self.owner(held.name) in self.gone else True
+
+
+def ledgers(rows: Sequence[Row]) -> list[Ledger]:
+    """Return one ledger a run."""
+    runs: dict[str, list[Row]] = {}
+    for row in rows:
+        runs.setdefault(row.run, []).append(row)
+    return [Ledger(run, runs[run]) for run in sorted(runs)]
+
+
+def judge(ledger: Ledger, collectors: dict[str, Collector]) -> None:
+    """Judge one run by the rules that there are collectors for."""
+    if "atomic" in collectors:
+        _judge_atomic(ledger, collectors["atomic"])
+    if "sequential" in collectors:
+        _judge_sequential(ledger, collectors["sequential"])
+    if "serializable" in collectors:
+        _judge_commits(ledger, collectors["serializable"])
+        _judge_regular(ledger, collectors["serializable"])
+
+
+def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
+    for name in sorted(ledger.committed.keys() & ledger.aborted.keys()):
+        one, other = min(ledger.committed[name]), min(ledger.aborted[name])
+        collector.violation(
+            "split",
+            (_at(ledger, one), _at(ledger, other)),
+            (name,),
+            lambda name=name, one=one, other=other: (  # type: ignore[misc]
+                f"{name} was committed at {one} and aborted at {other}"
+            ),
+        )
+    for (event, subscription), rows in sorted(ledger.delivered.items()):
+        row = rows[0]
+        if row.transaction and row.transaction not in ledger.committed:
+            collector.violation(
+                "dirty",
+                (_at(ledger, row.node, subscription),),
+                (event,),
+                lambda event=event, row=row: (  # type: ignore[misc]
+                    f"{event} was delivered to {row.node}, though its transaction was not committed"
+                ),
+            )
+        if len(rows) > 1:
+            collector.violation(
+                "duplicate",
+                (_at(ledger, row.node, subscription),),
+                (event,),
+                lambda event=event, row=row, rows=rows: (  # type: ignore[misc]
+                    f"{event} was delivered to {row.node} {len(rows)} times"
+                ),
+            )
+    for published in ledger.events:
+        if "#" in published.event:
+            _judge_event(ledger, published, collector)
+
+
+def _judge_event(ledger: Ledger, published: Published, collector: Collector) -> None:
+    event = attributes_of(published.text)
+    for held in ledger.subscriptions.values():
+        came = (published.event, held.name) in ledger.delivered
+        if not matches(held.where, event):
+            owed: bool | None = False
+        else:
+            owed = ledger.owed(held, published.at)
+        if owed is None or owed == came:
+            continue
+        what = "was not delivered to" if owed else "was delivered to"
+        why = (
+            "which was subscribed when it was published"
+            if owed
+            else "which was not subscribed when it was published"
+        )
+        collector.violation(
+            "torn" if owed else "stale",
+            (_at(ledger, ledger.owner(held.name), held.name),),
+            (published.event,),
+            lambda held=held, what=what, why=why: (  # type: ignore[misc]
+                f"{published.event} ({published.text}) {what} {held.name}, {why}"
+            ),
+        )
+
+
+def _judge_sequential(ledger: Ledger, collector: Collector) -> None:
+    for (node, name), steps in sorted(ledger.processed.items()):
+        for (path, event), (following, its) in pairwise(steps):
+            if following < path:
+                collector.violation(
+                    "sequential",
+                    (_at(ledger, node),),
+                    (event, its),
+                    lambda node=node, event=event, its=its, name=name: (  # type: ignore[misc]
+                        f"{node} processed {event} before {its}, which comes first in {name}"
+                    ),
+                )
+                break
+
+
+def _judge_commits(ledger: Ledger, collector: Collector) -> None:
+    for node, names in sorted(ledger.commits.items()):
+        for one, other in pairwise(names):
+            if ledger.sequence.get(one, 0) > ledger.sequence.get(other, _FOREVER):
+                collector.violation(
+                    "cycle",
+                    (_at(ledger, node),),
+                    (one, other),
+                    lambda node=node, one=one, other=other: (  # type: ignore[misc]
+                        f"{node} committed {one} before {other}; others the other way round"
+                    ),
+                )
+
+
+def _judge_regular(ledger: Ledger, collector: Collector) -> None:
+    """See whether events outside of transactions saw the tables as they were after some number of commits."""
+    for published in ledger.events:
+        if "#" in published.event or published.node in ledger.gone:
+            continue
+        event = attributes_of(published.text)
+        interested = [held for held in ledger.subscriptions.values() if matches(held.where, event)]
+        for its, subscription in _recipients(ledger, published.event):
+            held = ledger.subscriptions.get(subscription)
+            if held is None and ledger.owner(subscription) in ledger.gone:
+                continue  # It went before it was told that it had subscribed.
+            if held is None or held not in interested:
+                collector.violation(
+                    "stale",
+                    (_at(ledger, ledger.owner(subscription), subscription),),
+                    (its,),
+                    lambda its=its, subscription=subscription: (  # type: ignore[misc]
+                        f"{its} was delivered to {subscription}, which did not ask for it"
+                    ),
+                )
+        known = [
+            number
+            for name, number in ledger.sequence.items()
+            if max(ledger.committed[name].values()) < published.at.first_ns
+        ]
+        possible = range(max(known, default=0), len(ledger.sequence) + 1)
+        if not any(_explained(ledger, published, interested, commits) for commits in possible):
+            got = sorted(name for _, name in _recipients(ledger, published.event))
+            collector.violation(
+                "mixed",
+                tuple(_at(ledger, ledger.owner(name), name) for name in got)
+                or (_at(ledger, published.node),),
+                (published.event,),
+                lambda published=published, got=got: (  # type: ignore[misc]
+                    f"{published.event} ({published.text}) was delivered to {', '.join(got) or 'nobody'}: "
+                    "no state of the tables between two commits explains that"
+                ),
+            )
+
+
+def _explained(
+    ledger: Ledger, published: Published, interested: Iterable[Held], commits: int
+) -> bool:
+    """Return whether the deliveries are those of the tables after so many commits."""
+    at = Moment("", (), (commits, (_FOREVER,)), published.at.first_ns, published.at.last_ns)
+    for held in interested:
+        owed = ledger.owed(held, at)
+        if owed is not None and owed != ((published.event, held.name) in ledger.delivered):
+            return False
+    return True
+
+
+def _recipients(ledger: Ledger, event: str) -> list[tuple[str, str]]:
+    return [key for key in ledger.delivered if key[0] == event]
+
+
+def check(rows: Sequence[Row], *, violations_max: int) -> Report:
+    """Judge a trace of transactions."""
+    collectors = {rule: Collector(rule, violations_max=violations_max) for rule in RULES}
+    runs = ledgers(rows)
+    for ledger in runs:
+        judge(ledger, collectors)
+    findings = tuple(collector.finding() for collector in collectors.values())
+    reasons = () if rows else ("the trace is empty",)
+    return Report(
+        verdict=Verdict.worst(
+            [one.verdict for one in findings] + [Verdict.UNKNOWN for _ in reasons]
+        ),
+        order="transactions",
+        findings=findings,
+        reasons=reasons,
+        run_count=len(runs),
+        event_count=sum(len(ledger.events) for ledger in runs),
+        delivery_count=sum(len(one) for ledger in runs for one in ledger.delivered.values()),
+        subscriber_count=sum(len(ledger.subscriptions) for ledger in runs),
+    )
+
+
+def _gone(rows: Sequence[Row]) -> set[str]:
+    """Return the nodes that crashed for good, or were taken for gone."""
+    down: set[str] = set()
+    gone: set[str] = set()
+    for row in rows:
+        if row.action == "crashed":
+            down.add(row.node)
+        elif row.action == "restarted":
+            down.discard(row.node)
+        elif row.action == "unsubscribed" and row.verdict == "gone":
+            gone.add(row.publisher or "")
+    return down | gone
+
+
+def _at(ledger: Ledger, node: str, subscription: str = "") -> Subscriber:
+    return Subscriber(ledger.run, node, subscription)
+
+
+def _time(row: Row) -> int:
+    return row.at_ns if row.true_ns is None else row.true_ns
+
+
+def _path(row: Row) -> tuple[int, ...]:
+    text = (row.event or "").rpartition("#")[2]
+    return tuple(int(part) for part in text.split(".")) if text else ()

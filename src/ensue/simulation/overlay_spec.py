@@ -1,0 +1,35 @@
+"""What a scenario of transactions says besides: brokers, clients, and what they do."""
+
+import msgspec
+
+from ensue.errors import ConfigurationError
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.nodes import check_tree
+from ensue.simulation.acting import RegularSpec, TransactionSpec
+
+__all__ = ["OverlaySpec"]
+
+
+class OverlaySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree of brokers, their clients, and all that happens; see `ensue.simulation.transactions`."""
+
+    brokers: dict[str, tuple[str, ...]] = {}
+    """Each with its neighbours."""
+    clients: dict[str, str] = {}
+    """Each with its home."""
+    config: OverlayConfig = OverlayConfig()
+    transactions: tuple[TransactionSpec, ...] = ()
+    regular: tuple[RegularSpec, ...] = ()
+    """Operations outside of transactions."""
+    crash_after_frames: tuple[tuple[str, int], ...] = ()
+    """Nodes that crash, and come back, right after having received so many frames."""
+    silent_crashes: bool = False
+    """Whether what a broker had persisted when it crashed may not have been sent, nor written into the trace."""
+
+    def __post_init__(self) -> None:
+        if not self.brokers:
+            return
+        check_tree(self.brokers)
+        lost = [client for client, home in self.clients.items() if home not in self.brokers]
+        if lost:
+            raise ConfigurationError(f"clients without a broker: {', '.join(lost)}")

@@ -1,0 +1,280 @@
+"""Transactions in a world: brokers in a tree, clients at their homes, and applications that act by what is written down.
+
+`crash_after_frames` lets a node crash right after it has received its n-th frame, before or after what that caused was synced, as the disk has it: so that
+a swarm, over its seeds, crashes everybody at every message. As a rule what a broker persisted and what the trace says of it are one; with `silent_crashes`
+they are not, and only the end is judged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from ensue.checkers import Report, Verdict, check
+from ensue.checkers.verdict import Collector, Subscriber
+from ensue.event import Event
+from ensue.protocols.core import Frame, Node, Outcome, Told
+from ensue.protocols.link import FRAMES as LINK_FRAMES
+from ensue.protocols.overlay.nodes import BrokerNode, ClientNode
+from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.frames import FRAMES
+from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.simulation.acting import Application
+from ensue.simulation.deployment import Deployment
+from ensue.simulation.process import Factory
+from ensue.trace import Row
+from ensue.wire import Codec
+
+__all__ = ["TransactionDeployment", "table_faults"]
+
+Records = Mapping[str, bytes]
+CRASH_NS = 30_000_000
+"""How long a node that crashed at a frame is down."""
+
+
+class TransactionDeployment(Deployment):
+    """An overlay with its clients and their applications."""
+
+    def _prepare(self) -> Codec:
+        self.application = Application(self._call)
+        self._counts: dict[str, int] = {}
+        self._crashes: dict[str, list[int]] = {}
+        for name, count in self.scenario.overlay.crash_after_frames:
+            self._crashes.setdefault(name, []).append(count)
+        return Codec((*LINK_FRAMES, *FRAMES))
+
+    def _add_nodes(self) -> None:
+        overlay, clocks = self.scenario.overlay, self.scenario.clocks
+        for name in overlay.brokers:
+            disk = None if overlay.silent_crashes else self._client_disk
+            factory = self._broker_factory(name)
+            self.world.add(name, factory, clock=clocks.get(name), disk=disk)
+        for name in overlay.clients:
+            factory = self._client_factory(name)
+            self.world.add(name, factory, clock=clocks.get(name), disk=self._client_disk)
+
+    def _broker_factory(self, name: str) -> Factory:
+        overlay, link, role = self.scenario.overlay, self.scenario.link, self.roles.broker
+        neighbours = overlay.brokers[name]
+
+        def build(records: Records, now_ns: int) -> Node:
+            node = BrokerNode(
+                lambda own: role(
+                    name=name,
+                    neighbours=neighbours,
+                    config=overlay.config,
+                    records=own,
+                    now_ns=now_ns,
+                ),
+                neighbours=neighbours,
+                codec=role.codec,
+                link=link,
+                records=records,
+                now_ns=now_ns,
+            )
+            return self._counted(node)
+
+        return build
+
+    def _client_factory(self, name: str) -> Factory:
+        overlay, link, role = self.scenario.overlay, self.scenario.link, self.roles.overlay_client
+        home = overlay.clients[name]
+
+        def build(records: Records, now_ns: int) -> Node:
+            node = ClientNode(
+                lambda own: role(
+                    name=name, home=home, config=overlay.config, records=own, now_ns=now_ns
+                ),
+                home=home,
+                codec=role.codec,
+                link=link,
+                records=records,
+                now_ns=now_ns,
+            )
+            return self._counted(node)
+
+        return build
+
+    def _counted(self, node: BrokerNode | ClientNode) -> Node:
+        """Have a node crash after as many frames as the scenario says."""
+        if node.name not in self._crashes:
+            return node
+        receive, name = node.receive, node.name
+
+        def counting(frame: Frame, *, source: str, now_ns: int) -> None:
+            receive(frame, source=source, now_ns=now_ns)
+            self._counts[name] = self._counts.get(name, 0) + 1
+            if self._counts[name] in self._crashes[name]:
+                self.world.schedule(self.world.now_ns, self._crash, (name,))
+
+        node.receive = counting  # type: ignore[method-assign]
+        return node
+
+    def _crash(self, name: str) -> None:
+        self.world.crash(name, restart_after_ns=CRASH_NS)
+
+    def _schedule(self) -> None:
+        overlay, world = self.scenario.overlay, self.world
+        for transaction in overlay.transactions:
+            world.schedule(transaction.at_ns, self.application.start, (transaction,))
+        for regular in overlay.regular:
+            world.schedule(regular.at_ns, self.application.regular, (regular,))
+        world.inject(self.scenario.faults)
+        for vanish in self.scenario.vanish:
+            world.schedule(vanish.at_ns, world.remove, (vanish.publisher,))
+
+    def _call(self, client: str, command: Callable[[TransactionClient, int], None]) -> None:
+        def run(node: Node, now_ns: int) -> None:
+            assert isinstance(node, ClientNode)
+            inner = node.client
+            assert isinstance(inner, TransactionClient)
+            if not inner.ended:
+                command(inner, now_ns)
+
+        self.world.call(client, run)
+
+    def _outcome(self, name: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Told) and outcome.value is not None:
+            self.application.told(name, outcome.value)
+
+    # -- What came of it ------------------------------------------------------------------------
+
+    def brokers(self) -> dict[str, TransactionBroker]:
+        """Return the brokers that are up."""
+        found: dict[str, TransactionBroker] = {}
+        for name in self.scenario.overlay.brokers:
+            node = self.world.node(name)
+            if isinstance(node, BrokerNode):
+                assert isinstance(node.broker, TransactionBroker)
+                found[name] = node.broker
+        return found
+
+    def judge(self, rows: list[Row]) -> Report:
+        """Judge the trace, and the tables that brokers have at the end."""
+        whole = not self.scenario.overlay.silent_crashes
+        report = check(rows if whole else rows[:0], order="transactions")
+        if not whole:  # The trace has gaps: only what there is at the end can be judged.
+            report = msgspec.structs.replace(report, verdict=Verdict.VALID, reasons=())
+        collector = Collector("tables", violations_max=20)
+        brokers = self.brokers()
+        faults = [*table_faults(brokers), *(outcome_faults(brokers, rows) if whole else ())]
+        for node, fault in faults:
+            where = (Subscriber(self.scenario.name, node, ""),)
+            collector.violation("tables", where, (node,), lambda fault=fault: fault)  # type: ignore[misc]
+        finding = collector.finding()
+        return msgspec.structs.replace(
+            report,
+            findings=(*report.findings, finding),
+            verdict=Verdict.worst([report.verdict, finding.verdict]),
+        )
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield nothing: there is no log, and no slots in one."""
+        return iter(())
+
+    def waits(self) -> Iterator[str]:
+        """Say who still waits for what: no transaction may be open, and nobody may owe an answer."""
+        yield from super().waits()
+        for name, broker in self.brokers().items():
+            for what, some in (
+                ("transactions open", broker.open_transactions),
+                ("steps that wait", broker.waiting_count),
+                ("old versions of its tables", broker.versions_kept),
+                ("answers to come", broker.unanswered_count),
+            ):
+                if some:
+                    yield f"{name} has {what}: {some}"
+        for name in self.scenario.overlay.clients:
+            node = self.world.node(name)
+            if isinstance(node, ClientNode) and node.client.unanswered_count:
+                yield f"{name} has {node.client.unanswered_count} requests that nobody answered"
+        if (
+            self.world.now_ns
+            < self.scenario.duration_ns + 2 * self.scenario.overlay.config.lease_ns
+        ):
+            yield "clients that are gone may not be missed yet"
+
+
+def table_faults(brokers: Mapping[str, TransactionBroker]) -> Iterator[tuple[str, str]]:
+    """Yield where the tables of brokers at rest differ from what the clients' homes say."""
+    promised: dict[str, str] = {}
+    for broker in brokers.values():
+        for name, entry in broker.tables.advertisements.items():
+            if entry.hop in broker.clients:
+                promised[name] = entry.where
+    if len({broker.version for broker in brokers.values()}) > 1:
+        yield min(brokers), "brokers have committed different numbers of transactions"
+    for name, broker in brokers.items():
+        if sorted(broker.tables.advertisements) != sorted(promised):
+            yield name, f"{name} does not have the advertisements that there are"
+        for each, entry in broker.tables.subscriptions.items():
+            if entry.hop not in broker.clients and entry.hop not in brokers:
+                yield name, f"{name} has {each} of {entry.hop}, who is gone"
+        for neighbour in broker.neighbours:
+            yield from _different(name, broker, neighbour, brokers)
+            yield from _unneeded(name, broker, neighbour)
+
+
+def outcome_faults(
+    brokers: Mapping[str, TransactionBroker], rows: list[Row]
+) -> Iterator[tuple[str, str]]:
+    """Yield subscriptions that are at their homes though they should not, or should be and are not.
+
+    Judged are those which one operation made, and at most one withdrew.
+    """
+    over = {row.transaction for row in rows if row.action == "committed"}
+    doubtful = {row.subscription for row in rows if row.action == "discarded"}
+    gone = {row.publisher for row in rows if row.verdict == "gone"}
+    there = {
+        name: broker.name
+        for broker in brokers.values()
+        for name, entry in broker.tables.subscriptions.items()
+        if entry.hop in broker.clients
+    }
+    made: dict[str, list[bool]] = {}
+    ended: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.subscription and row.action in ("subscribed", "unsubscribed"):
+            took_effect = row.transaction is None or row.transaction in over
+            among = made if row.action == "subscribed" else ended
+            among.setdefault(row.subscription, []).append(took_effect)
+    for name in sorted(made):
+        withdrawn = ended.get(name, [])
+        owner = name.rpartition(".")[0]
+        if len(made[name]) + len(withdrawn) > 2 or name in doubtful or owner in gone:
+            continue
+        expected = made[name] == [True] and withdrawn != [True]
+        if withdrawn and made[name] != [True]:
+            continue  # Within the same transaction, or before it was there.
+        if expected != (name in there):
+            where = there.get(name, "nobody")
+            yield where, f"{name} is at {where}, and should {'' if expected else 'not '}be there"
+
+
+def _different(
+    name: str,
+    broker: TransactionBroker,
+    neighbour: str,
+    brokers: Mapping[str, TransactionBroker],
+) -> Iterator[tuple[str, str]]:
+    if neighbour in brokers:
+        theirs = brokers[neighbour].tables.subscriptions
+        held = sorted(each for each, entry in theirs.items() if entry.hop == name)
+        if broker.tables.sent(neighbour) != held:
+            yield name, f"{name} and {neighbour} differ about what {name} sent"
+
+
+def _unneeded(name: str, broker: TransactionBroker, neighbour: str) -> Iterator[tuple[str, str]]:
+    tables = broker.tables
+    promised = [
+        parse(entry.where) for entry in tables.advertisements.values() if entry.hop == neighbour
+    ]
+    sent = tables.sent(neighbour)
+    for each, entry in tables.subscriptions.items():
+        where = parse(entry.where)
+        needed = entry.hop != neighbour and any(one.overlaps(where) for one in promised)
+        covered = any(parse(tables.subscriptions[one].where).covers(where) for one in sent)
+        if needed and each not in sent and not covered:
+            yield name, f"{name} did not send {each} to {neighbour}, where it is needed"
+        if not needed and each in sent:
+            yield name, f"{name} sent {each} to {neighbour}, where nobody needs it"

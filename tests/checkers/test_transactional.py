@@ -1,0 +1,161 @@
+"""The checker of transactions: each anomaly is found in a small trace, and a good trace is valid."""
+
+from typing import Any
+
+import pytest
+
+from ensue.checkers import Verdict, check
+from ensue.checkers.content import attributes_of, matches
+from ensue.trace import Row
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def add(self, node: str, action: str, **columns: Any) -> "Trace":
+        number = len(self.rows) + 1
+        row = Row(
+            run="r", node=node, step=number, at_ns=number, true_ns=number, action=action, **columns
+        )
+        self.rows.append(row)
+        return self
+
+    def anomalies(self) -> dict[str, int]:
+        report = check(self.rows, order="transactions")
+        found: dict[str, int] = {}
+        for finding in report.findings:
+            found.update(finding.anomaly_counts)
+        assert (report.verdict is Verdict.INVALID) == bool(found)
+        return found
+
+
+def moved() -> Trace:
+    """A subscription moves from c3 to c2 in a transaction, which publishes before and after."""
+    return (
+        Trace()
+        .add("c3", "subscribed", subscription="c3.s", topic="x = 1")
+        .add("b", "began", transaction="1-b", topic="serializable")
+        .add("b", "published", event="1-b#1", topic="x = 1", transaction="1-b")
+        .add("b", "received", event="1-b#1", transaction="1-b")
+        .add("b", "subscribed", event="1-b#2", subscription="c2.s", topic="x = 1", transaction="1-b")
+        .add("b", "received", event="1-b#2", transaction="1-b")
+        .add("b", "unsubscribed", event="1-b#3", subscription="c3.s", transaction="1-b")
+        .add("b", "received", event="1-b#3", transaction="1-b")
+        .add("b", "published", event="1-b#4", topic="x = 1", transaction="1-b")
+        .add("b", "received", event="1-b#4", transaction="1-b")
+        .add("b", "committed", transaction="1-b")
+    )  # fmt: skip
+
+
+def delivered(trace: Trace, *pairs: tuple[str, str]) -> Trace:
+    for event, subscription in pairs:
+        transaction = event.partition("#")[0] if "#" in event else None
+        trace.add(
+            subscription.partition(".")[0],
+            "delivered",
+            event=event,
+            subscription=subscription,
+            transaction=transaction,
+        )
+    return trace
+
+
+GOOD = (("1-b#1", "c3.s"), ("1-b#4", "c2.s"))
+
+
+def test_a_good_trace_is_valid() -> None:
+    assert delivered(moved(), *GOOD).anomalies() == {}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "anomaly"),
+    [
+        (GOOD[:1], "torn"),
+        ((*GOOD, ("1-b#4", "c3.s")), "stale"),
+        ((*GOOD, ("1-b#1", "c2.s")), "stale"),
+        ((*GOOD, GOOD[0]), "duplicate"),
+    ],
+)
+def test_an_event_comes_to_whom_it_must_and_to_nobody_else(
+    pairs: tuple[tuple[str, str], ...], anomaly: str
+) -> None:
+    assert delivered(moved(), *pairs).anomalies() == {anomaly: 1}
+
+
+def test_what_is_not_committed_is_not_delivered() -> None:
+    trace = Trace().add("b", "began", transaction="1-b", topic="atomic")
+    trace.add("c", "subscribed", subscription="c.s", topic="x = 1")
+    trace.add("b", "published", event="1-b#1", topic="x = 1", transaction="1-b")
+    trace.add("b", "aborted", transaction="1-b")
+    assert trace.anomalies() == {}
+    assert delivered(trace, ("1-b#1", "c.s")).anomalies() == {"dirty": 1}
+
+
+def test_everybody_decides_alike() -> None:
+    assert moved().add("b2", "aborted", transaction="1-b").anomalies()["split"] == 1
+
+
+def test_operations_are_processed_in_their_order() -> None:
+    trace = delivered(moved(), *GOOD)
+    trace.add("b2", "received", event="1-b#2.1", transaction="1-b")
+    trace.add("b2", "received", event="1-b#2", transaction="1-b")
+    assert trace.anomalies() == {"sequential": 1}
+    ordered = delivered(moved(), *GOOD)
+    ordered.add("b2", "received", event="1-b#2", transaction="1-b")
+    ordered.add("b2", "received", event="1-b#2.1", transaction="1-b")
+    ordered.add("b2", "received", event="1-b#10", transaction="1-b")
+    assert ordered.anomalies() == {}
+
+
+def test_commits_have_one_sequence() -> None:
+    trace = Trace()
+    for name in ("1-b", "2-b"):
+        trace.add("b", "began", transaction=name, topic="serializable")
+    for node, names in (("b", ("1-b", "2-b")), ("b2", ("2-b", "1-b"))):
+        for name in names:
+            trace.add(node, "committed", transaction=name)
+    assert trace.anomalies() == {"cycle": 1}
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_regular_event_never_sees_half_of_a_move(both: bool) -> None:
+    """Schedule 2 of the paper, and the one in which the event is lost."""
+    trace = Trace().add("c3", "subscribed", subscription="c3.s", topic="x = 1")
+    trace.add("b", "began", transaction="1-b", topic="serializable")
+    trace.add(
+        "b", "subscribed", event="1-b#1", subscription="c2.s", topic="x = 1", transaction="1-b"
+    )
+    trace.add("b", "unsubscribed", event="1-b#2", subscription="c3.s", transaction="1-b")
+    trace.add("c1", "published", event="c1/1", topic="x = 1", publisher="c1", publisher_seq=1)
+    trace.add("b", "committed", transaction="1-b")
+    halves = (("c1/1", "c2.s"), ("c1/1", "c3.s"))
+    for half in halves:
+        assert delivered(Trace(), half) is not None
+    if both:
+        assert delivered(trace, *halves).anomalies() == {"mixed": 1}
+    else:
+        assert trace.anomalies() == {"mixed": 1}
+        assert delivered(trace, halves[0]).anomalies() == {}
+
+
+def test_an_event_after_a_commit_sees_it() -> None:
+    trace = moved().add("c1", "published", event="c1/1", topic="x = 1", publisher="c1")
+    assert delivered(trace, *GOOD, ("c1/1", "c3.s")).anomalies() == {"mixed": 1}
+
+
+def test_filters_are_read_as_brokers_write_them() -> None:
+    event = attributes_of("\"two words\" = 'it''s' and price = 10.5 and urgent = true")
+    assert event == {"two words": "it's", "price": 10.5, "urgent": True}
+    for where, expected in {
+        "price > 10": True,
+        "(price >= 10 and price < 10.5)": False,
+        "price in (1, 10.5)": True,
+        "urgent = true": True,
+        "urgent = 1": False,
+        "\"two words\" starts with 'it'": True,
+        "other exists or price exists": True,
+        "(price = 1) or (urgent = false)": False,
+        "true": True,
+    }.items():
+        assert matches(where, event) is expected, where

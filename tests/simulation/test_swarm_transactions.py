@@ -1,0 +1,48 @@
+"""The swarm over transactions: every kind, every fault, crashes at every message, and no violation.
+
+`ensue swarm transactions --seeds A:B` searches further.
+"""
+
+import pytest
+
+from ensue import trace
+from ensue.simulation import run
+from ensue.simulation.families import DRAWS
+from ensue.simulation.seeds import play_seed
+
+PART = 50
+
+
+@pytest.mark.parametrize("first", range(0, 500, PART))
+def test_no_seed_fails(first: int) -> None:
+    for seed in range(first, first + PART):
+        result = play_seed("transactions", seed)
+        assert not result.failure, (
+            f"ensue replay transactions --seed {seed}: {'; '.join(result.failure[:3])}"
+        )
+
+
+def test_the_swarm_draws_what_it_says() -> None:
+    scenarios = [DRAWS["transactions"](seed) for seed in range(200)]
+    specs = [spec for each in scenarios for spec in each.overlay.transactions]
+    assert {spec.isolation for spec in specs} == {"serializable", "atomic", "planned"}
+    assert {spec.commit for spec in specs} == {True, False}
+    actions = {act.action for spec in specs for act in spec.acts}
+    assert actions == {"pub", "sub", "usub", "adv", "uadv", "invite"}
+    assert {len(each.overlay.brokers) for each in scenarios} == {1, 2, 3, 4, 5, 6}
+    assert any(each.vanish for each in scenarios)
+    assert any(each.faults.crashes for each in scenarios)
+    assert any(each.faults.partitions for each in scenarios)
+    assert any(each.faults.clock_jumps for each in scenarios)
+    assert any(each.network.loss for each in scenarios)
+    assert any(each.overlay.silent_crashes for each in scenarios)
+    crashed = {count for each in scenarios for _, count in each.overlay.crash_after_frames}
+    assert len(crashed) > 100, "everybody crashes at every message, over the seeds"
+
+
+@pytest.mark.parametrize("seed", [3, 17, 42])
+def test_a_seed_gives_the_same_run_again(seed: int) -> None:
+    scenario = DRAWS["transactions"](seed)
+    one, two = (run.play(scenario, seed) for _ in range(2))
+    assert trace.digest(one.rows) == trace.digest(two.rows)
+    assert one.steps == two.steps
