@@ -32,6 +32,7 @@ __all__ = [
     "Peer",
     "Request",
     "Row",
+    "Rows",
     "Rumour",
     "RumourId",
     "Rumours",
@@ -44,6 +45,8 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 """A broker."""
 Matrix = dict[Number, dict[Number, Count]]
 """By sender and destination: the stamp of the last message from the one to the other."""
+Rows = dict[Number, dict[Count, bytes]]
+"""A matrix as it travels. By sender: to whom its messages were the last ones, as sets of numbers, by how much older they are."""
 Live = dict[Name, dict[Number, Count]]
 """By topic and broker: the round of the last message of the one to the other."""
 RumourId = tuple[Name, Number, Count]
@@ -94,8 +97,8 @@ class Message(Frame, frozen=True, tag=90):
     """To whom, as a set of numbers."""
     base: Count
     """0: `after` is whole. Else: what differs from the message of this stamp and source, which the receiver has."""
-    after: Matrix
-    """What its sender knew was sent before it: by how much each stamp is smaller than its own."""
+    after: Rows
+    """What its sender knew was sent before it. Messages go to groups, so a row has few different stamps."""
     round: Count
     """The round in which its sender tells it to subscribers; 0: it does not."""
     live: Live

@@ -1,7 +1,7 @@
 """Messages between brokers as they travel, and as they are meant.
 
-A matrix travels as what has changed since a message that the receiver is known to have; stamps and rounds travel as differences from the
-message's own. A sender keeps what it knew right after each of its messages, and a receiver keeps the same of each message that it could
+A matrix travels as what has changed since a message that the receiver is known to have, and each of its rows as sets of destinations that have the same stamp, since messages
+go to groups; stamps and rounds travel as differences from the message's own. A sender keeps what it knew right after each of its messages, and a receiver keeps the same of each message that it could
 read, both for as long as a message can matter. A receiver tells in every frame which message of the other it has (`heard`); the sender then names
 that one as the base. Without a base the matrix travels whole, and so it does in copies that were asked for. What has become too old is left out on both sides.
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from ensue.event import CLOCK, DEADLINE
 from ensue.protocols.gossip.causality import Sent, raise_to
 from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Live, Matrix, Message
+from ensue.protocols.gossip.frames import Live, Matrix, Message, Rows
 
 __all__ = ["Letters"]
 
@@ -68,7 +68,7 @@ class Letters:
             if base is None:
                 return None
             raise_to(after, base)
-        raise_to(after, _distances(frame.after, stamp))
+        raise_to(after, _from_rows(frame.after, stamp))
         oldest = stamp - self._config.horizon_ns - self._config.skew_ns
         after = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
         live = _live_distances(frame.live, frame.round)
@@ -87,7 +87,7 @@ class Letters:
             source=message.source,
             dest=bits_of(message.dest),
             base=base,
-            after=_distances(after, message.stamp),
+            after=_rows(after, message.stamp),
             round=message.round,
             live=_live_distances(message.live, message.round),
             heard=self.latest(peer),
@@ -129,9 +129,23 @@ def _since(base: Matrix, matrix: Matrix) -> Matrix:
     return found
 
 
-def _distances(matrix: Matrix, stamp: int) -> Matrix:
-    """Turn stamps into differences from another, or back."""
-    return {x: {y: stamp - sent for y, sent in row.items()} for x, row in matrix.items()}
+def _rows(matrix: Matrix, stamp: int) -> Rows:
+    """Return a matrix as it travels with a message."""
+    found: Rows = {}
+    for x, row in matrix.items():
+        groups: dict[int, list[int]] = {}
+        for y, sent in row.items():
+            groups.setdefault(stamp - sent, []).append(y)
+        found[x] = {age: bits_of(numbers) for age, numbers in groups.items()}
+    return found
+
+
+def _from_rows(rows: Rows, stamp: int) -> Matrix:
+    """Return the matrix that travelled with a message."""
+    return {
+        x: {y: stamp - age for age, bits in groups.items() for y in numbers_in(bits)}
+        for x, groups in rows.items()
+    }
 
 
 def _live_distances(live: Live, number: int) -> Live:

@@ -1,0 +1,230 @@
+"""A group under load, with slow members, losses and crashes; and both systems put into it.
+
+The paper says how large groups are, which share of their members is perturbed, and that 0.1 % of messages are lost and of processes crash. The rest is stated
+here. Publishers publish 100 bytes at random times. A perturbed member stands still for half of the time, 50 to 150 ms at a stretch. A
+message takes 1 to 5 ms; everybody sends through a card of 100 Mbit/s and takes 20 µs to handle a frame. Each event is of use for as long as a rumour lives, in both systems.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import msgspec
+from experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
+
+from ensue.event import Event
+from ensue.protocols.core import Deliver, Frame, Node, Outcome, Publish
+from ensue.protocols.gossip.broker import GossipBroker
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import Message, Rumour, Rumours
+from ensue.protocols.gossip.subscriber import GossipSubscriber
+from ensue.simulation import NetworkConfig, QueueConfig, Uniform, World
+from ensue.simulation.faults import Crash, Faults, Pause
+
+__all__ = ["Figures", "Load", "gossip", "reliable"]
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+TOPIC = "t"
+PAYLOAD = bytes(100)
+ENTRY_BYTES, EVENT_BYTES, PEER_BYTES = 8, 30, 20
+"""About what a number in a matrix, the names of an event and a peer take on the wire."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group has to bear."""
+
+    subscribers: int
+    perturbed: float
+    publishers: int = 4
+    per_second: float = 25.0
+    """Events of each publisher."""
+    duration_ns: int = 2 * SECOND
+    loss: float = 0.001
+    crashes: float = 0.001
+    period_ns: int = 20 * MS
+    alpha: int = 2
+    fan_out: int = 3
+
+    @property
+    def config(self) -> GossipConfig:
+        """What gossip is set to."""
+        rounds = GossipConfig(subscribers_max=self.subscribers, alpha=self.alpha).lifetime_rounds
+        lifetime_ns = rounds * self.period_ns
+        return GossipConfig(
+            subscribers_max=self.subscribers,
+            alpha=self.alpha,
+            period_ns=self.period_ns,
+            fan_out=self.fan_out,
+            lifetime_ns=lifetime_ns,
+            lifetime_ns_max=lifetime_ns,
+            durable=False,
+        )
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    on_time: float
+    """The share of events that a subscriber that did not crash was given in order and on time."""
+    per_second: float
+    """Events that such a subscriber was given, a second."""
+    frames: int
+    """Sent by anybody, for each event published."""
+    bytes: int
+    """The same."""
+
+
+class _Group:
+    """One system in one world."""
+
+    def __init__(self, load: Load, seed: int, start_ns: int) -> None:
+        self.load = load
+        self.start_ns = start_ns
+        self.random = Random(f"gossip/{load.subscribers}/{load.perturbed}/{seed}")
+        self.published = 0
+        self.delivered: dict[str, int] = {}
+        self.sent_bytes = 0
+        self.sent_frames = 0
+        self._counts = False
+        self.publishers = [f"p{number}" for number in range(load.publishers)]
+        self.subscribers = [f"s{number}" for number in range(load.subscribers)]
+        self.world = World(
+            seed,
+            network=NetworkConfig(default=Uniform(1 * MS, 5 * MS), loss=load.loss),
+            queueing=QueueConfig(
+                service_ns=20_000, bandwidth_bytes_per_s=12_500_000, size_of=self._size
+            ),
+            on_outcome=self._outcome,
+        )
+
+    def run(self, *, settle_ns: int) -> Figures:
+        """Let everybody publish, and count."""
+        load, world, random = self.load, self.world, self.random
+        end_ns = self.start_ns + load.duration_ns
+        world.inject(self._faults(end_ns))
+        for name in self.publishers:
+            at_ns = float(self.start_ns)
+            while True:
+                at_ns += random.expovariate(load.per_second) * SECOND
+                if at_ns >= end_ns:
+                    break
+                world.call(name, _publish, at_ns=int(at_ns))
+        world.run(until_ns=self.start_ns)
+        self._counts = True
+        world.run(until_ns=end_ns + settle_ns)
+        alive = [name for name in self.subscribers if world.node(name) is not None]
+        got = sum(self.delivered.get(name, 0) for name in alive)
+        events = max(1, self.published)
+        return Figures(
+            on_time=got / (events * len(alive)),
+            per_second=got / len(alive) / (load.duration_ns / SECOND),
+            frames=round(self.sent_frames / events),
+            bytes=round(self.sent_bytes / events),
+        )
+
+    def _faults(self, end_ns: int) -> Faults:
+        load, random = self.load, self.random
+        slow = random.sample(self.subscribers, round(load.subscribers * load.perturbed))
+        pauses: list[Pause] = []
+        for name in slow:
+            at_ns = self.start_ns + random.randrange(100 * MS)
+            while at_ns < end_ns:
+                until_ns = at_ns + random.randrange(50 * MS, 150 * MS)
+                pauses.append(Pause(node=name, from_ns=at_ns, until_ns=until_ns))
+                at_ns = until_ns + random.randrange(50 * MS, 150 * MS)
+        crashes = tuple(
+            Crash(node=name, at_ns=random.randrange(self.start_ns, end_ns))
+            for name in self.subscribers
+            if random.random() < load.crashes
+        )
+        return Faults(pauses=tuple(pauses), crashes=crashes)
+
+    def _outcome(self, name: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Publish):
+            self.published += 1
+        elif isinstance(outcome, Deliver) and not outcome.verdict:
+            self.delivered[name] = self.delivered.get(name, 0) + 1
+
+    def _size(self, frame: Frame) -> int:
+        size = frame_bytes(frame)
+        if self._counts:
+            self.sent_bytes += size
+            self.sent_frames += 1
+        return size
+
+
+def _publish(node: Any, now_ns: int) -> None:
+    node.publish(TOPIC, PAYLOAD, now_ns=now_ns)
+
+
+def _event_bytes(events: Iterable[Event]) -> int:
+    return sum(EVENT_BYTES + len(event.payload) for event in events)
+
+
+def _rumour_bytes(rumour: Rumour) -> int:
+    entries = sum(map(len, rumour.live.values()))
+    return 10 + ENTRY_BYTES * entries + _event_bytes(rumour.events)
+
+
+def frame_bytes(frame: Frame) -> int:
+    """Return about how many bytes a frame is, without the cost of encoding it."""
+    size = 20
+    match frame:
+        case Copy(event=event, after=after):
+            size += _event_bytes((event,)) + ENTRY_BYTES * sum(map(len, after.values()))
+        case Message(event=event, after=rows):
+            sets = sum(ENTRY_BYTES + len(bits) for row in rows.values() for bits in row.values())
+            size += _event_bytes((event,)) + sets
+        case Rumours(rumours=rumours, have=have, peers=peers):
+            size += sum(map(_rumour_bytes, rumours)) + 10 * len(have) + PEER_BYTES * len(peers)
+        case Acknowledgement():
+            pass
+        case _:
+            size += 30
+    return size
+
+
+def gossip(load: Load, seed: int, *, warm_up_rounds: int = 60) -> Figures:
+    """Let brokers and subscribers bear a load."""
+    config = load.config
+    start_ns = 10 * MS * load.subscribers // 100 + warm_up_rounds * load.period_ns
+    group = _Group(load, seed, start_ns)
+    world, names = group.world, group.publishers
+
+    def broker(name: str) -> Callable[[object, int], Node]:
+        return lambda _records, now: GossipBroker(name=name, names=names, config=config, now_ns=now)
+
+    def subscriber(name: str) -> Callable[[object, int], Node]:
+        return lambda _records, now: GossipSubscriber(
+            name=name, brokers=names, config=config, now_ns=now
+        )
+
+    for name in names:
+        world.add(name, broker(name))
+    for index, name in enumerate(group.subscribers):
+        world.add(name, subscriber(name))
+        # One after the other, as people come.
+        world.call(name, _subscribe, at_ns=index * 10 * MS // 100)
+    return group.run(settle_ns=2 * config.lifetime_ns)
+
+
+def _subscribe(node: Any, now_ns: int) -> None:
+    node.subscribe((TOPIC,), now_ns=now_ns)
+
+
+def reliable(load: Load, seed: int) -> Figures:
+    """Let one group of all members bear the same load."""
+    group = _Group(load, seed, start_ns=100 * MS)
+    names = [*group.publishers, *group.subscribers]
+    numbers = {name: number for number, name in enumerate(names)}
+    lifetime_ns = load.config.lifetime_ns
+
+    def member(name: str) -> Callable[[object, int], Node]:
+        return lambda _records, _now: ReliableMember(
+            name=name, names=names, numbers=numbers, lifetime_ns=lifetime_ns
+        )
+
+    for name in names:
+        group.world.add(name, member(name))
+    return group.run(settle_ns=2 * lifetime_ns)

@@ -1,0 +1,121 @@
+"""How many bytes of ordering information a message carries, as groups grow: real frames, encoded as they travel.
+
+Counted is what a frame has beyond the event itself: stamps, deadline, matrix, rounds and vector. Brokers publish in turn, and everybody hears everything, so matrices and vectors are
+as full as they get.
+"""
+
+from statistics import fmean
+
+import msgspec
+from experiments.gossip.reliable import Copy
+
+from ensue.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.core import Frame, Send
+from ensue.protocols.gossip.broker import GossipBroker
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import Enter, Message, Peer, Rumours
+
+__all__ = ["Sizes", "between_members", "from_brokers"]
+
+MS = 1_000_000
+TOPIC = "t"
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """Bytes of ordering information, on average."""
+
+    whole: float
+    """From broker to broker, if matrices travelled whole."""
+    differences: float
+    """From broker to broker, as they travel."""
+    rumour: float
+    """To a subscriber."""
+
+
+def _bare(event: Event) -> int:
+    return len(_encode(msgspec.structs.replace(event, stamp=None)))
+
+
+class _Brokers:
+    """Brokers of one group that publish in turn, one in each round, and a listener that they all know."""
+
+    def __init__(self, count: int) -> None:
+        self.config = GossipConfig(
+            period_ns=10 * MS,
+            subscribers_max=200,
+            lifetime_ns=200 * MS,
+            lifetime_ns_max=200 * MS,
+            durable=False,
+        )
+        self.now_ns = 1_000 * MS
+        names = [f"b{number}" for number in range(count)]
+        self.brokers = {
+            name: GossipBroker(name=name, names=names, config=self.config, now_ns=self.now_ns)
+            for name in names
+        }
+        self.messages: list[int] = []
+        self.rumours: list[int] = []
+        self.measuring = False
+        peer = Peer("listener", "", (TOPIC,), self.config.round_of(self.now_ns))
+        for name, broker in self.brokers.items():
+            broker.subscribe((TOPIC,), now_ns=self.now_ns)
+            broker.receive(Enter(peer=peer, asks=False), source="listener", now_ns=self.now_ns)
+            self.deliver(name)
+
+    def publish(self, name: str) -> None:
+        """Let a broker publish in the next round."""
+        self.now_ns += self.config.period_ns
+        self.brokers[name].publish(TOPIC, bytes(100), now_ns=self.now_ns)
+        self.deliver(name)
+
+    def deliver(self, name: str) -> None:
+        """Let what a broker has to send arrive, and all that it causes."""
+        queue = self._sends(name)
+        while queue:
+            source, target, frame = queue.pop(0)
+            if self.measuring:
+                self._measure(frame)
+            if target in self.brokers:
+                self.brokers[target].receive(frame, source=source, now_ns=self.now_ns)
+                queue += self._sends(target)
+
+    def _sends(self, name: str) -> list[tuple[str, str, Frame]]:
+        effects = self.brokers[name].take_effects()
+        return [(name, one.peer, one.frame) for one in effects if isinstance(one, Send)]
+
+    def _measure(self, frame: Frame) -> None:
+        if isinstance(frame, Message):
+            self.messages.append(len(_encode(frame)) - _bare(frame.event))
+        elif isinstance(frame, Rumours):
+            for rumour in frame.rumours:
+                self.rumours.append(len(_encode(rumour)) - sum(map(_bare, rumour.events)))
+
+
+def from_brokers(count: int, *, turns: int = 4) -> Sizes:
+    """Let so many brokers publish in turn; return what their messages carry, the first turn left out."""
+    group = _Brokers(count)
+    whole: list[int] = []
+    for turn in range(turns):
+        group.measuring = turn > 0
+        for name, broker in group.brokers.items():
+            if group.measuring:
+                whole.append(_whole_bytes(broker, group.now_ns))
+            group.publish(name)
+    return Sizes(fmean(whole), fmean(group.messages), fmean(group.rumours))
+
+
+def _whole_bytes(broker: GossipBroker, now_ns: int) -> int:
+    """Return what a message would carry now with its whole matrix, stamps as they are."""
+    matrix = broker._causality.before(now_ns)  # noqa: SLF001 - there is no other way to see it
+    stamp = Stamp({CLOCK: now_ns, DEADLINE: now_ns})
+    return len(_encode(matrix)) + len(_encode(stamp))
+
+
+def between_members(members: int, publishers: int) -> float:
+    """Return what a message of the reliable protocol carries in a group of all members, once all publishers have published."""
+    now_ns = 1_700_000_000 * 1_000 * MS
+    after = {x: dict.fromkeys(range(members), now_ns) for x in range(publishers)}
+    event = Event(topic=TOPIC, payload=bytes(100), publisher="p0", publisher_seq=1)
+    stamped = msgspec.structs.replace(event, stamp=Stamp({CLOCK: now_ns, DEADLINE: now_ns}))
+    return len(_encode(Copy(event=stamped, source=0, after=after))) - _bare(event)

@@ -1,0 +1,68 @@
+"""The experiments with deadlines: both systems deliver, one of them bears more, and bytes are what they are."""
+
+import pytest
+from experiments.gossip.__main__ import EXPERIMENTS
+from experiments.gossip.model import Load, gossip, reliable
+from experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
+from experiments.gossip.sizes import between_members, from_brokers
+
+from ensue.protocols.core import Deliver, Send
+
+QUIET = Load(
+    subscribers=12, perturbed=0.0, per_second=10.0, duration_ns=500_000_000, loss=0.0, crashes=0.0
+)
+
+
+@pytest.mark.parametrize("system", [gossip, reliable])
+def test_nothing_is_lost_where_nothing_goes_wrong(system: object) -> None:
+    figures = system(QUIET, 1)  # type: ignore[operator]
+    assert figures.on_time == 1.0
+    assert figures.per_second > 10
+
+
+def test_slow_members_and_losses_cost_gossip_little() -> None:
+    load = Load(subscribers=30, perturbed=0.5, per_second=10.0, duration_ns=500_000_000, loss=0.01)
+    assert gossip(load, 1).on_time > 0.9
+
+
+def test_the_reliable_protocol_drowns_in_its_matrix_where_gossip_does_not() -> None:
+    load = Load(subscribers=100, perturbed=0.0, per_second=80.0, duration_ns=150_000_000)
+    ours, theirs = gossip(load, 1, warm_up_rounds=20), reliable(load, 1)
+    assert ours.on_time > 0.9 > theirs.on_time
+    assert theirs.bytes > 5 * ours.bytes
+
+
+def test_a_member_sends_again_until_everybody_has_acknowledged() -> None:
+    names = ["a", "b", "c"]
+    numbers = {name: number for number, name in enumerate(names)}
+    a, b = (
+        ReliableMember(name=name, names=names, numbers=numbers, lifetime_ns=10**9)
+        for name in ("a", "b")
+    )
+    a.publish("t", b"", now_ns=1)
+    sends = [effect for effect in a.take_effects() if isinstance(effect, Send)]
+    assert [send.peer for send in sends] == ["b", "c"]
+    assert isinstance(sends[0].frame, Copy)
+    b.receive(sends[0].frame, source="a", now_ns=2)
+    acknowledged, delivered = b.take_effects()
+    assert isinstance(acknowledged, Send)
+    assert isinstance(acknowledged.frame, Acknowledgement)
+    assert isinstance(delivered, Deliver)
+    a.receive(acknowledged.frame, source="b", now_ns=3)
+    due_ns = a.next_timer_ns()
+    assert due_ns is not None
+    a.handle_timer(now_ns=due_ns)
+    assert [effect.peer for effect in a.take_effects() if isinstance(effect, Send)] == ["c"]
+
+
+def test_ordering_information_grows_slowly() -> None:
+    few, many = from_brokers(4, turns=2), from_brokers(16, turns=2)
+    assert many.differences < many.whole / 4
+    assert few.rumour < 30
+    assert many.rumour < 3 * few.rumour
+    assert between_members(200, 200) > 100 * many.differences
+
+
+def test_every_experiment_says_what_it_is() -> None:
+    for experiment in EXPERIMENTS.values():
+        assert experiment.__doc__
