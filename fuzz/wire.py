@@ -4,7 +4,8 @@
 Input goes three ways: as a stream of bytes into `Framer` and on into both decoders; as the inside of a
 control message or a bundle; and as choices of which frames with which fields a station is sent. What
 is decoded goes to a station, alone or in the middle of a chain, from clients and from its
-neighbours. What it wants sent must encode, and it must come back from what it persisted.
+neighbours; or to what runs beside it, and to a client that others send to: an exchange, a registry, a node of a cube. What
+it wants sent must encode, and it must come back from what it persisted.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,10 @@ from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX
 from ensue.protocols.core import Frame, Multicast, Node, Persist, Send
 from ensue.protocols.ens import EnsConfig
+from ensue.protocols.exchange import Exchange
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.enrolled import EnrolledNode, Lists
+from ensue.protocols.hypercube.enrolment import Members, Registry
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.placement import Placement
@@ -30,6 +35,11 @@ NAMES = ("t", "u", "a.b", "c~1", "d~2", "durable", "s0", "s1", "s2")
 """Names that frames are likely to share, or nothing would ever meet."""
 SOURCES = ("c~1", "d~2", "durable", "s0", "s2")
 STEP_NS = 400_000_000
+ALONE, CHAINED, EXCHANGE, REGISTRY, NODE = range(5)
+"""What frames are handed to: a station, alone or in a chain, or what is none."""
+KINDS_OF_RIG = 5
+RIGS = (ALONE, CHAINED, ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, NODE)
+"""Stations have the most to them."""
 FRAMES_MAX = 40
 
 
@@ -111,9 +121,12 @@ def structure(info: inspect.StructType, draw: Draw) -> Any:
     return {}  # Configurations: everything has its default.
 
 
-def build(records: Mapping[str, bytes], now_ns: int, *, alone: bool) -> Node:
-    """Return a station, of its own or in the middle of a chain."""
+def build(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
+    """Return a station, of its own or in the middle of a chain; or something else of that number."""
+    alone = kind == ALONE
     nodes = ["s1"] if alone else ["s0", "s1", "s2"]
+    if kind not in (ALONE, CHAINED):
+        return _beside(records, now_ns, kind)
     placement = Placement(nodes, topics={"s1": ("t", "u")})
 
     def station(own: Mapping[str, bytes]) -> Station:
@@ -139,14 +152,36 @@ def build(records: Mapping[str, bytes], now_ns: int, *, alone: bool) -> Node:
     )
 
 
-class Rig:
-    """A station, what it persisted, and the time."""
+def _beside(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
+    """Return what is no station."""
+    if kind == EXCHANGE:
+        return Exchange(name="s1/merged", attachments_max=4)
+    if kind == REGISTRY:
+        return Registry(
+            name="s1/causal",
+            order="causal",
+            expire_ns=2_000_000_000,
+            records=records,
+            now_ns=now_ns,
+        )
+    lists = Lists()
+    names = ("c~1", "d~2", "own~1")
+    lists.take(Members(epoch=1, first=0, names=names, total=3, gone_first=0, gone=(), gone_total=0))
+    config = HypercubeConfig(durable=False, held_max=4, retained_max=4, outgoing_max=64)
+    node = EnrolledNode(name="own~1", registry="durable", lists=lists, config=config, now_ns=now_ns)
+    node.subscribe(("t",), now_ns=now_ns)
+    node.publish("u", b"", now_ns=now_ns)
+    return node
 
-    def __init__(self, *, alone: bool) -> None:
-        self._alone = alone
+
+class Rig:
+    """A node, what it persisted, and the time."""
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
         self._records: dict[str, bytes] = {}
         self._now_ns = 1
-        self._node = build({}, 1, alone=alone)
+        self._node = build({}, 1, kind)
 
     def receive(self, frame: Frame, source: str) -> None:
         """Hand a frame over, and carry out what comes of it."""
@@ -163,7 +198,7 @@ class Rig:
 
     def restart(self) -> None:
         """Start again from what was persisted."""
-        self._node = build(self._records, self._now_ns, alone=self._alone)
+        self._node = build(self._records, self._now_ns, self._kind)
         self._carry_out()
 
     def _carry_out(self) -> None:
@@ -197,7 +232,7 @@ def read(message: bytes) -> None:
 
 def inside(draw: Draw) -> None:
     """Read a message whose first byte is right, and hand over what is in it."""
-    rig = Rig(alone=bool(draw.number(2)))
+    rig = Rig(draw.number(KINDS_OF_RIG))
     if draw.number(3) == 0:
         decode_control(bytes((CONTROL,)) + draw.rest())
         return
@@ -208,7 +243,7 @@ def inside(draw: Draw) -> None:
 
 def frames(draw: Draw) -> None:
     """Make frames, have them travel, and hand them over."""
-    rig = Rig(alone=bool(draw.number(2)))
+    rig = Rig(RIGS[draw.number(len(RIGS))])
     for _ in range(FRAMES_MAX):
         if draw.done:
             break

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.server.helpers import People, read, serving, until, within
 from tests.server.raw import Raw
+from tests.server.test_serving import chain
 
 import ensue
 from ensue.errors import AccessDenied, EventRefused, SubscriptionRefused
@@ -276,6 +277,35 @@ def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
                     assert isinstance(await raw.frame(), Expelled)
                 raw.close()
         assert len(epochs) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=name_of)
+def test_every_order_is_carried_by_a_chain_of_servers(
+    tmp_path: Path, order: ensue.Order | None
+) -> None:
+    """Whichever of them a client was told of; events of topics that several of them are home to."""
+
+    async def main() -> None:
+        servers = await chain(tmp_path, 3)
+        try:
+            async with (
+                ensue.connect(servers[2].url, order=order) as one,
+                ensue.connect(servers[1].url, order=order) as other,
+                one.subscribe("t0", "t1", "t2") as here,
+                other.subscribe("t2", "t0", "t1") as there,
+            ):
+                wanted = [b"%d" % number for number in range(9)]
+                for number, text in enumerate(wanted):
+                    await within((one, other)[number % 2].publish(f"t{number % 3}", text))
+                got = [await read(events, 9) for events in (here, there)]
+                assert sorted(got[0]) == sorted(got[1]) == wanted
+                if order == MERGED:
+                    assert got[0] == got[1]
+        finally:
+            for server in servers:
+                await server.stop()
 
     asyncio.run(main())
 

@@ -6,6 +6,9 @@ import pytest
 from fuzz import wire
 
 from ensue.errors import RemoteProtocolError
+from ensue.protocols.exchange import Exchange
+from ensue.protocols.hypercube.enrolled import EnrolledNode
+from ensue.protocols.hypercube.enrolment import Registry
 from ensue.protocols.station import FRAMES, Station
 
 
@@ -33,6 +36,24 @@ def test_every_kind_of_frame_reaches_the_station(monkeypatch: pytest.MonkeyPatch
     # Those of links are for what the station is wrapped in.
     missing = {kind.__name__ for kind in FRAMES if kind not in seen}
     assert missing <= {"LinkData", "LinkAck"}
+
+
+@pytest.mark.parametrize("kind", [EnrolledNode, Registry, Exchange])
+def test_what_runs_beside_a_station_is_reached_too(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that is planted there comes out."""
+
+    def broken(*_given: object, **_named: object) -> None:
+        raise ValueError("planted")
+
+    def try_all() -> None:
+        for data in inputs(600):
+            wire.one_input(data)
+
+    monkeypatch.setattr(kind, "receive", broken)
+    with pytest.raises(ValueError, match="planted"):
+        try_all()
 
 
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
