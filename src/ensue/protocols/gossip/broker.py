@@ -80,7 +80,8 @@ class GossipBroker:
         self.name = name
         self.config = config
         self._names = list(names)
-        self.number = self._names.index(name)
+        self._numbers_of = {each: number for number, each in enumerate(self._names)}
+        self.number = self._numbers_of[name]
         self._handing = Handing(config)
         self._numbers = EventNumbers(name)
         version = _NUMBER.decode(records[VERSION]) if VERSION in records else 0
@@ -201,13 +202,14 @@ class GossipBroker:
 
     def admit(self, name: str, *, now_ns: int) -> None:
         """Take note of a broker that is new; it has the next number."""
+        self._numbers_of[name] = len(self._names)
         self._names.append(name)
-        self._groups.admit(len(self._names) - 1, now_ns)
+        self._groups.admit(self._numbers_of[name], now_ns)
         self._advance(now_ns)
 
     def dismiss(self, name: str, *, now_ns: int) -> None:
         """Take note of a broker that is gone for good."""
-        self._groups.dismiss(self._names.index(name))
+        self._groups.dismiss(self._numbers_of[name])
         self._advance(now_ns)
 
     def say_goodbye(self) -> None:
@@ -219,8 +221,9 @@ class GossipBroker:
         """Handle what another broker or a subscriber says."""
         if self._causality.waiting:
             self._deliver_ready(now_ns)  # What is due is before what comes too late.
-        if source in self._names:
-            self._receive(frame, self._names.index(source), now_ns)
+        peer = self._numbers_of.get(source)
+        if peer is not None:
+            self._receive(frame, peer, now_ns)
         else:
             self._handing.effects += self._telling.receive(frame, source)
         self._advance(now_ns)
