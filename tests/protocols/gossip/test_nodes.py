@@ -202,6 +202,27 @@ def test_a_restarted_broker_is_silent_until_all_that_it_knew_is_dead() -> None:
     assert [event.publisher_seq for event in published] == [1, 2]
 
 
+def test_a_broker_that_crashes_twice_is_silent_for_what_its_first_self_knew() -> None:
+    net = net_of(with_(spreads=False), 3, 0, "t")
+    net.loses = lambda _source, target, _frame: target == "b2"
+    net.publish("b0", "t", "long")
+    net.settle()
+    net.crash("b1")
+    net.start("b1")
+    net.settle()
+    net.loses = lambda _source, target, _frame: target == "b0"
+    net.publish("b2", "t", "short", lifetime_ns=20 * MS)
+    net.wait(1)
+    net.crash("b1")
+    net.start("b1")
+    net.loses = lambda *_: False
+    net.publish("b1", "t", "after")
+    net.wait(190)
+    assert net.broker("b1").unsettled_count == 1, "somebody may still be given the first one"
+    net.wait(20)
+    assert net.broker("b1").unsettled_count == 0
+
+
 def test_a_broker_that_was_down_delivers_nothing_twice() -> None:
     net = net_of(CONFIG, 3, 0, "t")
     net.publish("b0", "t", "once")
