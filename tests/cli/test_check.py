@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
@@ -46,6 +47,22 @@ def test_merged_order_is_checked_and_how_long_deliveries_took(shell: Shell, tmp_
     assert ended.code == 1
     assert "1e-06 ms were promised" in ended.stdout
     assert shell("check", tmp_path / "t", "--order", "merged", "--within", "soon").code == 2
+
+
+def test_deadlines_are_checked(shell: Shell, tmp_path: Path) -> None:
+    rows = [
+        msgspec.structs.replace(row, deadline_ns=row.at_ns + (row.node != "s2")) for row in good()
+    ]
+    trace.write(rows, tmp_path / "on time")
+    ended = shell("check", tmp_path / "on time", "--order", "deadline")
+    assert ended.code == 0
+    assert "valid: checked fifo, causal, deadline, complete on 4 deliveries" in ended.stdout
+    assert "4 of 4 events that arrived were delivered in order and on time" in ended.stdout
+    late = [msgspec.structs.replace(row, deadline_ns=row.at_ns - 1) for row in rows]
+    trace.write(late, tmp_path / "late")
+    ended = shell("check", tmp_path / "late", "--order", "deadline")
+    assert ended.code == 1
+    assert "after its deadline" in ended.stdout
 
 
 def test_losses_are_accepted_if_so_wished(shell: Shell, tmp_path: Path) -> None:
