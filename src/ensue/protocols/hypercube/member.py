@@ -210,8 +210,8 @@ class Member:
         self._place_waiting(now_ns)
 
     def _take_row(self, row: Row, now_ns: int) -> None:
-        """Learn what another node is subscribed to."""
-        if row.node == self.number:
+        """Learn what another node is subscribed to; of a number that nobody bears yet, another time."""
+        if row.node == self.number or row.node >= len(self._cube.names):
             return
         before = self._rolls.rows.get(row.node)
         if not self._rolls.put(row):

@@ -218,7 +218,8 @@ class Repair:
         others &= ~(1 << source)
         reachable = others & ~self._suspects.suspected
         peers = sorted(bits(reachable), key=lambda peer: peer ^ self._me)
-        if source != self._me and not self._suspects.suspected >> source & 1:
+        there = self._cube.everyone & ~self._suspects.suspected & ~(1 << self._me)
+        if there >> source & 1:
             peers.insert(0, source)
         return peers
 

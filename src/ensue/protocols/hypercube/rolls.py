@@ -11,6 +11,7 @@ neighbours when it is back.
 
 from hashlib import blake2b
 
+from ensue.event import COUNT_MAX
 from ensue.protocols.hypercube.frames import Row
 
 __all__ = ["Rolls"]
@@ -39,6 +40,10 @@ class Rolls:
     def put(self, row: Row) -> bool:
         """Take a row over if it is newer; return whether it is."""
         known = self.rows.get(row.node)
+        if row.version >= COUNT_MAX:
+            return (
+                False  # Nobody changes a subscription so often, and there would be no next version.
+            )
         if known is not None:
             if known.version >= row.version:
                 return False

@@ -1,0 +1,43 @@
+"""What a peer says of numbers that nobody bears, or with versions that nobody has, does no harm."""
+
+import pytest
+
+from ensue.event import COUNT_MAX
+from ensue.protocols.core import Send
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.frames import Change, Gone, Receipt, Row, Rows
+from ensue.protocols.hypercube.node import HypercubeNode
+
+NOBODY = 60_000
+
+
+def joined(topic: str) -> HypercubeNode:
+    """One of three nodes, which has joined a topic."""
+    config = HypercubeConfig(durable=False)
+    node = HypercubeNode(name="a", names=("a", "b", "c"), config=config, now_ns=0)
+    node.subscribe((topic,), now_ns=1)
+    for effect in node.take_effects():
+        if isinstance(effect, Send) and isinstance(effect.frame, Change):
+            receipt = Receipt(token=effect.frame.token, covered=b"\x07", final=True)
+            node.receive(receipt, source=effect.peer, now_ns=2)
+    node.take_effects()
+    assert node.topics == (topic,)
+    return node
+
+
+def test_what_nobody_has_sent_is_asked_of_nobody() -> None:
+    node = joined("t")
+    node.receive(Gone(topic="t", source=NOBODY, up_to=5), source="b", now_ns=3)
+    for now_ns in range(4, 10**10, 10**8):
+        node.handle_timer(now_ns=now_ns)
+    peers = {effect.peer for effect in node.take_effects() if isinstance(effect, Send)}
+    assert peers <= {"b", "c"}
+
+
+@pytest.mark.parametrize("row", [Row(NOBODY, 1, ("t",)), Row(2, COUNT_MAX, ("t",))])
+def test_such_a_row_is_passed_over(row: Row) -> None:
+    node = joined("t")
+    node.receive(Rows(rows=(row,)), source="b", now_ns=3)
+    node.dismiss("c", now_ns=4)
+    known = node._rolls.rows.values()
+    assert all(each.node != NOBODY and each.version < COUNT_MAX for each in known)
