@@ -1,10 +1,12 @@
 """Causal order through the client, in process: no effect before its cause, whatever the transport does."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.server.helpers import serving, until
 
 import ensue
 from ensue import trace
@@ -192,3 +194,28 @@ def test_orders_must_agree_on_a_hub() -> None:
 def test_a_causal_order_is_checked(field: dict[str, object]) -> None:
     with pytest.raises(ensue.BadInput, match=next(iter(field))):
         ensue.Causal(**field)  # type: ignore[arg-type]
+
+
+def test_who_gives_up_while_it_connects_is_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url, order=ensue.Causal()) as stays,
+        ):
+            registry = server._registries[0].node
+            for number in range(3):
+                bus = ensue.connect(server.url, order=ensue.Causal())
+                entering = asyncio.create_task(bus.__aenter__())
+                # At several moments: the registry has just numbered it, or the others are being greeted.
+                async with asyncio.timeout(60):
+                    while len(registry.names) < number + 2:  # noqa: ASYNC110 - to be just in time
+                        await asyncio.sleep(0)
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                entering.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await entering
+                    await bus.close()  # It was quicker.
+                await until(lambda: registry.present == (stays.name,), "it is gone")
+
+    asyncio.run(main())

@@ -385,7 +385,10 @@ class Bus:
         try:
             await self._resumed
         except BaseException:
-            driver.close()
+            if not driver.closed:
+                # Or the others would wait for it until it expires.
+                driver.command(lambda node, _now: node.say_goodbye())
+                driver.close()
             raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:

@@ -16,7 +16,7 @@ from ensue.order import Causal
 from ensue.protocols.core import Frame
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.enrolled import EnrolledNode, Lists
-from ensue.protocols.hypercube.enrolment import Expelled, Members
+from ensue.protocols.hypercube.enrolment import Expelled, Members, Resign
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.runtime.driver import Driver
 from ensue.transports.framed import FramedTransport
@@ -107,6 +107,11 @@ async def enrol(
             port.send(registry, lists.question())
             port.flush()
             await asyncio.wait((done,), timeout=ENROL_AGAIN_S)
+    except BaseException:
+        # It may have been enrolled, and the others would wait for it until it expires.
+        port.send(registry, Resign(epoch=lists.epoch))
+        transport.flush()
+        raise
     finally:
         port.close()
     if not done.done():

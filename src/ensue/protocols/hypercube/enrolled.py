@@ -10,7 +10,7 @@ comes later is told by those it greets in turn, this node included: of two who c
 Topics are asked for before they are used (`Ask`). An event whose topic is not granted yet waits, and all that were published after it; one that is
 denied is settled as void, with the reason, as are all later ones of its topic.
 
-Expelled by the registry, it does nothing any more (`Refuse`).
+Expelled by the registry, it says so once (`Refuse`): whoever drives it ends it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -94,6 +94,7 @@ class EnrolledNode(HypercubeNode):
         for number in lists.gone:
             self._cube.remove(lists.names[number])
         self._poll_due_ns = now_ns + POLL_NS
+        self._expelled = False
         self._asked_ns = now_ns
         self._strangers: dict[str, None] = {}
         self._granted: dict[Action, set[str]] = {"publish": set(), "subscribe": set()}
@@ -207,13 +208,15 @@ class EnrolledNode(HypercubeNode):
     def _question(self, now_ns: int) -> None:
         self._poll_due_ns = now_ns + POLL_NS
         self._asked_ns = now_ns
-        self._effects.append(Send(self._registry, self._lists.question()))
+        if not self._expelled:
+            self._effects.append(Send(self._registry, self._lists.question()))
 
     def _from_registry(self, frame: Frame, now_ns: int) -> None:
         match frame:
             case Members(epoch=epoch) if epoch == self._lists.epoch:
                 self._members(frame, now_ns)
-            case Expelled(reason=reason):
+            case Expelled(reason=reason) if not self._expelled:
+                self._expelled = True
                 self._effects.append(Refuse((), reason))
             case Granted(topic=topic, action=action) if (topic, action) in self._asks:
                 del self._asks[topic, action]

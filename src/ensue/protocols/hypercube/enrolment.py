@@ -100,6 +100,7 @@ class Resign(Frame, frozen=True, tag=73):
     """I am gone for good."""
 
     epoch: Count
+    """0: whichever it is, I was not told."""
 
 
 class Ask(Frame, frozen=True, tag=74):
@@ -167,7 +168,7 @@ class Registry:
         match frame:
             case Enrol():
                 self._enrol(frame, source, now_ns)
-            case Resign(epoch=epoch) if epoch == self.epoch and source in self._present:
+            case Resign(epoch=epoch) if epoch in (0, self.epoch) and source in self._present:
                 self._part([source])
             case Ask(topic=topic, action=action):
                 self._effects.append(Send(source, Granted(topic=topic, action=action)))
