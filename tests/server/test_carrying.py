@@ -16,10 +16,19 @@ from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Notify, Put
 from ensue.protocols.exchange import Declined
-from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Expelled, Members, Resign
+from ensue.protocols.hypercube.enrolment import (
+    Ask,
+    Denied,
+    Enrol,
+    Expelled,
+    Granted,
+    Members,
+    Resign,
+)
 from ensue.protocols.hypercube.frames import Beat, Fill, Here, Item, Publication
 from ensue.protocols.sequencer.frames import ChangeRequest
 from ensue.server.config import Limits
+from ensue.server.rules import BUNDLE_ITEMS_MAX
 from ensue.transports.tcp_messages import Member
 
 MERGED = ensue.Merged(epsilon=0.002, delta=0.3)
@@ -248,6 +257,44 @@ def test_who_is_gone_is_detached_from_an_exchange(tmp_path: Path) -> None:
                 leave(raw)
                 raw.close()
                 await until(lambda: exchange.attachments == 0, "nobody listens any more")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("across_topics", [True, False])
+def test_in_causal_order_an_event_with_many_headers_arrives(
+    tmp_path: Path, *, across_topics: bool
+) -> None:
+    order = ensue.Causal(across_topics=across_topics)
+    many = {f"h{number}": "x" for number in range(5)}
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", limits=Limits(headers_per_event=4)) as server,
+            ensue.connect(server.url, order=order) as bob,
+            ensue.connect(server.url, order=order) as alice,
+            bob.subscribe("open") as events,
+        ):
+            await within(alice.publish("open", b"with many", headers=many))
+            assert await read(events, 1) == [b"with many"]
+
+    asyncio.run(main())
+
+
+def test_a_registry_that_is_asked_often_at_once_answers_once(tmp_path: Path) -> None:
+    ask = Enrol(epoch=0, known=0, gone=0)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            raw = await Raw.hello(server)
+            assert await raw.enter("a~1") is None
+            raw.bundle("a~1", *[ask] * 1_000, target=CUBE)
+            raw.bundle("a~1", Ask(topic="t", action="publish"), target=CUBE)
+            assert isinstance(await raw.frame(), Members)
+            assert isinstance(await raw.frame(), Granted)
+            raw.bundle("a~1", *[ask] * (BUNDLE_ITEMS_MAX + 1), target=CUBE)
+            assert "more than any client" in (await raw.farewell()).reason
+            raw.close()
 
     asyncio.run(main())
 

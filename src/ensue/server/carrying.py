@@ -7,8 +7,9 @@ a registry): the event fails with `EventRefused`, the topic with `SubscriptionRe
 What clients send each other in causal order is looked at on its way: an event goes only from who may publish it, or may read it and passes it
 on, to who may read it. Nobody is told of one that does not: whoever behaves has asked beforehand.
 
-HAZARD: who is subscribed to what, and what an event of somebody else says, those in a cube believe each other. Somebody with
-a token who lies about it can hold up, or deceive, the others who may use the same topics.
+HAZARD: who is subscribed to what, and whose an event is that somebody passes on, those in a cube believe each other, and they tell each other
+the names of all topics in use. So in causal order permissions keep events from who may not read them; somebody with a token who lies can
+hold up others on any topic, and publish, in another's name, on topics that it may only read.
 """
 
 from ensue.errors import RemoteProtocolError
@@ -16,9 +17,10 @@ from ensue.event import Event
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import AttachRequest, DetachRequest, Put
 from ensue.protocols.exchange import Declined
-from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied
+from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.hypercube.frames import Fill, Publication
+from ensue.server.access import Action
 from ensue.server.rules import BUNDLE_ITEMS_MAX, Rules, check_event
 from ensue.server.visitor import Visitor
 
@@ -63,11 +65,19 @@ def screen_enrolled(
     Across topics a publisher follows what it publishes on, so it has to be allowed both.
     """
     del source
+    if len(frames) > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError("a bundle of more than any client puts into one")
     admitted: list[Frame] = []
     answers: list[Frame] = []
+    enrols = False
     for frame in frames:
         if not isinstance(frame, FROM_NODES):
             raise RemoteProtocolError(f"{type(frame).__name__} is not for a registry")
+        if isinstance(frame, Enrol):
+            # Asked many times at once, it is answered once: there may be much to tell.
+            if enrols:
+                continue
+            enrols = True
         why = ""
         if isinstance(frame, Ask):
             topic = frame.topic
@@ -100,10 +110,9 @@ def screen_passed(
             if event.stamp is not None or event.void or event.place:
                 raise RemoteProtocolError("an event with a place, where nobody gives places")
             check_event(event)
-            if event.publisher == source:
-                why = why or rules.event_refusal(sender, event)
-            else:
-                why = why or rules.why_not(sender, "subscribe", event.topic)
+            # Not by how many headers it has: dropped on its way, it would be sent again for ever.
+            action: Action = "publish" if event.publisher == source else "subscribe"
+            why = why or rules.why_not(sender, action, event.topic)
             why = why or rules.why_not(receiver, "subscribe", event.topic)
         if why:
             sender.house.fault(sender, "permission", why)
