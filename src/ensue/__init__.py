@@ -2,6 +2,7 @@
 
 from ensue.client import Bus, ReceivedEvent, Subscription, connect
 from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
+from ensue.client.transaction import InvitedTransaction, Transaction
 from ensue.errors import (
     AccessDenied,
     BadInput,
@@ -9,6 +10,7 @@ from ensue.errors import (
     EnsueError,
     EventRefused,
     EventVoided,
+    FilterError,
     HandlerFailed,
     InternalError,
     LimitReached,
@@ -17,6 +19,7 @@ from ensue.errors import (
     RemoteProtocolError,
     SubscriptionLost,
     SubscriptionRefused,
+    TransactionAborted,
     TransportError,
     UnsupportedOrder,
 )
@@ -34,8 +37,10 @@ __all__ = [
     "Event",
     "EventRefused",
     "EventVoided",
+    "FilterError",
     "HandlerFailed",
     "InternalError",
+    "InvitedTransaction",
     "LimitReached",
     "LocalProtocolError",
     "Merged",
@@ -55,6 +60,8 @@ __all__ = [
     "SubscriptionLost",
     "SubscriptionRefused",
     "Total",
+    "Transaction",
+    "TransactionAborted",
     "TransportError",
     "UnsupportedOrder",
     "connect",

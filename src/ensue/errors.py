@@ -26,6 +26,7 @@ __all__ = [
     "RemoteProtocolError",
     "SubscriptionLost",
     "SubscriptionRefused",
+    "TransactionAborted",
     "TransportError",
     "UnsupportedOrder",
 ]
@@ -162,6 +163,17 @@ class SubscriptionLost(EnsueError):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class TransactionAborted(EnsueError):
+    """Nothing of a transaction has happened; `reason` says why: a conflict, a timeout, somebody who is gone."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, reason: str, transaction: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.transaction = transaction
 
 
 class LogDamaged(EnsueError):

@@ -27,6 +27,7 @@ from ensue.client.checks import (
     check_token,
     check_topics,
 )
+from ensue.client.content_bus import ContentBus
 from ensue.client.futures import fail
 from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
 from ensue.client.receipts import Receipts
@@ -101,7 +102,7 @@ def connect(
     return Bus(options, order=order, name=name, trace=trace, record=record)
 
 
-class Bus:
+class Bus(ContentBus):
     """A connection. Made by `connect`."""
 
     def __init__(
@@ -168,8 +169,8 @@ class Bus:
 
     async def publish(
         self,
-        topic: str,
-        payload: Payload,
+        topic: str | Mapping[str, object],
+        payload: Payload = b"",
         *,
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
@@ -180,8 +181,11 @@ class Bus:
         With `receipt=False` return it as soon as it is on its way, not stamped; `flush` waits for it.
         Raises `EventVoided` if it lost its place, which only a stall longer than the lease can
         cause: nobody got it, and it can be published again.
+        Attributes instead of a topic publish by content: `{"symbol": "ACME", "price": 12}`.
         """
         hub, driver = self._open()
+        if isinstance(topic, Mapping):
+            return await self._publish_content(topic, payload)
         if topic not in self._checked:
             check_topics((topic,))
             if len(self._checked) < CHECKED_MAX:
@@ -230,6 +234,7 @@ class Bus:
     def subscribe(
         self,
         *topics: str,
+        where: str | None = None,
         order: "Order | _Default | None" = _DEFAULT,
         name: str | None = None,
         pending_max: int = PENDING_MAX,
@@ -245,9 +250,12 @@ class Bus:
         has come at the server, under its `name`: entered again, by whichever process, it goes on
         behind the last event that was acknowledged. `start` says where one that is new begins: with
         what is published from now on (`latest`), with all that the server's log still has
-        (`earliest`), or with a place in it (`event.place`).
+        (`earliest`), or with a place in it (`event.place`). `where` asks by content instead of
+        topics: a filter such as `symbol = 'ACME' and price > 10`.
         """
         hub, _ = self._open()
+        if where is not None:
+            return self._subscribe_content(where, topics)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)
@@ -263,6 +271,9 @@ class Bus:
             durable=durable,
             start=start,
         )
+        return self._keep(subscription)
+
+    def _keep(self, subscription: Subscription) -> Subscription:
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
@@ -329,6 +340,7 @@ class Bus:
             stack.callback(hub.observers.pop, self._name, None)
             stack.callback(hub.depart, self._name)
             stack.callback(driver.close)
+            stack.callback(self._leave_overlay)
             if not driver.closed:  # As it is once the server has refused it.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ensue.client.content_reader import ContentReader, Where
 from ensue.client.reader import Reader
 from ensue.client.shares import Share, Shares
 from ensue.order import Causal, Deadline, Order
@@ -98,6 +99,8 @@ def make_reader(
     start: int | None,
 ) -> Reader:
     """Return what stands behind a subscription."""
+    if isinstance(order, Where):
+        return ContentReader(hub, name=name, wanted=order)
     if isinstance(hub.order, Causal | Deadline):
         return CubeReader(hub, name=name, client=client, order=order)
     return Reader(

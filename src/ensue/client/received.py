@@ -8,7 +8,11 @@ import msgspec
 
 from ensue.event import Event, Stamp
 
-__all__ = ["ReceivedEvent"]
+__all__ = ["CONTENT", "ReceivedEvent"]
+
+
+CONTENT = "content"
+"""What stands for a topic in events that are described by their attributes."""
 
 
 class Giver(Protocol):
@@ -50,6 +54,13 @@ class ReceivedEvent(msgspec.Struct, eq=False):
     def headers(self) -> Mapping[str, str]:
         """The headers it was published with, to be read only: other subscribers see the same."""
         return MappingProxyType(self.event.headers)
+
+    @property
+    def attributes(self) -> dict[str, bool | int | float | str]:
+        """What it was published with, by content; nothing if it was published on a topic."""
+        if self.event.topic != CONTENT:
+            return {}
+        return {name: msgspec.json.decode(text) for name, text in self.event.headers.items()}
 
     @property
     def publisher(self) -> str:

@@ -231,6 +231,12 @@ def outcome_faults(
         for name, entry in broker.tables.subscriptions.items()
         if entry.hop in broker.clients
     }
+    plans = {row.transaction for row in rows if row.action == "began" and row.topic == "planned"}
+    planned_away = {
+        row.subscription
+        for row in rows
+        if row.action == "unsubscribed" and row.transaction in plans & over
+    }
     made: dict[str, list[bool]] = {}
     ended: dict[str, list[bool]] = {}
     for row in rows:
@@ -243,9 +249,9 @@ def outcome_faults(
         owner = name.rpartition(".")[0]
         if len(made[name]) + len(withdrawn) > 2 or name in doubtful or owner in gone:
             continue
+        if name in planned_away and made[name] == [True]:
+            continue  # Perhaps before it was there.
         expected = made[name] == [True] and withdrawn != [True]
-        if withdrawn and made[name] != [True]:
-            continue  # Within the same transaction, or before it was there.
         if expected != (name in there):
             where = there.get(name, "nobody")
             yield where, f"{name} is at {where}, and should {'' if expected else 'not '}be there"

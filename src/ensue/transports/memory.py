@@ -55,6 +55,8 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     jitter_ms: float = 0.0
     loss: float = 0.0
     seed: int = 0
+    brokers: int = 1
+    """Of the overlay that carries content, if anybody uses it."""
 
     @classmethod
     def parse(cls, url: str) -> "MemoryOptions":
@@ -67,24 +69,18 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"{url}: a memory hub is named without a path: memory://NAME")
         if ":" in parts.netloc or "@" in parts.netloc:
             raise BadInput(f"{url}: a memory hub has a name, no port and no user: memory://NAME")
-        given: dict[str, str] = {}
-        for name, value in parse_qsl(parts.query, keep_blank_values=True):
-            if name not in ("nodes", "jitter_ms", "loss", "seed"):
-                raise BadInput(
-                    f"{url}: there is no option {name!r}; expected nodes, jitter_ms, loss or seed"
-                )
-            if name in given:
-                raise BadInput(f"{url}: {name} is given more than once")
-            given[name] = value
+        given = _given(url, parts.query)
         read = cls(
             hub=parts.netloc,
             nodes=_whole_number(url, "nodes", given.get("nodes", "1")),
             jitter_ms=_number(url, "jitter_ms", given.get("jitter_ms", "0")),
             loss=_number(url, "loss", given.get("loss", "0")),
             seed=_whole_number(url, "seed", given.get("seed", "0")),
+            brokers=_whole_number(url, "brokers", given.get("brokers", "1")),
         )
-        if not 1 <= read.nodes <= 64:
-            raise BadInput(f"{url}: nodes must be between 1 and 64, not {read.nodes}")
+        for name, count in (("nodes", read.nodes), ("brokers", read.brokers)):
+            if not 1 <= count <= 64:
+                raise BadInput(f"{url}: {name} must be between 1 and 64, not {count}")
         if read.jitter_ms < 0:
             raise BadInput(f"{url}: jitter_ms must be at least 0, not {read.jitter_ms:g}")
         if not 0 <= read.loss < 1:
@@ -101,6 +97,20 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             replay=self.loss == 0,
             conditional=True,
         )
+
+
+def _given(url: str, query: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in ("nodes", "jitter_ms", "loss", "seed", "brokers"):
+            raise BadInput(
+                f"{url}: there is no option {name!r}; "
+                "expected nodes, jitter_ms, loss, seed or brokers"
+            )
+        if name in given:
+            raise BadInput(f"{url}: {name} is given more than once")
+        given[name] = value
+    return given
 
 
 def _whole_number(url: str, name: str, value: str) -> int:

@@ -229,7 +229,6 @@ class Broker(Journaled):
         f.Routed: "_routed",
         f.Step: "_step_in",
         f.Stepped: "_stepped",
-        f.Member: "_member",
     }
 
     def _handle(self, frame: Frame, source: str, now_ns: int) -> None:
@@ -254,8 +253,8 @@ class Broker(Journaled):
         del frame, now_ns
         self._clients[client] = None
         self._members[client] = (self.name, client)
-        self._send(client, f.Done(number=0))
-        self._flood(f.Member(client=client, home=self.name), but="")
+        # Welcomed when everybody knows of it: whoever is told its name can invite it from then on.
+        self._introduce(Pending(client, 0, "", "", []), client, self.name, but="")
 
     def _goodbye(self, frame: f.Goodbye, client: str, now_ns: int) -> None:
         del frame
@@ -282,16 +281,15 @@ class Broker(Journaled):
         ):
             for name in [name for name, entry in table.items() if entry.hop == client]:
                 self._change((Change(action, name),), client)
-        self._flood(f.Member(client=client, home=""), but="")
+        self._introduce(Pending("", 0, "", "", []), client, "", but="")
         self.departed.append(client)
 
-    def _member(self, frame: f.Member, source: str, now_ns: int) -> None:
-        del now_ns
-        if frame.home:
-            self._members[frame.client] = (frame.home, source)
-        else:
-            self._members.pop(frame.client, None)
-        self._flood(frame, but=source)
+    def _introduce(self, pending: Pending, client: str, home: str, *, but: str) -> None:
+        """Pass on that a client has come, or gone."""
+        for neighbour in self.neighbours:
+            if neighbour != but:
+                self._cause(pending, neighbour, member=client, home=home)
+        self._settle(pending)
 
     # -- Regular operations ---------------------------------------------------------------------
 
@@ -337,6 +335,8 @@ class Broker(Journaled):
         publication: Publication | None = None,
         invited: str = "",
         *,
+        member: str = "",
+        home: str = "",
         shared: bool = False,
     ) -> None:
         """Send a neighbour a step that another one causes."""
@@ -352,6 +352,8 @@ class Broker(Journaled):
             changes=changes,
             publication=publication,
             invited=invited,
+            member=member,
+            home=home,
             shared=shared,
         )
         self._send(neighbour, step)
@@ -395,7 +397,15 @@ class Broker(Journaled):
 
     def _step_in(self, frame: Step, source: str, now_ns: int) -> None:
         del now_ns
-        self._change(frame.changes, source, frame.number)
+        if not frame.member:
+            self._change(frame.changes, source, frame.number)
+            return
+        if frame.home:
+            self._members[frame.member] = (frame.home, source)
+        else:
+            self._members.pop(frame.member, None)
+        pending = Pending(source, frame.number, "", "", [])
+        self._introduce(pending, frame.member, frame.home, but=source)
 
     def _stepped(self, frame: Stepped, source: str, now_ns: int) -> None:
         del source, now_ns

@@ -87,6 +87,8 @@ class OverlayClient(Journaled):
         """Requests that are not answered yet."""
         self._numbered = 0
         self._published = 0
+        self.latest: Publication | None = None
+        """What was published last, for whoever has just done so."""
         self._positions: dict[str, int] = {}
         """By subscription: how many events it was given."""
         self._welcome = False
@@ -98,6 +100,8 @@ class OverlayClient(Journaled):
             journal_bytes_min=self.config.journal_bytes_min,
         )
         self._beat_due_ns = now_ns
+        if not self._ended:
+            self.handle_timer(now_ns=now_ns)  # Ahead of everything else.
 
     # -- What others may look at ----------------------------------------------------------------
 
@@ -261,6 +265,7 @@ class OverlayClient(Journaled):
         publication = getattr(frame, "publication", None)
         if publication is not None:
             self._published = publication.number
+            self.latest = publication
             if not frame.transaction:
                 self._tell(
                     None,

@@ -26,7 +26,6 @@ __all__ = [
     "Goodbye",
     "Hello",
     "Identifier",
-    "Member",
     "Notify",
     "Operate",
     "Publication",
@@ -150,6 +149,10 @@ class Step(Frame, frozen=True, tag=111):
     publication: Publication | None = None
     invited: str = ""
     """The client that a publication invites into the transaction; nobody else gets it."""
+    member: str = ""
+    """A client that has come, or gone: passed on to everybody, so that every broker knows the way to every client."""
+    home: str = ""
+    """Its broker; empty if it is gone."""
     shared: bool = False
     """Whether the changes are made on the tables that everybody sees, and so even if the transaction is over here."""
 
@@ -159,14 +162,6 @@ class Stepped(Frame, frozen=True, tag=112):
 
     number: Count
     refused: str = ""
-
-
-class Member(Frame, frozen=True, tag=113):
-    """A client has come to a broker, or gone: flooded, so that every broker knows the way to every client."""
-
-    client: Name
-    home: str
-    """Its broker; empty if it is gone."""
 
 
 # -- What a node hands to itself, to be kept with what it was handed by others ---------------------
@@ -193,7 +188,6 @@ FRAMES: tuple[type[Frame], ...] = (
     Routed,
     Step,
     Stepped,
-    Member,
     Tick,
     Expire,
 )

@@ -1,0 +1,219 @@
+"""A bus's client of the overlay: requests and their answers, subscriptions by content, invitations.
+
+One client a bus, made when the bus first uses content. Its name among brokers is the bus's with `CONTENT` behind it, because the bus has a node of its own
+on the same transport; people see the bus's name alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from ensue.client.futures import fail
+from ensue.client.received import CONTENT
+from ensue.errors import BadInput, EventRefused, LocalProtocolError, TransactionAborted
+from ensue.event import Event
+from ensue.protocols.core import Outcome, Told
+from ensue.protocols.overlay.client import Answered, Notified, SessionEnded
+from ensue.protocols.overlay.filters import event_of
+from ensue.protocols.overlay.frames import Publication
+from ensue.protocols.overlay.nodes import ClientNode
+from ensue.protocols.transactions.client import Concluded, Invitation, TransactionClient
+from ensue.runtime.driver import Driver, Failed
+from ensue.runtime.hub import Hub
+from ensue.runtime.overlay import overlay_of
+from ensue.transports import MemoryOptions
+
+__all__ = ["CONTENT", "ContentClient", "content_event"]
+
+_SUFFIX = f".{CONTENT}"
+
+_log = logging.getLogger("ensue")
+
+
+def content_event(publication: Publication) -> Event:
+    """Return a publication as an event; its attributes are headers, as JSON."""
+    headers = {
+        name: msgspec.json.encode(value).decode() for name, value in publication.attributes.items()
+    }
+    return Event(
+        topic=CONTENT,
+        payload=publication.payload,
+        publisher=publication.publisher.removesuffix(_SUFFIX),
+        publisher_seq=publication.number,
+        headers=headers,
+        published_at_ns=publication.published_at_ns,
+    )
+
+
+class ContentClient:
+    """The client of one bus."""
+
+    def __init__(self, hub: Hub, options: object, name: str) -> None:
+        if not isinstance(options, MemoryOptions):
+            raise BadInput("content and transactions are on memory:// only, so far")
+        self._hub = hub
+        self.name = f"{name}{_SUFFIX}"
+        self._overlay = overlay_of(hub, options.brokers)
+        self._answers: dict[int, asyncio.Future[Answered]] = {}
+        self._readers: dict[str, Callable[[Notified], None]] = {}
+        """By subscription: who reads it."""
+        self._concluded: dict[str, list[Callable[[bool], None]]] = {}
+        """By transaction: what to do when it is over."""
+        self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._driver: Driver[ClientNode] = Driver(
+            self._overlay.client(self.name),
+            transport=hub.transport,
+            clock=hub.clock,
+            on_outcomes=self._outcomes,
+            recorder=hub.recorder,
+            seen_as=name,
+        )
+        hub.watch(self._driver)
+
+    # -- Requests -------------------------------------------------------------------------------
+
+    def ask(self, command: Callable[[TransactionClient, int], int]) -> "asyncio.Future[Answered]":
+        """Give the client a command that is answered; return the answer to come."""
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+        def run(node: ClientNode, now_ns: int) -> None:
+            inner = node.client
+            assert isinstance(inner, TransactionClient)
+            self._answers[command(inner, now_ns)] = future
+
+        self._driver.command(run)
+        return future
+
+    async def request(self, command: Callable[[TransactionClient, int], int]) -> Answered:
+        """Give a command and wait for its answer; shielded, because a command can't be taken back."""
+        return await self.answer(self.ask(command))
+
+    async def answer(self, future: "asyncio.Future[Answered]") -> Answered:
+        """Wait for an answer; let others have a turn even if it is there already."""
+        if future.done():
+            await asyncio.sleep(0)
+        return await asyncio.shield(future)
+
+    async def wait_for_room(self, topic: str) -> None:
+        """Wait while a subscription by content has no room."""
+        slow = self._hub.blocker(topic)
+        if slow is not None:
+            await slow.room.wait()
+
+    def withdraw(self, subscription: str) -> None:
+        """Withdraw a subscription; nobody waits for that."""
+        if not self._driver.closed:
+            self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
+
+    async def publish(self, attributes: Mapping[str, object], payload: bytes) -> Event:
+        """Publish an event; return it when its broker has it."""
+        made: list[Event] = []
+        checked = event_of(attributes)
+
+        def publish(client: TransactionClient, now_ns: int) -> int:
+            number = client.publish(checked, payload, now_ns=now_ns)
+            assert client.latest is not None
+            made.append(content_event(client.latest))
+            return number
+
+        answer = await self.request(publish)
+        if answer.refused:
+            raise EventRefused(
+                f"nobody gets it: {answer.refused}", event=made[0].id, reason=answer.refused
+            )
+        return made[0]
+
+    async def advertise(self, where: str) -> str:
+        """Say what will be published; return the advertisement's name."""
+        names: list[str] = []
+
+        def advertise(client: TransactionClient, now_ns: int) -> int:
+            number, name = client.advertise(where, now_ns=now_ns)
+            names.append(name)
+            return number
+
+        answer = await self.request(advertise)
+        if answer.refused:
+            raise BadInput(f"it can't be advertised: {answer.refused}")
+        return names[0]
+
+    async def unadvertise(self, name: str) -> None:
+        """Withdraw an advertisement."""
+        answer = await self.request(lambda client, now: client.unadvertise(name, now_ns=now))
+        if answer.refused:
+            raise BadInput(f"it can't be withdrawn: {answer.refused}")
+
+    # -- Subscriptions and transactions ---------------------------------------------------------
+
+    def read(self, subscription: str, reader: Callable[[Notified], None]) -> None:
+        """Hand what comes for a subscription to whoever reads it."""
+        self._readers[subscription] = reader
+
+    def stop_reading(self, subscription: str) -> None:
+        """Hand nothing over any more."""
+        self._readers.pop(subscription, None)
+
+    def when_over(self, transaction: str, call: Callable[[bool], None]) -> None:
+        """Be told whether a transaction was committed, when it is over."""
+        self._concluded.setdefault(transaction, []).append(call)
+
+    def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Told):
+                self._told(outcome.value)
+            elif isinstance(outcome, Failed):
+                self._give_up(LocalProtocolError(f"{self.name} can't go on: {outcome.reason}"))
+
+    def _told(self, value: object) -> None:
+        if isinstance(value, Answered):
+            future = self._answers.pop(value.number, None)
+            if future is not None and not future.done():
+                future.set_result(value)
+        elif isinstance(value, Notified):
+            reader = self._readers.get(value.subscription)
+            if reader is not None:
+                reader(value)
+        elif isinstance(value, Concluded):
+            for call in self._concluded.pop(value.transaction, ()):
+                call(value.committed)
+        elif isinstance(value, Invitation):
+            task = asyncio.get_running_loop().create_task(self._act(value))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif isinstance(value, SessionEnded):
+            self._give_up(LocalProtocolError(f"{self.name} was silent for too long: connect anew"))
+
+    async def _act(self, invitation: Invitation) -> None:
+        """Have the handler do what this client was invited to, and say when it has."""
+        refused = ""
+        if self.handler is None:
+            refused = f"{self.name.removesuffix(_SUFFIX)} takes no invitations"
+        else:
+            try:
+                await self.handler(invitation.transaction, invitation.path, invitation.publication)
+            except TransactionAborted as error:
+                refused = error.reason
+            except Exception as error:  # noqa: BLE001 - whatever it is, the transaction must not wait
+                _log.warning("a handler of invitations failed: %r", error)
+                refused = f"the handler failed: {error!r}"
+        name, path = invitation.transaction, invitation.path
+        if not self._driver.closed:
+            self.ask(lambda client, now: client.finish(name, path, refused, now_ns=now))
+
+    def _give_up(self, error: Exception) -> None:
+        answers, self._answers = self._answers, {}
+        for future in answers.values():
+            fail(future, error)
+
+    def close(self) -> None:
+        """Leave the overlay: what was advertised and subscribed ends."""
+        for task in self._tasks:
+            task.cancel()
+        if not self._driver.closed:
+            self._driver.command(lambda node, now: node.client.leave(now_ns=now))
+            self._driver.close()
+        self._give_up(LocalProtocolError("the bus was closed"))
+        self._overlay.leave()

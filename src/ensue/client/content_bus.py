@@ -1,0 +1,115 @@
+"""What a bus can do with content: advertise, and run transactions. Publishing and subscribing by content are in `bus`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ensue.client.checks import Payload, check_payload
+from ensue.client.content import CONTENT, ContentClient
+from ensue.client.content_reader import Where
+from ensue.client.subscription import Subscription
+from ensue.client.transaction import (
+    InvitationHandler,
+    InvitedTransaction,
+    Transaction,
+    check_transaction,
+)
+from ensue.errors import BadInput
+from ensue.event import Event
+from ensue.protocols.overlay.frames import Publication
+from ensue.protocols.overlay.parsing import parse
+from ensue.runtime.hub import Hub
+
+__all__ = ["ContentBus"]
+
+
+class ContentBus:
+    """The part of a bus that deals in content."""
+
+    _content: ContentClient | None = None
+
+    _options: Any
+    _name: str
+
+    def _open(self) -> tuple[Hub, Any]:
+        """Return the hub of an open bus, and what drives it."""
+        raise NotImplementedError
+
+    def _keep(self, subscription: Subscription) -> Subscription:
+        """Have a subscription closed with the bus."""
+        raise NotImplementedError
+
+    async def advertise(self, *, where: str) -> str:
+        """Say what this bus will publish, as a filter: `symbol = 'ACME'`; return the advertisement's name.
+
+        It has reached everybody when this returns. Nothing else can be published by content.
+        """
+        parse(where)
+        return await self._overlay_client().advertise(where)
+
+    async def _publish_content(self, attributes: Mapping[str, object], payload: Payload) -> Event:
+        hub, _ = self._open()
+        checked = check_payload(payload, hub.payload_bytes_max)
+        client = self._overlay_client()
+        while hub.blocker(CONTENT) is not None:
+            await client.wait_for_room(CONTENT)
+        return await client.publish(attributes, checked)
+
+    def _subscribe_content(self, where: str, topics: tuple[str, ...]) -> Subscription:
+        if topics:
+            raise BadInput("subscribe to topics or by content (where=…), not both")
+        parse(where)
+        return self._subscribe_where(Where(where=where, client=self._overlay_client()))
+
+    async def unadvertise(self, name: str) -> None:
+        """Withdraw an advertisement."""
+        await self._overlay_client().unadvertise(name)
+
+    def transaction(self, *, isolation: str = "serializable", timeout: float = 5.0) -> Transaction:
+        """Return a transaction, to be entered with `async with`.
+
+        `isolation` is `serializable`, or `atomic`: all or nothing, but others may see parts of it before it is over. One that is not
+        over after `timeout` seconds is aborted.
+        """
+        check_transaction(isolation, timeout)
+        client = self._overlay_client()
+        return Transaction(client, self._subscribe_where, isolation, timeout)
+
+    def on_invitation(self, handler: InvitationHandler) -> None:
+        """Have a handler called when another bus invites this one into its transaction.
+
+        It acts by what it is given, and the transaction goes on when it returns; if it raises, the transaction is aborted.
+        """
+
+        async def act(name: str, path: str, publication: Publication) -> None:
+            given = InvitedTransaction(
+                self._overlay_client(), self._subscribe_where, name, path, publication
+            )
+            await handler(given)
+            given.name = ""
+
+        self._overlay_client().handler = act
+
+    def _overlay_client(self) -> ContentClient:
+        hub, _ = self._open()
+        if self._content is None:
+            self._content = ContentClient(hub, self._options, self._name)
+        return self._content
+
+    def _subscribe_where(self, wanted: Where) -> Subscription:
+        hub, _ = self._open()
+        return self._keep(
+            Subscription(
+                hub,
+                client=self._name,
+                name=None,
+                topics=(CONTENT,),
+                order=wanted,
+                pending_max=10_000,
+                acknowledge="auto",
+            )
+        )
+
+    def _leave_overlay(self) -> None:
+        if self._content is not None:
+            self._content.close()
+            self._content = None

@@ -1,0 +1,163 @@
+"""A subscription by content: no node of its own, but a share in its bus's client of the overlay."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from ensue.client.content import CONTENT, ContentClient, content_event
+from ensue.client.reader import Reader
+from ensue.order import Order
+from ensue.protocols.core import Deliver, Join, Leave, Outcome, Refuse
+from ensue.protocols.overlay.client import Answered, Notified
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.runtime.hub import Hub
+
+__all__ = ["ContentReader", "Where"]
+
+
+class Where(Order, frozen=True, kw_only=True):
+    """What a subscription by content asks for: events as they come, of those that match."""
+
+    name: ClassVar[str] = "none"
+
+    where: str
+    client: Any
+    """The bus's client of the overlay."""
+    transaction: str = ""
+    """The transaction that subscribes; empty: none."""
+    within: str = ""
+    """The invitation within it, if this client does not coordinate."""
+
+
+class ContentShare:
+    """What one subscription sees of the bus's client."""
+
+    def __init__(self, wanted: Where, on_outcome: Callable[[Outcome], None]) -> None:
+        self._wanted = wanted
+        self._client: ContentClient = wanted.client
+        self._on_outcome = on_outcome
+        self._position = 0
+        self.subscription = ""
+        """Its name among brokers."""
+        self.topics: tuple[str, ...] = ()
+        self.held_count = 0
+
+    def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Ask for what is wanted; `Join` comes when that is in effect, or when the transaction has it."""
+        del topics, now_ns
+        wanted = self._wanted
+
+        def subscribe(client: TransactionClient, now: int) -> int:
+            if wanted.transaction:
+                number, self.subscription = client.act(
+                    wanted.transaction, "sub", within=wanted.within, where=wanted.where, now_ns=now
+                )
+            else:
+                number, self.subscription = client.subscribe(wanted.where, now_ns=now)
+            return number
+
+        future = self._client.ask(subscribe)
+        self._client.read(self.subscription, self._notified)
+        future.add_done_callback(self._answered)
+        if wanted.transaction:
+            self._client.when_over(wanted.transaction, self._concluded)
+
+    def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
+        """Withdraw it."""
+        del topics, now_ns
+        self.end()
+
+    def end(self) -> None:
+        """Hand nothing over any more, and tell the brokers."""
+        name, self.subscription = self.subscription, ""
+        self.topics = ()
+        if name:
+            self._client.stop_reading(name)
+            self._client.withdraw(name)
+
+    def withdrawn(self) -> None:
+        """Hear that a transaction has withdrawn it."""
+        self._client.stop_reading(self.subscription)
+        self.subscription = ""
+        if self.topics:
+            self.topics = ()
+            self._on_outcome(Leave(CONTENT))
+
+    def acknowledge(self, position: int) -> None:
+        """Do nothing: nothing is delivered again."""
+
+    def _answered(self, future: "asyncio.Future[Answered]") -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        refused = future.result().refused
+        if refused:
+            self._client.stop_reading(self.subscription)
+            self.subscription = ""
+            self._on_outcome(Refuse((CONTENT,), refused))
+        else:
+            self.topics = (CONTENT,)
+            self._on_outcome(Join(CONTENT))
+
+    def _concluded(self, committed: bool) -> None:
+        if not committed:
+            self.withdrawn()
+
+    def _notified(self, notified: Notified) -> None:
+        self._position += 1
+        self._on_outcome(Deliver(content_event(notified.publication), self._position))
+
+
+class ContentReader(Reader):
+    """Has a share in the client of its bus."""
+
+    def __init__(self, hub: Hub, *, name: str, wanted: Where) -> None:
+        super().__init__(
+            hub, name=name, order=wanted, durable=False, acknowledge_each=False, start=None
+        )
+        self._wanted = wanted
+        self._share: ContentShare | None = None
+
+    @property
+    def node(self) -> Any:
+        """The share, which knows topics and positions as a node does."""
+        return self._share
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a share to be ended."""
+        return self._share is not None
+
+    async def open(
+        self,
+        *,
+        client: str,
+        subscription: str,
+        on_outcomes: Callable[[Sequence[Outcome]], None],
+    ) -> None:
+        """Take the share."""
+        del client, subscription
+        self._share = ContentShare(self._wanted, lambda outcome: on_outcomes((outcome,)))
+        self.resumed.set_result(None)
+        await asyncio.sleep(0)
+
+    def command(self, call: Callable[[Any, int], object]) -> None:
+        """Give the share a command."""
+        assert self._share is not None
+        call(self._share, self._hub.clock.now_ns())
+
+    def pause(self) -> None:
+        """Do nothing: publishers wait instead."""
+
+    def resume(self) -> None:
+        """Do nothing: there are no pauses."""
+
+    def retire(self, topics: tuple[str, ...]) -> None:
+        """End the share."""
+        del topics
+        if self._share is not None:
+            self._share.end()
+
+    def rest(self, *, silently: bool = False) -> None:
+        """End the share."""
+        del silently
+        self.retire(())

@@ -1,0 +1,184 @@
+"""Transactions of a bus: `async with bus.transaction() as tx`, and what others do when they are invited.
+
+All operations of all clients that take part happen, or none does. `tx.invite` lets another client act within the transaction and returns when its handler has;
+it may invite others. Leaving the block commits, and an exception in it aborts. `TransactionAborted` says that nothing has happened, and why; with
+`isolation="serializable"` a conflict with another transaction is one reason: try again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ensue.client.checks import Payload, check_payload
+from ensue.client.content import CONTENT, ContentClient
+from ensue.client.content_reader import ContentShare, Where
+from ensue.client.subscription import Subscription
+from ensue.errors import BadInput, LocalProtocolError, TransactionAborted
+from ensue.protocols.overlay.frames import Publication
+from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.frames import ATOMIC, SERIALIZABLE
+from ensue.runtime.hub import PAYLOAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from ensue.protocols.overlay.client import Answered
+
+__all__ = ["InvitedTransaction", "Transaction", "check_transaction"]
+
+Subscribe = Callable[[Where], Subscription]
+
+
+def check_transaction(isolation: str, timeout: float) -> None:
+    """Refuse what is no isolation or no time."""
+    if isolation not in (SERIALIZABLE, ATOMIC):
+        raise BadInput(f"isolation is {SERIALIZABLE!r} or {ATOMIC!r}, not {isolation!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 600:
+        raise BadInput(f"timeout is a number of seconds above 0 and up to 600, not {timeout!r}")
+
+
+class _Acting:
+    """Operations within a transaction, whoever coordinates it."""
+
+    def __init__(self, client: ContentClient, subscribe: Subscribe) -> None:
+        self._client = client
+        self._subscribe = subscribe
+        self._within = ""
+        self.name = ""
+        """The transaction's name, once it has begun."""
+
+    async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
+        """Publish an event: delivered when the transaction is committed."""
+        checked = check_payload(payload, PAYLOAD_BYTES_MAX)
+        await self._act("pub", attributes=attributes, payload=checked)
+
+    async def advertise(self, where: str) -> str:
+        """Say what will be published; return the advertisement's name."""
+        return await self._act("adv", where=where)
+
+    async def unadvertise(self, name: str) -> None:
+        """Withdraw an advertisement."""
+        await self._act("uadv", name=name)
+
+    async def subscribe(self, where: str) -> Subscription:
+        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
+        parse(where)
+        self._check_open()
+        wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
+        return await self._subscribe(wanted).__aenter__()
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
+        reader = subscription._reader  # noqa: SLF001 - a part of the bus, as this is
+        share = None if reader is None else reader.node
+        if not isinstance(share, ContentShare) or not share.subscription:
+            raise LocalProtocolError("only an open subscription by content can be withdrawn")
+        await self._act("usub", name=share.subscription)
+        self._client.when_over(self.name, lambda done: share.withdrawn() if done else None)
+
+    async def invite(
+        self, client: str, attributes: Mapping[str, object] | None = None, payload: Payload = b""
+    ) -> None:
+        """Let another bus act within the transaction; return when its handler has.
+
+        `attributes` and `payload` are what its handler is told.
+        """
+        self._check_open()
+        checked = check_payload(payload, PAYLOAD_BYTES_MAX)
+        name, within = self.name, self._within
+
+        def invite(node: TransactionClient, now: int) -> int:
+            return node.invite(
+                name,
+                f"{client}.{CONTENT}",
+                attributes,
+                checked,
+                now_ns=now,
+                within=within,
+            )
+
+        self._check(await self._client.request(invite))
+
+    async def _act(self, action: str, **options: Any) -> str:
+        self._check_open()
+        names: list[str] = []
+
+        def act(node: TransactionClient, now: int) -> int:
+            number, name = node.act(self.name, action, within=self._within, now_ns=now, **options)
+            names.append(name)
+            return number
+
+        self._check(await self._client.request(act))
+        return names[0]
+
+    def _check_open(self) -> None:
+        if not self.name:
+            raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
+
+    def _check(self, answer: "Answered") -> None:
+        if answer.refused:
+            raise TransactionAborted(
+                f"the transaction can't be committed: {answer.refused}",
+                reason=answer.refused,
+                transaction=self.name,
+            )
+
+
+class Transaction(_Acting):
+    """Made by `Bus.transaction`; entered with `async with`."""
+
+    def __init__(
+        self, client: ContentClient, subscribe: Subscribe, isolation: str, timeout: float
+    ) -> None:
+        super().__init__(client, subscribe)
+        self.isolation = isolation
+        self._timeout_ns = int(timeout * 1_000_000_000)
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise LocalProtocolError("a transaction is entered once")
+        self._entered = True
+        isolation, timeout_ns = self.isolation, self._timeout_ns
+        answer = await self._client.request(
+            lambda node, now: node.begin(isolation, timeout_ns, now_ns=now)
+        )
+        self._check(answer)
+        self.name = answer.transaction
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        name = self.name
+        ending = self._client.ask(lambda node, now: node.end(name, commit=kind is None, now_ns=now))
+        if kind is None:
+            self._check(await self._client.answer(ending))
+        elif issubclass(kind, Exception):
+            await self._client.answer(ending)
+        self.name = ""
+
+
+class InvitedTransaction(_Acting):
+    """Somebody else's transaction, as the handler of an invitation sees it. It must not be used after the handler has returned."""
+
+    def __init__(
+        self,
+        client: ContentClient,
+        subscribe: Subscribe,
+        name: str,
+        path: str,
+        publication: Publication,
+    ) -> None:
+        super().__init__(client, subscribe)
+        self.name = name
+        self._within = path
+        self.attributes: Mapping[str, object] = dict(publication.attributes)
+        """What the invitation says."""
+        self.payload = publication.payload
+        self.inviter = publication.publisher.removesuffix(f".{CONTENT}")
+
+
+InvitationHandler = Callable[[InvitedTransaction], Awaitable[None]]

@@ -1,0 +1,205 @@
+"""Content and transactions on `memory://`: what people write, and what they are told."""
+
+import asyncio
+
+import pytest
+from examples import consolidation, dispatching
+
+import ensue
+
+URL = "memory://content?brokers=3"
+
+
+def connected(name: str) -> ensue.Bus:
+    return ensue.connect(URL, order=None, name=name)
+
+
+async def payloads(events: ensue.Subscription, count: int) -> list[bytes]:
+    return [(await asyncio.wait_for(anext(events), 30)).payload for _ in range(count)]
+
+
+def test_events_come_to_whoever_asked_for_their_content() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b, connected("c") as c:
+            await a.advertise(where="symbol = 'ACME'")
+            async with (
+                b.subscribe(where="symbol = 'ACME' and price > 10") as dear,
+                c.subscribe(where="symbol starts with 'AC'") as every,
+            ):
+                cheap = await a.publish({"symbol": "ACME", "price": 5}, b"cheap")
+                await a.publish({"symbol": "ACME", "price": 12.5, "urgent": True}, b"dear")
+                assert cheap.publisher == "a"
+                event = await asyncio.wait_for(anext(dear), 30)
+                assert event.attributes == {"symbol": "ACME", "price": 12.5, "urgent": True}
+                assert (event.payload, event.publisher) == (b"dear", "a")
+                assert await payloads(every, 2) == [b"cheap", b"dear"]
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_is_said() -> None:
+    async def main() -> None:
+        async with connected("a") as a:
+            with pytest.raises(ensue.FilterError, match="found the end at character 8"):
+                a.subscribe(where="price >")
+            with pytest.raises(ensue.FilterError):
+                await a.advertise(where="price > > 1")
+            with pytest.raises(ensue.EventRefused, match="no advertisement of"):
+                await a.publish({"price": 1})
+            with pytest.raises(ensue.BadInput, match="not both"):
+                a.subscribe("topic", where="x = 1")
+            with pytest.raises(ensue.BadInput, match="isolation"):
+                a.transaction(isolation="chaotic")
+            with pytest.raises(ensue.BadInput, match="timeout"):
+                a.transaction(timeout=0)
+            with pytest.raises(ensue.LocalProtocolError, match="inside"):
+                await a.transaction().publish({"x": 1})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_all_of_a_transaction_happens_or_nothing_does(isolation: str) -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="x exists")
+            async with b.subscribe(where="x = 1") as events:
+
+                async def fail() -> None:
+                    async with a.transaction(isolation=isolation, timeout=60) as tx:
+                        await tx.publish({"x": 1}, b"never")
+                        raise ZeroDivisionError
+
+                with pytest.raises(ZeroDivisionError):
+                    await fail()
+                async with a.transaction(isolation=isolation, timeout=60) as tx:
+                    await tx.publish({"x": 1}, b"one")
+                    await asyncio.sleep(0.01)
+                    assert not events.waiting
+                    await tx.publish({"x": 1}, b"two")
+                assert await payloads(events, 2) == [b"one", b"two"]
+
+    asyncio.run(main())
+
+
+def test_an_invited_bus_acts_and_may_invite_in_turn() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b, connected("c") as c:
+            await a.advertise(where="x exists")
+            opened: list[ensue.Subscription] = []
+
+            async def pass_on(tx: ensue.InvitedTransaction) -> None:
+                assert (tx.inviter, tx.payload) == ("a", b"please")
+                await tx.invite("c", {"where": "x = 1"})
+
+            async def subscribe(tx: ensue.InvitedTransaction) -> None:
+                opened.append(await tx.subscribe(str(tx.attributes["where"])))
+
+            b.on_invitation(pass_on)
+            c.on_invitation(subscribe)
+            async with a.transaction(timeout=60) as tx:
+                await tx.invite("b", payload=b"please")
+                await tx.publish({"x": 1}, b"for c")
+            assert await payloads(opened[0], 1) == [b"for c"]
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_fails_or_nobody_at_all_aborts() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="x exists")
+
+            async def fail(tx: ensue.InvitedTransaction) -> None:
+                await tx.subscribe("x = 1")
+                raise ValueError("no room")
+
+            b.on_invitation(fail)
+            with pytest.raises(ensue.TransactionAborted, match="no room"):
+                async with a.transaction(timeout=60) as tx:
+                    await tx.invite("b")
+            with pytest.raises(ensue.TransactionAborted, match="nobody here is called"):
+                async with a.transaction(timeout=60) as tx:
+                    await tx.invite("nobody")
+            async with a.transaction(timeout=60) as tx:
+                await tx.publish({"x": 1})
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_hangs_costs_its_own_transaction_alone() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="x exists")
+
+            async def hang(tx: ensue.InvitedTransaction) -> None:
+                await asyncio.Event().wait()
+
+            b.on_invitation(hang)
+            async with b.subscribe(where="x = 1") as events:
+
+                async def wait_in_vain() -> None:
+                    async with a.transaction(timeout=0.5) as tx:
+                        await tx.publish({"x": 1}, b"never")
+                        await tx.invite("b")
+
+                with pytest.raises(ensue.TransactionAborted, match="timeout") as caught:
+                    await wait_in_vain()
+                assert caught.value.retriable
+                await a.publish({"x": 1}, b"regular")
+                assert await payloads(events, 1) == [b"regular"]
+
+    asyncio.run(main())
+
+
+def test_a_subscription_is_withdrawn_with_the_commit_or_goes_on() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="x exists")
+            async with b.subscribe(where="x = 1") as events:
+
+                async def fail() -> None:
+                    async with b.transaction(timeout=60) as tx:
+                        await tx.unsubscribe(events)
+                        raise ZeroDivisionError
+
+                with pytest.raises(ZeroDivisionError):
+                    await fail()
+                await a.publish({"x": 1}, b"still")
+                assert await payloads(events, 1) == [b"still"]
+                async with b.transaction(timeout=60) as tx:
+                    await tx.unsubscribe(events)
+                    again = await tx.subscribe("x = 1")
+                await a.publish({"x": 1}, b"new")
+                assert await payloads(again, 1) == [b"new"]
+                assert not events.waiting
+
+    asyncio.run(main())
+
+
+def test_a_bus_that_closes_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with connected("a") as a:
+            await a.advertise(where="x exists")
+            async with connected("b") as b:
+                events = await b.subscribe(where="x = 1").__aenter__()
+                assert not events.waiting
+            await a.publish({"x": 1}, b"to nobody")
+            with pytest.raises(ensue.TransactionAborted, match="nobody here is called"):
+                async with a.transaction(timeout=60) as tx:
+                    await tx.invite("b")
+
+    asyncio.run(main())
+
+
+def test_an_overlay_has_brokers() -> None:
+    with pytest.raises(ensue.BadInput, match="brokers must be between"):
+        ensue.connect("memory://?brokers=0")
+
+
+def test_the_examples_lose_and_repeat_without_a_transaction_and_not_with_one() -> None:
+    assert 0 in asyncio.run(dispatching.dispatch("unsubscribe, then subscribe"))
+    assert 2 in asyncio.run(dispatching.dispatch("subscribe, then unsubscribe"))
+    assert set(asyncio.run(dispatching.dispatch("in one transaction"))) == {1}
+    assert 0 in asyncio.run(consolidation.consolidate(in_one_transaction=False))
+    assert set(asyncio.run(consolidation.consolidate(in_one_transaction=True))) == {1}
