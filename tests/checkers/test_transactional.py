@@ -144,6 +144,14 @@ def test_an_event_after_a_commit_sees_it() -> None:
     assert delivered(trace, *GOOD, ("c1/1", "c3.s")).anomalies() == {"mixed": 1}
 
 
+def test_a_trace_of_topics_is_not_judged() -> None:
+    trace = Trace().add("c", "subscribed", subscription="c.s", topic="orders")
+    trace.add("p", "published", event="p/orders/1", topic="orders")
+    report = check(trace.rows, order="transactions")
+    assert report.verdict is Verdict.UNKNOWN
+    assert "not one of content" in report.reasons[0]
+
+
 def test_filters_are_read_as_brokers_write_them() -> None:
     event = attributes_of("\"two words\" = 'it''s' and price = 10.5 and urgent = true")
     assert event == {"two words": "it's", "price": 10.5, "urgent": True}

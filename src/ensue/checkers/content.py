@@ -26,6 +26,8 @@ def attributes_of(text: str) -> Event:
     """Return the attributes of an event: `name = value and name = value`."""
     tokens = list(_tokens(text))
     event: Event = {}
+    if len(tokens) % 4 != 3:
+        raise BadInput(f"{text!r} does not describe an event")
     for start in range(0, len(tokens), 4):
         name, sign, value = tokens[start : start + 3]
         if sign != "=":
@@ -36,7 +38,10 @@ def attributes_of(text: str) -> Event:
 
 def matches(where: str, event: Event) -> bool:
     """Return whether an event matches a filter."""
-    return _compiled(where)(event)
+    try:
+        return _compiled(where)(event)
+    except (IndexError, ValueError):
+        raise BadInput(f"{where!r} is no filter") from None
 
 
 @lru_cache(maxsize=4096)

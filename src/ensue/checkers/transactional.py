@@ -26,6 +26,7 @@ import msgspec
 
 from ensue.checkers.content import attributes_of, matches
 from ensue.checkers.verdict import Collector, Report, Subscriber, Verdict
+from ensue.errors import BadInput
 from ensue.trace import Row
 
 __all__ = ["RULES", "Ledger", "check", "judge", "ledgers"]
@@ -350,17 +351,20 @@ def check(rows: Sequence[Row], *, violations_max: int) -> Report:
     """Judge a trace of transactions."""
     collectors = {rule: Collector(rule, violations_max=violations_max) for rule in RULES}
     runs = ledgers(rows)
+    reasons = [] if rows else ["the trace is empty"]
     for ledger in runs:
-        judge(ledger, collectors)
+        try:
+            judge(ledger, collectors)
+        except BadInput as error:
+            reasons.append(f"run {ledger.run} is not one of content: {error}")
     findings = tuple(collector.finding() for collector in collectors.values())
-    reasons = () if rows else ("the trace is empty",)
     return Report(
         verdict=Verdict.worst(
             [one.verdict for one in findings] + [Verdict.UNKNOWN for _ in reasons]
         ),
         order="transactions",
         findings=findings,
-        reasons=reasons,
+        reasons=tuple(reasons),
         run_count=len(runs),
         event_count=sum(len(ledger.events) for ledger in runs),
         delivery_count=sum(len(one) for ledger in runs for one in ledger.delivered.values()),
