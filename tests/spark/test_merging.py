@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from msgspec import structs
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from tests.server.helpers import serving
 
 import ensue
 from ensue import spark as es
@@ -124,6 +126,42 @@ def test_a_recorded_run_of_a_real_bus_is_merged_as_its_subscriber_saw_it(
     seen = asyncio.run(live())
     log = spark.read.format("ensue").load(str(tmp_path / "run"))
     assert [row["event"] for row in log.transform(merge).collect()] == seen
+
+
+@pytest.mark.parametrize("order", [ensue.Merged(epsilon=0.002, delta=1.5), ensue.Causal()])
+def test_traces_of_clients_of_a_server_are_audited_and_merged_as_one_run(
+    spark: SparkSession, tmp_path: Path, order: ensue.Order
+) -> None:
+    """No server has the events of these orders; what the clients published says all."""
+
+    async def live() -> list[list[str]]:
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(serving(tmp_path / "data"))
+            buses = [
+                await stack.enter_async_context(
+                    ensue.connect(
+                        server.url, order=order, name=name, trace=str(tmp_path / "run" / name)
+                    )
+                )
+                for name in ("one", "two")
+            ]
+            readers = [
+                await stack.enter_async_context(bus.subscribe(*TOPICS, name="all")) for bus in buses
+            ]
+            for number in range(40):
+                for place, bus in enumerate(buses):
+                    await bus.publish(TOPICS[(number + place) % 3], b"")
+            async with asyncio.timeout(60):
+                return [[(await anext(each)).id for _ in range(80)] for each in readers]
+
+    seen, other = asyncio.run(live())
+    report = es.audit(str(tmp_path / "run"), order.name)
+    assert report.verdict is Verdict.VALID, report.sentences()
+    assert sorted(seen) == sorted(other)
+    if isinstance(order, ensue.Merged):
+        trace = spark.read.option("recursiveFileLookup", "true").parquet(str(tmp_path / "run"))
+        merged = trace.where("action = 'published'").drop("verdict").transform(merge)
+        assert [row["event"] for row in merged.collect()] == seen == other
 
 
 def test_a_stream_emits_what_the_delivery_rule_allows_in_the_same_order(
