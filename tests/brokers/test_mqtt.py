@@ -1,8 +1,12 @@
 import asyncio
+import gc
 import socket
 from typing import Any
 
 import pytest
+from paho.mqtt.client import DisconnectFlags
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
 from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, missing_extra
 from tests.brokers.servers import MQTT_PACKET_BYTES_MAX, Server
@@ -39,6 +43,27 @@ def test_a_socket_lost_before_the_loop_heard_of_it_is_left_alone() -> None:
         client._on_socket_register_write(client._client, None, lost)
         lost.close()
         other.close()
+        await asyncio.sleep(0)
+        return wrong
+
+    assert asyncio.run(main()) == []
+
+
+def test_a_connection_that_is_lost_while_nobody_waits_for_that_is_no_news() -> None:
+    async def main() -> list[str]:
+        wrong: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: wrong.append(str(context)))
+        client = _Client("127.0.0.1")
+        client._connected.set_result(None)
+        reason = ReasonCode(PacketTypes.DISCONNECT, "Unspecified error")
+        client._on_disconnect(
+            client._client, None, DisconnectFlags(is_disconnect_packet_from_server=False), reason
+        )
+        lost = client._disconnected
+        assert lost.done()
+        del client, lost
+        gc.collect()
         await asyncio.sleep(0)
         return wrong
 

@@ -104,6 +104,9 @@ class _Client(Client):
             # aiomqtt would wait in vain for the rest of its time.
             self._connected.set_exception(MqttError("closed before it was there"))
         super()._on_disconnect(client, userdata, flags, reason_code, properties)
+        # Whoever waits for it hears of it. Mostly somebody does, but not while the connection is made or ended.
+        if self._disconnected.done() and not self._disconnected.cancelled():
+            self._disconnected.exception()
 
     def _on_socket_register_write(self, client: PahoClient, userdata: Any, sock: Any) -> None:  # noqa: ARG002 - aiomqtt's way
         def write() -> None:
