@@ -98,6 +98,7 @@ class TestRedisStreams(RedisSuite):
                 for word in (b"one", b"two", b"three"):
                     await say(word)
                 assert await said() == before + 1
+                assert isinstance(a, RedisCarrier)
                 a._prolong_at_s.clear()
                 monkeypatch.setattr("ensue.transports.redis.REFRESH_S", 0.0)
                 await say(b"four")
