@@ -324,7 +324,10 @@ class Participant(Acting):
             if one.client not in self._clients:
                 continue
             if change.action in INVERSE:
-                self._change((Change(INVERSE[change.action], change.name),), one.client)
+                withdrawal = Change(INVERSE[change.action], change.name)
+                self._change((withdrawal,), one.client)
+                # Nobody who withdrew it meanwhile may put it back.
+                self._withdrawn_for_good([Issued(one.client, withdrawal, None)])
             elif before is not None and not self._leave_to_another(one):
                 restored = Change(_INVERSE[change.action], change.name, before.where)
                 self._change((restored,), one.client)
