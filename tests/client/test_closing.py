@@ -16,6 +16,7 @@ from tests.transports.suite import take
 
 import ensue
 from ensue.client import room
+from ensue.protocols.sequencer import outgoing
 from ensue.runtime.hub import MemoryHub
 from ensue.transports import memory
 
@@ -23,6 +24,8 @@ from ensue.transports import memory
 @pytest.fixture
 def slow_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "BURST_MAX", 1)
+    # Nor do events go together, so that many of them take many turns.
+    monkeypatch.setattr(outgoing, "TOGETHER", 1)
 
 
 async def until(condition: Callable[[], bool]) -> None:
