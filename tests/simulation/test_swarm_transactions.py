@@ -23,7 +23,7 @@ def test_no_seed_fails(first: int) -> None:
 
 
 def test_the_swarm_draws_what_it_says() -> None:
-    scenarios = [DRAWS["transactions"](seed) for seed in range(200)]
+    scenarios = [DRAWS["transactions"](seed) for seed in range(500)]
     specs = [spec for each in scenarios for spec in each.overlay.transactions]
     assert {spec.isolation for spec in specs} == {"serializable", "atomic", "planned"}
     assert {spec.commit for spec in specs} == {True, False}
