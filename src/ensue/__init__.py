@@ -1,30 +1,38 @@
-"""Ordered publish/subscribe for Python."""
+"""Ordered publish/subscribe for Python.
 
-from ensue.client import Bus, ReceivedEvent, Subscription, connect
-from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
-from ensue.client.transaction import InvitedTransaction, Transaction
-from ensue.errors import (
-    AccessDenied,
-    BadInput,
-    ConfigurationError,
-    EnsueError,
-    EventRefused,
-    EventVoided,
-    FilterError,
-    HandlerFailed,
-    InternalError,
-    LimitReached,
-    LocalProtocolError,
-    MissingExtra,
-    RemoteProtocolError,
-    SubscriptionLost,
-    SubscriptionRefused,
-    TransactionAborted,
-    TransportError,
-    UnsupportedOrder,
-)
-from ensue.event import Event, Stamp
-from ensue.order import Causal, Deadline, Merged, Order, Total
+A name is imported when it is first used: `ensue --help`, a Spark worker or a program that needs one
+error class does not wait for the whole client, and Ctrl-C finds the command line already listening.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ensue.client import Bus, ReceivedEvent, Subscription, connect
+    from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
+    from ensue.client.transaction import InvitedTransaction, Transaction
+    from ensue.errors import (
+        AccessDenied,
+        BadInput,
+        ConfigurationError,
+        EnsueError,
+        EventRefused,
+        EventVoided,
+        FilterError,
+        HandlerFailed,
+        InternalError,
+        LimitReached,
+        LocalProtocolError,
+        MissingExtra,
+        RemoteProtocolError,
+        SubscriptionLost,
+        SubscriptionRefused,
+        TransactionAborted,
+        TransportError,
+        UnsupportedOrder,
+    )
+    from ensue.event import Event, Stamp
+    from ensue.order import Causal, Deadline, Merged, Order, Total
 
 __all__ = [
     "AccessDenied",
@@ -68,3 +76,28 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# From light to heavy: an error class is found before the client is imported.
+_HOMES = (
+    "ensue.errors",
+    "ensue.event",
+    "ensue.order",
+    "ensue.client.policies",
+    "ensue.client.transaction",
+    "ensue.client",
+)
+
+if not TYPE_CHECKING:  # type checkers would take any name for one that exists
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            for module in map(import_module, _HOMES):
+                if name in module.__all__:
+                    # Kept, so that this is asked once for each name.
+                    value = globals()[name] = getattr(module, name)
+                    return value
+        msg = f"module 'ensue' has no attribute {name!r}"
+        raise AttributeError(msg)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,52 @@
+"""What `import ensue` offers, and when it is imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ensue
+from ensue import errors, order
+from ensue.client import policies
+
+INTERRUPTED_WHILE_IMPORTING = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ensue.client.bus":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["ensue", "--version"]
+from ensue.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ensue.__all__)
+def test_every_name_it_lists_is_there(name: str) -> None:
+    assert getattr(ensue, name).__name__ == name
+    assert name in dir(ensue)
+
+
+def test_names_are_the_ones_of_their_modules() -> None:
+    assert ensue.Total is order.Total
+    assert ensue.PerKey is policies.PerKey
+    assert ensue.BadInput is errors.BadInput
+
+
+def test_a_name_it_has_not_is_an_error_that_says_so() -> None:
+    with pytest.raises(AttributeError, match=r"module 'ensue' has no attribute 'Connect'"):
+        _ = ensue.Connect  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_while_the_client_is_imported_ends_without_a_trace_of_python() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, "ensue: interrupted\n")
