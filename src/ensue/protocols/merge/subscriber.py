@@ -42,7 +42,7 @@ from ensue.protocols.exchange import Declined
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.merger import ACCEPTED, DUPLICATE, LATE, OVERFLOW, SKEWED, Held, Merger
 from ensue.protocols.merge.timestamps import index_of, timestamps_for
-from ensue.protocols.merge.watching import MergeCounts, Watch
+from ensue.protocols.merge.watching import MergeCounts, watch_for
 
 __all__ = ["CORRUPT", "EARLY", "MergeSubscriber"]
 
@@ -69,7 +69,7 @@ class MergeSubscriber:
         self.name = name
         self.config = config
         self.eager = eager
-        self.watch = Watch(config)
+        self.watch = watch_for(config)
         self.merger = Merger(config)
         self._kind = timestamps_for(config)
         self._mergers = mergers
