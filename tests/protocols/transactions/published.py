@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import msgspec
+
 from ensue.protocols.overlay.broker import Pending
-from ensue.protocols.overlay.frames import Change, Publication
-from ensue.protocols.overlay.tables import Outputs, Tables
-from ensue.protocols.transactions.contexts import Context, Issued, Logged, run
+from ensue.protocols.overlay.filters import Box, Filter
+from ensue.protocols.overlay.frames import Change, Done, Publication, Stepped
+from ensue.protocols.overlay.spaces import intersection
+from ensue.protocols.overlay.tables import Outputs, Tables, TablesRecord
+from ensue.protocols.transactions.contexts import Context, Issued, Logged, replay, run
 from ensue.protocols.transactions.planner import TransactionBroker
 
 
@@ -108,6 +112,13 @@ class CompensatedInTheSameOrder(TransactionBroker):
         super()._undo(issued[::-1])
 
 
+class WaitsForNoOtherPlan(TransactionBroker):
+    """S7: an unsubscription is processed whatever another plan has yet to do."""
+
+    def _waits_for_another(self, name: str, operation: Any) -> bool:
+        return False
+
+
 class OnlySubscriptionsAreAwaited(TransactionBroker):
     """S3: an unsubscription does not wait for the publication before it."""
 
@@ -118,9 +129,92 @@ class OnlySubscriptionsAreAwaited(TransactionBroker):
         for one in frame.operations:
             before[one.path] = tuple(path for path in paths if kinds[path] in ("sub", "usub"))
             paths.append(one.path)
-        import msgspec  # noqa: PLC0415 - used here alone
-
         loose = tuple(
             msgspec.structs.replace(one, after=before[one.path]) for one in frame.operations
         )
         super()._planned(msgspec.structs.replace(frame, operations=loose), source, now_ns)
+
+
+class AnswersWhereSubscriptionsCameFrom(TransactionBroker):
+    """D2: the answer to an attracted subscription goes, besides, to whoever once sent that subscription."""
+
+    def __init__(self, **options: Any) -> None:
+        self._origins: dict[int, list[str]] = {}
+        super().__init__(**options)
+
+    def _cause(
+        self, pending: Pending, neighbour: str, changes: Any = (), *rest: Any, **options: Any
+    ) -> None:
+        super()._cause(pending, neighbour, changes, *rest, **options)
+        if pending.transaction and neighbour == pending.hop:
+            tables = self._contexts[pending.transaction].tables
+            self._origins[self._numbered] = [tables.subscriptions[one.name].hop for one in changes]
+
+    def _stepped_by(self, number: int, refused: str) -> None:
+        super()._stepped_by(number, refused)
+        for origin in self._origins.pop(number, ()):
+            if origin in self.neighbours:
+                self._send(origin, Stepped(number=number, refused=refused))
+            else:
+                self._send(origin, Done(number=number, refused=refused))
+
+
+class WaitsForNothingTriggered(TransactionBroker):
+    """D2b: an operation is answered when those it was passed on to have answered, whatever it triggered."""
+
+    def _settle(self, pending: Pending) -> None:
+        if pending.transaction:
+            pending.waiting = [
+                number
+                for number in pending.waiting
+                if self._under_way.get(number, ("", []))[0] != pending.hop
+            ]
+        super()._settle(pending)
+
+
+class ReplacesItsTables(TransactionBroker):
+    """D6: the tables of a transaction, which began as a copy, take the place of the committed ones."""
+
+    def __init__(self, **options: Any) -> None:
+        self._copies: dict[str, TablesRecord] = {}
+        super().__init__(**options)
+
+    def _handle(self, frame: Any, source: str, now_ns: int) -> None:
+        super()._handle(frame, source, now_ns)
+        for name in self._contexts:
+            self._copies.setdefault(name, self.tables.record())
+
+    def _terminate(self, name: str, *, commit: bool, reason: str, now_ns: int) -> None:
+        if commit and self._contexts[name].isolated:
+            self.tables = Tables(self.neighbours, self._copies[name])
+        super()._terminate(name, commit=commit, reason=reason, now_ns=now_ns)
+
+
+def union_of_both_tables(
+    log: list[Logged], tables: Tables
+) -> tuple[list[Logged], list[str], dict[str, Any]]:
+    """D6: both tables together, so that nothing goes."""
+    kept = [
+        msgspec.structs.replace(
+            step, changes=tuple(one for one in step.changes if one.action in ("sub", "adv"))
+        )
+        for step in log
+    ]
+    return replay(kept, tables)
+
+
+def one_attribute_is_enough(self: Filter, other: Filter) -> bool:
+    """Definition 1 (D10): there is an attribute whose predicates overlap; one that a filter leaves out may be anything."""
+
+    def meet(one: Box, two: Box) -> bool:
+        mine, its = dict(one), dict(two)
+        return (
+            not mine
+            or not its
+            or any(
+                name not in mine or name not in its or bool(intersection(mine[name], its[name]))
+                for name in {*mine, *its}
+            )
+        )
+
+    return any(meet(one, two) for one in self.boxes for two in other.boxes)

@@ -1,11 +1,12 @@
-"""Each published fault, shown with the published rule and cured with ours, on the schedules of one scenario."""
+"""Each published fault of D-TX and D-TX_NI, shown with the published rule and cured with ours, on the schedules of one scenario."""
 
-from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from ensue.protocols.overlay.client import OverlayClient
+from ensue.protocols.overlay.filters import Filter
 from ensue.protocols.overlay.tables import Tables
 from ensue.protocols.transactions import contexts, participant
 from ensue.protocols.transactions.contexts import Context
@@ -13,42 +14,92 @@ from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.simulation.transactions import table_faults
 
 from . import published
-from .harness import MS, TransactionNet, adv, invite, line, pub, sub, usub
-from .test_paper import DISPATCH, dispatching
-
-SEEDS = 40
-Bad = Callable[[int, type[TransactionBroker]], bool]
-
-
-def count(bad: Bad, broker: type[TransactionBroker], seeds: Iterable[int] = range(SEEDS)) -> int:
-    """Return how many schedules go wrong."""
-    return sum(bad(seed, broker) for seed in seeds)
-
-
-def net_of(
-    broker: type[TransactionBroker], seed: int, homes: dict[str, str], brokers: int = 3
-) -> TransactionNet:
-    net = TransactionNet(line(brokers), homes, seed=seed, broker_type=broker)
-    net.settle()
-    return net
-
-
-def figure_1(seed: int, broker: type[TransactionBroker], **options: Any) -> bool:
-    """Return whether the paper's own example fails."""
-    net = dispatching(seed)
-    net = TransactionNet(line(3), {"E": "b0", "D": "b1", "A": "b2"}, seed=seed, broker_type=broker)
-    net.regular("E", adv("instances", "process = 'p1'"))
-    net.settle()
-    net.regular("D", sub("D", "process = 'p1' and instance = 'x1'"))
-    net.settle()
-    net.start("E", *DISPATCH, **{"isolation": "serializable", **options})
-    net.settle()
-    return not net.application.outcomes or net.outcome() != "" or net.payloads("A") != ["update"]
+from .algorithm_four import AlgorithmFour
+from .harness import MS, TransactionNet, adv, invite, pub, sub, uadv, usub
+from .schedules import SEEDS, aborted, count, figure_1, net_of
 
 
 def test_d1_a_leaf_answers() -> None:
     assert count(figure_1, published.NoAnswerFromLeaves) == SEEDS
     assert count(figure_1, TransactionBroker) == 0
+
+
+def attracted_twice(broker: type[TransactionBroker], seed: int) -> TransactionNet:
+    """Return a net in which b1 has a subscription of b2, which an advertisement at b0 attracts further."""
+    net = net_of(broker, seed, {"first": "b1", "second": "b0", "third": "b0", "c": "b2"})
+    net.regular("first", adv("a1", "x exists"))
+    net.settle()
+    net.regular("c", sub("s", "x = 1"))
+    net.settle()
+    return net
+
+
+def unknown_answers(seed: int, broker: type[TransactionBroker]) -> bool:
+    """D2: return whether anybody is sent the answer to something it did not ask."""
+    strangers: list[Any] = []
+    answered, stepped = OverlayClient._done, TransactionBroker._stepped
+
+    def done(self: Any, frame: Any, now_ns: int) -> None:
+        if frame.number and frame.number not in self._asked:
+            strangers.append(frame)
+        answered(self, frame, now_ns)
+
+    def step(self: Any, frame: Any, source: str, now_ns: int) -> None:
+        if self._under_way.get(frame.number, ("",))[0] != source:
+            strangers.append(frame)
+        stepped(self, frame, source, now_ns)
+
+    with (
+        mock.patch.object(OverlayClient, "_done", done),
+        mock.patch.object(TransactionBroker, "_stepped", step),
+    ):
+        net = attracted_twice(broker, seed)
+        assert net.run("second", adv("a2", "x > 0")) == ""
+    return bool(strangers)
+
+
+def test_d2_what_is_triggered_has_no_origin_to_be_answered() -> None:
+    assert count(unknown_answers, published.AnswersWhereSubscriptionsCameFrom) == SEEDS
+    assert count(unknown_answers, TransactionBroker) == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_d2_two_advertisements_may_attract_the_same_subscription(seed: int) -> None:
+    """From two sides, in one transaction."""
+    net = net_of(TransactionBroker, seed, {"left": "b0", "c": "b1", "right": "b2"})
+    net.regular("c", sub("s", "x = 1"))
+    net.settle()
+    acts = (adv("a1", "x exists"), invite("right", adv("a2", "x > 0"), pub("r", x=1)))
+    assert net.run("left", *acts, pub("l", x=1)) == ""
+    assert sorted(net.payloads("c")) == ["l", "r"]
+    net.at_rest()
+
+
+def answered_early(seed: int, broker: type[TransactionBroker]) -> bool:
+    """D2b: return whether an advertisement is answered while what it triggered is not; nothing is lost by it."""
+    net = attracted_twice(broker, seed)
+    net.command("second", lambda node, now: node.begin("serializable", 10**10, now_ns=now))
+    net.settle()
+    transaction = f"{1:010d}-b0"
+    number, _ = net.command(
+        "second", lambda node, now: node.act(transaction, "adv", where="x exists", now_ns=now)
+    )
+    while number not in net.answers("second"):
+        assert net.step()
+    early = any(net.broker(each)._under_way for each in net.tree)
+    net.settle()
+    event = {"attributes": {"x": 1}, "payload": b"p"}
+    net.command("second", lambda node, now: node.act(transaction, "pub", **event, now_ns=now))
+    net.settle()
+    net.command("second", lambda node, now: node.end(transaction, commit=True, now_ns=now))
+    net.settle()
+    assert net.payloads("c") == ["p"]
+    return early
+
+
+def test_d2b_an_answer_waits_for_what_was_triggered() -> None:
+    assert count(answered_early, published.WaitsForNothingTriggered) > 0
+    assert count(answered_early, TransactionBroker) == 0
 
 
 def test_d3_the_motivating_example_commits() -> None:
@@ -111,6 +162,31 @@ def test_d5_snapshot_and_order_are_fixed_at_the_beginning() -> None:
     assert count(crossing, TransactionBroker, seeds) == 0
 
 
+def lost_or_back(seed: int, broker: type[TransactionBroker]) -> bool:
+    """D6: two subscribe at once and a third withdraws; return whether anything is lost, or comes back."""
+    net = net_of(broker, seed, {"p": "b1", "c0": "b0", "c1": "b2"})
+    net.regular("p", adv("a", "x exists"))
+    net.regular("c0", sub("old", "x = 3"))
+    net.settle()
+    net.start("c0", sub("s0", "x = 1"), usub("old"), isolation="serializable", attempts=6)
+    net.start("c1", sub("s1", "x = 2"), isolation="serializable", attempts=6)
+    for _ in range(30):
+        net.settle()
+        net.elapse(50 * MS)
+    assert [wrong for _, wrong in net.application.outcomes] == ["", ""], seed
+    for value in (1, 2, 3):
+        net.regular("p", pub(str(value), x=value))
+    net.settle()
+    return (net.payloads("c0"), net.payloads("c1")) != (["1"], ["2"])
+
+
+def test_d6_a_commit_does_again_what_was_logged() -> None:
+    assert count(lost_or_back, published.ReplacesItsTables) > 0
+    with mock.patch.object(participant, "replay", published.union_of_both_tables):
+        assert count(lost_or_back, TransactionBroker) == SEEDS
+    assert count(lost_or_back, TransactionBroker) == 0
+
+
 def parked(seed: int, broker: type[TransactionBroker]) -> bool:
     """D7: return whether one of two concurrent transactions never ends by itself."""
     net = net_of(broker, seed, {"c0": "b0", "c1": "b2"})
@@ -168,15 +244,67 @@ def test_d9_every_advertisement_attracts() -> None:
     assert count(second_advertiser, TransactionBroker, range(5)) == 0
 
 
-def aborted(seed: int, broker: type[TransactionBroker], **options: Any) -> bool:
-    """D-TX_NI and S6: return whether {sub u, usub u, usub s} leaves anything behind when it is aborted."""
-    net = net_of(broker, seed, {"a": "b0", "c": "b2"})
-    net.regular("a", adv("a", "x exists"))
-    net.regular("c", sub("s", "x = 1"))
+def overlapping(seed: int, broker: type[TransactionBroker]) -> tuple[int, list[str]]:
+    """D10: one attribute in common, the other not; return how many entries tables have, and who was given what."""
+    net = net_of(broker, seed, {"p": "b0", "c": "b2", "d": "b2"})
+    net.regular("p", adv("a", "x = 2 and y = 1"))
+    net.regular("c", sub("c", "x = 1 and y = 1"))
+    net.regular("d", sub("d", "x > 1 and y = 1"))
     net.settle()
-    before = [sorted(net.broker(name).tables.subscriptions) for name in net.tree]
-    net.run("c", sub("u", "x = 2"), usub("u"), usub("s"), commit=False, **options)
-    return [sorted(net.broker(name).tables.subscriptions) for name in net.tree] != before
+    net.regular("p", pub("event", x=2, y=1))
+    net.settle()
+    entries = sum(len(net.broker(name).tables.subscriptions) for name in net.tree)
+    return entries, net.payloads("c") + net.payloads("d")
+
+
+def one_place_only(seed: int, broker: type[TransactionBroker]) -> bool:
+    """D10: return whether a plan waits for ever for a subscription that is not forwarded."""
+    net = net_of(broker, seed, {"p": "b0", "c": "b2"})
+    net.regular("p", adv("a", "x = 2 and y = 1"))
+    net.settle()
+    net.start("c", sub("c", "x = 1 and y = 1"), isolation="planned")
+    net.settle()
+    return bool(net.broker("b0").open_transactions)
+
+
+class OneAttributeInOnePlace(AlgorithmFour):
+    """Definition 1 where operations are awaited, all attributes where they are forwarded."""
+
+    def _is_satisfiable(self, plan: Any, operation: Any) -> bool:
+        with mock.patch.object(Filter, "overlaps", published.one_attribute_is_enough):
+            return super()._is_satisfiable(plan, operation)
+
+
+def test_d10_filters_overlap_if_all_attributes_do() -> None:
+    ours = overlapping(0, TransactionBroker)
+    with mock.patch.object(Filter, "overlaps", published.one_attribute_is_enough):
+        theirs = overlapping(0, TransactionBroker)
+        assert count(one_place_only, AlgorithmFour, range(5)) == 0, "everywhere the same"
+    assert theirs[1] == ours[1] == ["event"]
+    assert theirs[0] > ours[0], "tables hold what nobody needs"
+    assert count(one_place_only, OneAttributeInOnePlace, range(5)) == 5
+    assert count(one_place_only, TransactionBroker, range(5)) == 0
+
+
+def regular_meanwhile(seed: int, broker: type[TransactionBroker]) -> bool:
+    """D11: somebody subscribes, and somebody unadvertises, by themselves while a transaction commits; return whether tables differ."""
+    net = net_of(broker, seed, {"c0": "b0", "c1": "b2", "c2": "b1"})
+    net.regular("c2", adv("old", "x exists"))
+    net.settle()
+    net.start("c0", adv("a", "x exists"), sub("s", "x = 1"), isolation="serializable")
+    acts = [("c1", sub("r", "x = 2")), ("c2", uadv("old"))]
+    while net.step() or acts:
+        if acts and net.random.random() < 0.02:
+            net.regular(*acts.pop())
+    if net.outcome():
+        return False  # It was seen, and is a conflict.
+    return bool(list(table_faults({name: net.broker(name) for name in net.tree})))
+
+
+def test_d11_regular_changes_during_a_transaction_are_set_right() -> None:
+    with mock.patch.object(participant, "fixes", return_value={}):
+        assert count(regular_meanwhile, TransactionBroker) > 0
+    assert count(regular_meanwhile, TransactionBroker) == 0
 
 
 def test_an_abort_without_isolation_is_made_good() -> None:
@@ -185,54 +313,3 @@ def test_an_abort_without_isolation_is_made_good() -> None:
 
     assert count(bad, published.NothingIsUndone, range(10)) == 10
     assert count(bad, TransactionBroker, range(10)) == 0
-
-
-def test_s6_compensation_runs_backwards() -> None:
-    def bad(seed: int, broker: type[TransactionBroker]) -> bool:
-        return aborted(seed, broker, isolation="planned", hold=True)
-
-    assert count(bad, published.CompensatedInTheSameOrder, range(10)) == 10
-    assert count(bad, TransactionBroker, range(10)) == 0
-
-
-def figure_2(seed: int, broker: type[TransactionBroker]) -> bool:
-    """S5: return whether the publication behind an advertisement misses what that attracted."""
-    net = net_of(broker, seed, {"c1": "b0", "c2": "b2"})
-    net.regular("c2", sub("s1", "x exists"))
-    net.settle()
-    net.run("c1", adv("a1", "x exists"), pub("p1", x=1), isolation="planned")
-    return net.payloads("c2") != ["p1"]
-
-
-def test_s5_an_advertisement_waits_for_what_it_attracts() -> None:
-    assert count(figure_2, published.EchoesAreNotAwaited) > 0
-    assert count(figure_2, TransactionBroker) == 0
-
-
-def overtaken(seed: int, broker: type[TransactionBroker]) -> bool:
-    """S3: return whether an unsubscription overtakes the publication before it."""
-    net = net_of(broker, seed, {"a": "b0", "c": "b2"})
-    net.regular("a", adv("a", "x exists"))
-    net.regular("c", sub("s", "x = 1"))
-    net.settle()
-    net.run("a", pub("first", x=1), invite("c", usub("s")), isolation="planned")
-    return net.payloads("c") != ["first"]
-
-
-def test_s3_everything_is_waited_for() -> None:
-    assert count(overtaken, published.OnlySubscriptionsAreAwaited) > 0
-    assert count(overtaken, TransactionBroker) == 0
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_s7_an_unsubscription_waits_for_a_subscription_that_waits(seed: int) -> None:
-    """One plan subscribes behind something slow; another withdraws it: nothing stays."""
-    net = net_of(TransactionBroker, seed, {"a": "b0", "c": "b2"})
-    net.regular("a", adv("a", "x exists"))
-    net.settle()
-    net.start("c", invite("a", pub("slow", x=5)), sub("u", "x = 1"), isolation="planned")
-    net.start("c", usub("u"), isolation="planned")
-    net.settle()
-    assert [wrong for _, wrong in net.application.outcomes] == ["", ""]
-    assert not any(net.broker(name).tables.subscriptions for name in net.tree)
-    net.at_rest()

@@ -1,0 +1,107 @@
+"""Each published fault of S-TX, shown with the published rule and cured with ours, on the schedules of one scenario."""
+
+import pytest
+
+from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.simulation.transactions import table_faults
+
+from . import published
+from .algorithm_four import AlgorithmFour, Endless, EveryDependency, TheSameHop, TheWholeMap
+from .harness import adv, invite, pub, sub, usub
+from .schedules import SEEDS, aborted, count, figure_1, net_of
+
+
+def dispatched(seed: int, broker: type[TransactionBroker]) -> bool:
+    """S1 and S2: return whether the plan of Figure 1 is blocked, or its update lost."""
+    return figure_1(seed, broker, isolation="planned")
+
+
+def test_s1_a_dependency_comes_from_elsewhere() -> None:
+    assert count(dispatched, TheSameHop) == SEEDS
+    assert count(dispatched, AlgorithmFour) == 0
+    assert count(dispatched, TransactionBroker) == 0
+
+
+def test_s2_only_what_can_be_satisfied_is_awaited() -> None:
+    assert count(dispatched, EveryDependency) == SEEDS
+    assert count(dispatched, AlgorithmFour) == 0
+
+
+def test_s2_what_was_processed_is_not_processed_again() -> None:
+    """Two operations are enough."""
+    net = net_of(TheWholeMap, 0, {"a": "b0"}, 1)
+    with pytest.raises(Endless):
+        net.run("a", adv("a", "x exists"), sub("s", "x = 1"), isolation="planned")
+    net = net_of(TransactionBroker, 0, {"a": "b0"}, 1)
+    assert net.run("a", adv("a", "x exists"), sub("s", "x = 1"), isolation="planned") == ""
+
+
+def overtaken(seed: int, broker: type[TransactionBroker]) -> bool:
+    """S3: return whether an unsubscription overtakes the publication before it."""
+    net = net_of(broker, seed, {"a": "b0", "c": "b2"})
+    net.regular("a", adv("a", "x exists"))
+    net.regular("c", sub("s", "x = 1"))
+    net.settle()
+    net.run("a", pub("first", x=1), invite("c", usub("s")), isolation="planned")
+    return net.payloads("c") != ["first"]
+
+
+def test_s3_everything_is_waited_for() -> None:
+    assert count(overtaken, published.OnlySubscriptionsAreAwaited) > 0
+    assert count(overtaken, TransactionBroker) == 0
+
+
+def overlapping_plans(seed: int, broker: type[TransactionBroker]) -> bool:
+    """S4: one plan advertises what another subscribes to; return whether anything waits, or tables differ."""
+    net = net_of(broker, seed, {"a": "b0", "c": "b2"})
+    net.start("a", adv("a", "x exists"), isolation="planned")
+    net.start("c", sub("s", "x = 1"), isolation="planned")
+    net.settle()
+    brokers = {name: net.broker(name) for name in net.tree}
+    blocked = any(broker.open_transactions for broker in brokers.values())
+    return blocked or bool(list(table_faults(brokers)))
+
+
+def test_s4_markers_stand_for_what_is_not_forwarded() -> None:
+    assert count(overlapping_plans, AlgorithmFour) > 0
+    assert count(overlapping_plans, TransactionBroker) == 0
+
+
+def figure_2(seed: int, broker: type[TransactionBroker]) -> bool:
+    """S5: return whether the publication behind an advertisement misses what that attracted."""
+    net = net_of(broker, seed, {"c1": "b0", "c2": "b2"})
+    net.regular("c2", sub("s1", "x exists"))
+    net.settle()
+    net.run("c1", adv("a1", "x exists"), pub("p1", x=1), isolation="planned")
+    return net.payloads("c2") != ["p1"]
+
+
+def test_s5_an_advertisement_waits_for_what_it_attracts() -> None:
+    assert count(figure_2, published.EchoesAreNotAwaited) > 0
+    assert count(figure_2, TransactionBroker) == 0
+
+
+def test_s6_compensation_runs_backwards() -> None:
+    def bad(seed: int, broker: type[TransactionBroker]) -> bool:
+        return aborted(seed, broker, isolation="planned", hold=True)
+
+    assert count(bad, published.CompensatedInTheSameOrder, range(10)) == 10
+    assert count(bad, TransactionBroker, range(10)) == 0
+
+
+def withdrawn_too_early(seed: int, broker: type[TransactionBroker]) -> bool:
+    """S7: one plan subscribes behind something slow, another withdraws that; return whether it stays."""
+    net = net_of(broker, seed, {"a": "b0", "c": "b2"})
+    net.regular("a", adv("a", "x exists"))
+    net.settle()
+    net.start("c", invite("a", pub("slow", x=5)), sub("u", "x = 1"), isolation="planned")
+    net.start("c", usub("u"), isolation="planned")
+    net.settle()
+    assert [wrong for _, wrong in net.application.outcomes] == ["", ""]
+    net.at_rest()
+    return any(net.broker(name).tables.subscriptions for name in net.tree)
+
+
+def test_s7_an_unsubscription_waits_for_a_subscription_that_waits() -> None:
+    assert count(withdrawn_too_early, published.WaitsForNoOtherPlan) > 0
+    assert count(withdrawn_too_early, TransactionBroker) == 0
