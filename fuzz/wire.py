@@ -18,10 +18,11 @@ from msgspec import inspect
 from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX
 from ensue.protocols.core import Frame, Multicast, Node, Persist, Send
+from ensue.protocols.enlistment import Lists
 from ensue.protocols.ens import EnsConfig
 from ensue.protocols.exchange import Exchange
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.enrolled import EnrolledNode, Lists
+from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Members, Registry
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.config import SequencerConfig

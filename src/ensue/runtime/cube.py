@@ -14,8 +14,9 @@ from ensue.clock import Clock
 from ensue.errors import AccessDenied, TransportError
 from ensue.order import Causal
 from ensue.protocols.core import Frame
+from ensue.protocols.enlistment import Lists
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.enrolled import EnrolledNode, Lists
+from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Expelled, Members, Resign
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.runtime.driver import Driver

@@ -20,9 +20,10 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
+from ensue.protocols.enlistment import Lists
 from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.enrolled import EnrolledNode, Lists
+from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import (
     Ask,
     Denied,
@@ -204,6 +205,26 @@ def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lists.whole
     assert lists.names == desk.registry.names
     assert lists.gone == desk.registry.gone
+
+
+def test_the_first_to_come_decides_what_all_have_to_agree_on() -> None:
+    def come(name: str, terms: str) -> Frame:
+        (*_, (peer, answer)) = desk.hear(name, Lists(terms).question())
+        assert peer == name
+        return answer
+
+    desk = Desk()
+    assert isinstance(come("a~1", "deadlines of 200 ms"), Members)
+    told = "all who are there have deadlines of 200 ms, and it has deadlines of 1 ms"
+    assert come("b~1", "deadlines of 1 ms") == Expelled(reason=told)
+    desk.start()
+    assert come("b~1", "deadlines of 1 ms") == Expelled(reason=told)
+    assert isinstance(come("b~1", "deadlines of 200 ms"), Members)
+    epoch = desk.registry.epoch
+    for name in ("a~1", "b~1"):
+        desk.hear(name, Resign(epoch=epoch))
+    assert isinstance(come("c~1", "deadlines of 1 ms"), Members)
+    assert desk.registry.epoch > epoch
 
 
 # -- Nodes --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ numbers, and who is gone. Whoever knows the first k of either can be told the re
   (`Expelled`) and ends: its number may mean nothing any more.
 - When all are gone the cube begins anew, from number 0, in another epoch. Until then a number is never given again, because
   others may still hold or name events by it.
+- What all have to agree on (`terms`), the first to come decides. Who wants something else is not let in.
 - Whether a node may use a topic it asks beforehand (`Ask`): an event that somebody refuses on its way would leave a gap that
   all its successors wait at. The registry itself grants everything; a server with permissions answers in its place.
 
@@ -20,7 +21,9 @@ Limit: `NODES_MAX` numbers in one epoch, those of processes that are gone includ
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from ensue.event import Count, Name
 from ensue.protocols.core import Effect, Frame, Persist, Send
@@ -44,8 +47,8 @@ __all__ = [
     "registry_of",
 ]
 
-ORDERS = ("causal", "causal-topic")
-"""Across all topics, and within each: two cubes, as nodes of both would not understand each other."""
+ORDERS = ("causal", "causal-topic", "deadline")
+"""Causal across all topics, and within each: two cubes, as nodes of both would not understand each other; and brokers with deadlines."""
 CUBE = "cube/"
 """What the keys of all registries' records begin with."""
 NAMES_MAX = 1024
@@ -67,6 +70,9 @@ def registry_of(station: str, order: str) -> str:
     return f"{station}/{order}"
 
 
+Terms = Annotated[str, msgspec.Meta(max_length=64)]
+
+
 class Enrol(Frame, frozen=True, tag=70):
     """Make me a node, or tell me what is new."""
 
@@ -76,6 +82,8 @@ class Enrol(Frame, frozen=True, tag=70):
     """How many names I know."""
     gone: Count
     """Of how many I know that they are gone."""
+    terms: Terms = ""
+    """What all have to agree on, in words."""
 
 
 class Members(Frame, frozen=True, tag=71):
@@ -154,6 +162,7 @@ class Registry:
         self._present: dict[str, int] = {}
         """Who is there, and when it was last heard of."""
         self.epoch = 0
+        self.terms = ""
         self._restore(records or {}, now_ns)
         if not self.epoch:
             self._begin(max(1, now_ns // MILLISECOND_NS))
@@ -213,6 +222,13 @@ class Registry:
                     f"the cube has given all its {NODES_MAX} numbers; it begins anew when all have left",
                 )
                 return
+            if frame.terms != self.terms:
+                if self._present:
+                    why = f"all who are there have {self.terms}, and it has {frame.terms}"
+                    self._expel(source, why)
+                    return
+                self.terms = frame.terms
+                self._persist("terms", _TEXT.encode(self.terms))
             self._admit(source, now_ns)
         elif source not in self._present:
             self._expel(source, "it was away for too long, or has left")
@@ -280,6 +296,8 @@ class Registry:
             kind, _, index = key.removeprefix(self._prefix).partition("/")
             if kind == "epoch":
                 self.epoch = _NUMBER.decode(value)
+            elif kind == "terms":
+                self.terms = _TEXT.decode(value)
             elif kind == "name":
                 names[int(index)] = _TEXT.decode(value)
             else:
