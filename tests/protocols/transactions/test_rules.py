@@ -1,0 +1,374 @@
+"""The paper's rules and algorithms, one by one: what each says must be so is so, at every broker and in every schedule.
+
+Definitions 1 and 2 are tested in `tests/protocols/overlay/test_filters.py`, section II in `test_broker.py`, the figures and Definitions 3 to 6 as a whole in
+`test_paper.py`, their published faults in `test_errata.py` and `test_errata_planned.py`.
+"""
+
+from typing import Any
+
+import pytest
+
+from ensue.protocols.overlay.frames import Step
+from ensue.protocols.transactions.frames import SERIALIZABLE, Open, Ordered, sequence_of
+from ensue.protocols.transactions.planner import TransactionBroker
+
+from .harness import TransactionNet, adv, invite, line, pub, random_tree, sub, uadv, usub
+
+KINDS = ("serializable", "atomic", "planned")
+HOMES = {"c1": "b0", "c2": "b1", "c3": "b2"}
+
+
+def net_of(seed: int = 0, brokers: int = 3, **homes: str) -> TransactionNet:
+    """Return a line of brokers; c1 advertises x."""
+    net = TransactionNet(line(brokers), homes or HOMES, seed=seed)
+    net.regular("c1", adv("a", "x exists"))
+    net.settle()
+    return net
+
+
+def processed(net: TransactionNet, node: str) -> list[str]:
+    """Return the places of the operations that a broker processed, as it did."""
+    return [
+        row["event"].partition("#")[2]
+        for row in net.rows
+        if row["node"] == node and row["action"] == "received"
+    ]
+
+
+# -- Definition 3: consistency -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_internal_consistency_an_event_sees_one_state_at_all_brokers(seed: int) -> None:
+    """The footnote's two brokers: a subscription comes meanwhile, and the event is routed without it or with it everywhere."""
+    net = net_of(seed, c1="b0", c2="b1", c3="b1")
+    net.start("c1", pub("p", x=1), isolation=SERIALIZABLE)
+    net.start("c2", sub("s2", "x = 1"), invite("c3", sub("s3", "x = 1")), isolation=SERIALIZABLE)
+    net.settle()
+    for _ in range(20):
+        net.elapse(50_000_000)
+    assert [wrong for _, wrong in net.application.outcomes].count("") >= 1
+    assert net.payloads("c2") == net.payloads("c3"), "both or none"
+
+
+@pytest.mark.parametrize("isolation", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_external_consistency_the_order_is_the_applications(isolation: str, seed: int) -> None:
+    """Subscribed, published, withdrawn, published: only what came in between is delivered."""
+    net = net_of(seed)
+    acts = (
+        pub("before", x=1),
+        invite("c3", sub("s", "x = 1")),
+        pub("between", x=1),
+        invite("c3", usub("s")),
+        pub("after", x=1),
+    )
+    assert net.run("c1", *acts, isolation=isolation) == ""
+    assert net.payloads("c3") == ["between"]
+
+
+# -- Definition 5: how a transaction is constructed ----------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_operations_that_brokers_trigger_belong_to_the_transaction(
+    isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules 1 to 3: the coordinator's, an invited client's, and the subscription that the advertisement attracts."""
+    net = TransactionNet(line(3), HOMES)
+    net.regular("c2", sub("s1", "y = 1"))
+    net.settle()
+    steps: list[Step] = []
+    step_in = TransactionBroker._step_in
+
+    def seen(self: Any, frame: Step, source: str, now_ns: int) -> None:
+        steps.append(frame)
+        step_in(self, frame, source, now_ns)
+
+    monkeypatch.setattr(TransactionBroker, "_step_in", seen)
+    acts = (adv("a1", "y exists"), invite("c3", sub("s2", "y = 2")))
+    assert net.run("c1", *acts, isolation=isolation) == ""
+    (name,) = net.application.names_of
+    found = {
+        (change.action, change.name.partition(".")[0], frame.path)
+        for frame in steps
+        for change in frame.changes
+        if frame.transaction == name
+    }
+    assert found == {("adv", "c1", "1"), ("sub", "c2", "1"), ("sub", "c3", "2.1")}
+    assert all(frame.transaction == name for frame in steps if frame.changes)
+
+
+def test_an_abort_takes_back_what_brokers_triggered() -> None:
+    for isolation in KINDS:
+        net = TransactionNet(line(3), HOMES)
+        net.regular("c2", sub("s1", "y = 1"))
+        net.settle()
+        options: dict[str, Any] = {"hold": True} if isolation == "planned" else {}
+        net.run("c1", adv("a1", "y exists"), isolation=isolation, commit=False, **options)
+        assert not net.broker("b0").tables.subscriptions, isolation
+        net.at_rest()
+
+
+# -- Definition 6: sequential consistency --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", KINDS)
+@pytest.mark.parametrize(
+    ("acts", "order"),
+    [
+        pytest.param((sub("s1", "x = 1"), sub("s2", "x = 2")), ["1", "2"], id="thread"),
+        pytest.param((invite("c3", sub("s", "x = 1")),), ["1.1"], id="trigger"),
+        pytest.param(
+            (invite("c3", sub("s", "x = 1")), pub("p", x=1)), ["1.1", "2"], id="trigger-star"
+        ),
+        pytest.param(
+            (
+                invite("c2", invite("c3", sub("s", "x = 1")), sub("t", "x = 2")),
+                pub("p", x=1),
+                usub("s"),
+            ),
+            ["1.1.1", "1.2", "2", "3"],
+            id="transitivity",
+        ),
+    ],
+)
+def test_every_broker_processes_what_comes_first_before(
+    isolation: str, acts: tuple[Any, ...], order: list[str]
+) -> None:
+    """What a plan does is numbered 1, 2, 3, …: it has no threads."""
+    for seed in range(8):
+        net = net_of(seed)
+        acts = tuple(
+            invite("c3", act) if act.action == "usub" else act for act in acts if act is not None
+        )
+        assert net.run("c1", *acts, isolation=isolation) == ""
+        wanted = [str(number + 1) for number in range(len(order))]
+        if isolation != "planned":
+            wanted = [f"{path}.1" if path == "3" else path for path in order]
+        places = [processed(net, name) for name in net.tree]
+        assert max(places, key=len) == wanted
+        for each in places:
+            assert each == sorted(each, key=sequence_of), seed
+
+
+# -- Section III.C ---------------------------------------------------------------------------------
+
+
+def test_isolation_of_the_three_schedules_the_first_and_the_third_happen() -> None:
+    """The publication comes before the move or after it; `test_paper` sees that nothing else happens."""
+    receivers = set()
+    for early in (True, False):
+        net = net_of()
+        net.regular("c3", sub("s", "x = 1"))
+        net.settle()
+        move = (sub("new", "x = 1"), invite("c3", usub("s")))
+        if not early:
+            assert net.run("c2", *move) == ""
+        assert net.run("c1", pub("p", x=1)) == ""
+        if early:
+            assert net.run("c2", *move) == ""
+        receivers.add((early, tuple(net.payloads("c2")), tuple(net.payloads("c3"))))
+    assert receivers == {(True, (), ("p",)), (False, ("p",), ())}
+
+
+def test_isolation_a_transaction_reads_what_was_committed_before_it() -> None:
+    """t1 < t2: t2's publication sees t1's subscription, at every broker."""
+    for seed in range(10):
+        net = net_of(seed)
+        assert net.run("c3", sub("s", "x = 1")) == ""
+        assert net.run("c1", pub("p", x=1)) == ""
+        assert net.payloads("c3") == ["p"]
+
+
+# -- D-TX ------------------------------------------------------------------------------------------
+
+
+def test_algorithm_1_when_a_transaction_has_begun_every_broker_has_its_snapshot() -> None:
+    for seed in range(10):
+        net = TransactionNet(random_tree(net_of().random, 6), {"c1": "b0"}, seed=seed)
+        number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**10, now_ns=now))
+        while number not in net.answers("c1"):
+            assert net.step()
+        name = f"{1:010d}-b0"
+        for each in net.tree:
+            assert name in net.broker(each).open_transactions
+            assert net.broker(each)._contexts[name].base == 0
+
+
+def test_algorithm_1_the_first_broker_says_which_version_it_is() -> None:
+    """ssID; a broker that has another version refuses (D5), and the transaction begins again by itself."""
+    net = net_of()
+    assert net.run("c1", pub("p", x=1)) == ""
+    broker = net.broker("b1")
+    assert broker.version == 1
+    wrong = broker._cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=True))
+    assert wrong == "the tables have changed since it began"
+    assert broker._cannot_open(Open(transaction=f"{9:010d}-b0", base=1, isolated=True)) == ""
+    assert broker._cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=False)) == ""
+
+
+def test_algorithm_2_an_operation_is_answered_when_everybody_behind_has() -> None:
+    """A broker in the middle waits for both sides."""
+    tree = {"b0": ("b1",), "b1": ("b0", "b2", "b3"), "b2": ("b1",), "b3": ("b1",)}
+    for seed in range(10):
+        net = TransactionNet(tree, {"c1": "b0", "c2": "b2", "c3": "b3"}, seed=seed)
+        for client in ("c2", "c3"):
+            net.regular(client, adv(client, "x exists"))
+        net.settle()
+        net.start("c1", sub("s", "x = 1"), isolation=SERIALIZABLE, timeout_ns=10**11)
+        (client,) = (net.client("c1"),)
+        while not client._threads or any(thread.busy for thread in client._threads.values()):
+            assert net.step()
+        (name,) = net.application.names_of
+        for each in net.tree:
+            layer = net.broker(each)._contexts[name].tables
+            assert len(layer.subscriptions) == 1, (seed, each)
+
+
+def test_algorithm_3_a_vote_waits_for_earlier_transactions() -> None:
+    parked = 0
+    for seed in range(20):
+        net = net_of(seed)
+        net.start("c1", sub("s", "x = 1"), isolation=SERIALIZABLE, attempts=4)
+        net.start("c3", sub("t", "x = 2"), isolation=SERIALIZABLE, attempts=4)
+        while net.step():
+            for name in net.tree:
+                broker = net.broker(name)
+                for waiting in broker._parked:
+                    parked += 1
+                    mine = broker._contexts[waiting]
+                    assert not mine.voted
+                    assert any(
+                        (other.base, its) < (mine.base, waiting)
+                        for its, other in broker._contexts.items()
+                    )
+        for _ in range(20):
+            net.elapse(50_000_000)
+        assert [wrong for _, wrong in net.application.outcomes] == ["", ""], seed
+    assert parked
+
+
+def test_algorithm_3_a_conflict_aborts_and_nothing_of_it_is_seen() -> None:
+    """The publication went to nobody when it was routed; somebody has subscribed since."""
+    net = net_of()
+    number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**10, now_ns=now))
+    net.settle()
+    assert net.answers("c1")[number] == ""
+    event = {"attributes": {"x": 1}, "payload": b"p"}
+    name = f"{1:010d}-b0"
+    net.command("c1", lambda node, now: node.act(name, "pub", **event, now_ns=now))
+    net.settle()
+    net.regular("c3", sub("s", "x = 1"))
+    net.settle()
+    end = net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
+    net.settle()
+    assert "would have led elsewhere" in net.answers("c1")[end]
+    assert net.payloads("c3") == []
+    assert {net.broker(each).version for each in net.tree} == {0}
+    net.at_rest()
+
+
+def test_the_commit_round_delivers_at_every_client_or_at_none() -> None:
+    for commit in (True, False):
+        net = net_of()
+        for client in ("c2", "c3"):
+            net.regular(client, sub(client, "x = 1"))
+        net.settle()
+        net.run("c1", pub("p", x=1), pub("q", x=1), commit=commit)
+        wanted = ["p", "q"] if commit else []
+        assert net.payloads("c2") == net.payloads("c3") == wanted
+
+
+# -- D-TX_NI ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("isolation", "seen"), [("atomic", True), ("serializable", False)])
+def test_without_isolation_routing_state_is_shared(isolation: str, seen: bool) -> None:
+    """Section V: others see a subscription before the commit, but never a publication."""
+    net = net_of()
+    net.start(
+        "c3", sub("s", "x = 1"), invite("c1", pub("inside", x=1)), isolation=isolation,
+        timeout_ns=10**11, commit=False,
+    )  # fmt: skip
+    while not any(
+        row["action"] == "received" and row["event"].endswith("#2.1") for row in net.rows
+    ):
+        assert net.step()
+    net.regular("c1", pub("outside", x=1))
+    net.settle()
+    assert net.payloads("c3") == (["outside"] if seen else [])
+
+
+# -- S-TX ------------------------------------------------------------------------------------------
+
+
+def test_every_broker_knows_the_way_to_every_client() -> None:
+    """The client routing table, made by `overlayJoin`."""
+    net = net_of(brokers=4, c1="b0", c2="b1", c3="b3")
+    ways = {
+        name: {client: net.broker(name)._members[client][1] for client in ("c1", "c2", "c3")}
+        for name in net.tree
+    }
+    assert ways == {
+        "b0": {"c1": "c1", "c2": "b1", "c3": "b1"},
+        "b1": {"c1": "b0", "c2": "c2", "c3": "b2"},
+        "b2": {"c1": "b1", "c2": "b1", "c3": "b3"},
+        "b3": {"c1": "b2", "c2": "b2", "c3": "c3"},
+    }
+
+
+def test_algorithm_4_an_operation_is_kept_until_those_before_it_were_processed() -> None:
+    kept = 0
+    for seed in range(20):
+        net = net_of(seed)
+        net.start("c1", invite("c3", sub("s", "x = 1")), pub("p", x=1), isolation="planned")
+        while net.step():
+            for name in net.tree:
+                for plan in net.broker(name)._plans.values():
+                    if "2" in plan.arrived and "1" not in plan.processed:
+                        kept += 1
+                        assert "2" not in plan.started
+        assert net.payloads("c3") == ["p"], seed
+    assert kept
+
+
+def test_algorithm_4_what_waited_goes_on_at_once() -> None:
+    """`markProcessed`: the last operation that came lets all those behind it go, one after the other."""
+    net = net_of()
+    broker = net.broker("b1")
+    net.start("c1", sub("s1", "x = 1"), sub("s2", "x = 2"), sub("s3", "x = 3"), isolation="planned")
+    while not broker._plans:
+        assert net.step()
+    (name,) = broker._plans
+    for path in ("3", "2"):
+        broker.receive(Ordered(transaction=name, path=path, whole=False), source="b0", now_ns=1)
+    assert not broker._plans[name].processed
+    broker.receive(Ordered(transaction=name, path="1", whole=False), source="b0", now_ns=1)
+    assert list(broker._plans[name].processed) == ["1", "2", "3"]
+
+
+def test_a_planned_commit_waits_for_every_operation() -> None:
+    """`cmtMsg` depends on all of them: nobody is given anything while a broker has operations to process."""
+    for seed in range(20):
+        net = net_of(seed)
+        net.start("c1", invite("c3", sub("s", "x = 1")), pub("p", x=1), isolation="planned")
+        while net.step():
+            for row in net.rows:
+                if row["action"] == "committed" and row["node"] in net.tree:
+                    assert set(processed(net, row["node"])) == {"1", "2"}
+        net.at_rest()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_weak_isolation_tables_converge_though_plans_overlap(seed: int) -> None:
+    net = net_of(seed)
+    net.start("c1", uadv("a"), adv("b", "x > 0"), isolation="planned")
+    net.start("c2", sub("s", "x = 1"), invite("c3", sub("t", "x >= 0")), isolation="planned")
+    net.start("c3", sub("u", "x < 9"), usub("u"), isolation="planned")
+    net.settle()
+    assert [wrong for _, wrong in net.application.outcomes] == ["", "", ""]
+    net.at_rest()
+    net.regular("c1", pub("p", x=1))
+    net.settle()
+    assert net.payloads("c2") == net.payloads("c3") == ["p"]
