@@ -101,7 +101,7 @@ class Run:
         )  # fmt: skip
         member = TopicRecord(
             state="in", wanted=True, own=0, settled=0, delivered={}, start={}, barrier={},
-            missed=None, floor={}, doubt=(),
+            doubt=(),
         )  # fmt: skip
         for number in range(count):
             name = cube.names[number]

@@ -141,6 +141,7 @@ MUTANTS = (
     Mutant("leaves in name only", 0, LeavesInNameOnly),
     Mutant("starts at once", 0, StartsAtOnce),
     Mutant("repairs nothing", 0, patches=((repair.Repair, "handle_timer", nothing),)),
+    Mutant("never gives up", 13, patches=((repair.Repair, "_lose_patience", nothing),)),
     Mutant("compares nothing", 6, patches=((repair.Repair, "_compare", nothing),)),
     Mutant("writes no topics", 2, patches=((memory.Memory, "take", writes_no_topics),)),
     Mutant("never forgives", 13, patches=((suspects.Suspects, "heard", never_forgives),)),

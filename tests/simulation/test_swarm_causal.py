@@ -31,7 +31,7 @@ def test_no_seed_fails(first: int) -> None:
 def test_the_swarm_draws_what_it_says() -> None:
     scenarios = [DRAWS["causal"](seed) for seed in range(200)]
     assert {each.hypercube.across_topics for each in scenarios} == {True, False}
-    assert any(each.vanish for each in scenarios)
+    assert any(len(each.vanish) > 1 for each in scenarios)
     assert any(each.faults.crashes for each in scenarios)
     assert any(each.faults.partitions for each in scenarios)
     assert any(each.faults.pauses for each in scenarios)
@@ -75,6 +75,8 @@ FOUND = {
     11443: "whoever had no room was given, over and over, what it had to drop",
     15395: "answers that came twice were asked for twice as much, without end",
     1927: "a source that nobody else had to do with was never suspected",
+    13: "an answer was held for ever whose question was gone with all who had it",
+    38: "an answer was held for ever whose question was gone with all who had it",
 }
 
 

@@ -3,16 +3,19 @@
 What a program publishes comes after all that it was handed, through whichever of its subscriptions. So one
 node publishes and receives for the whole bus, and each subscription has a share in it: the topics it
 asked for, and positions of its own. A topic is joined when the first share asks for it and left with the last. While one share has no
-room, where publishers don't wait for it, the node delivers nothing to any of them: what comes is held, or asked for again.
+room, where publishers don't wait for it, the node delivers nothing to any of them: what comes is held, or asked for again; or dropped at its deadline, if
+it has one.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ensue.client.alerts import log_alert
 from ensue.clock import Clock
 from ensue.event import Event
 from ensue.protocols.core import (
+    Alert,
     Arrive,
     Deliver,
     Discard,
@@ -99,7 +102,7 @@ class Share:
                 del self.asked[topic]
                 self.joined[topic] = None
             case Join(topic=topic, missed=missed) if topic in self.joined and missed is not None:
-                pass  # The node had to join anew.
+                pass  # Something can't be had any more.
             case Leave(topic=topic) if topic in self.joined:
                 del self.joined[topic]
             case Deliver(event=event):
@@ -121,6 +124,11 @@ class Share:
         counts.late += outcome.verdict == LATE
         counts.overtaken += outcome.verdict == OVERTAKEN
         counts.overflow += outcome.verdict == OVERFLOW
+
+    def alert(self, outcome: Alert) -> None:
+        """Count what was told of other clocks and of delays."""
+        self.counts.broken += outcome.broken
+        self.counts.warned += not outcome.broken
 
     def refuse(self, outcome: Refuse) -> None:
         """Tell which of its topics it can't have."""
@@ -203,16 +211,18 @@ class Shares:
 
     def outcome(self, outcome: Outcome) -> None:
         """Hand what the node says to whom it concerns."""
-        if isinstance(outcome, Join | Deliver):
+        if isinstance(outcome, Arrive | Discard) and not self._has_deadlines:
+            return  # Nobody asks when and why.
+        if isinstance(outcome, Join | Deliver | Arrive | Discard):
             for share in list(self._shares):
                 share.tell(outcome)
-        elif isinstance(outcome, Arrive | Discard):
-            if self._has_deadlines:  # Else nobody asks when and why.
-                for share in list(self._shares):
-                    share.tell(outcome)
         elif isinstance(outcome, Refuse):
             for share in list(self._shares):
                 share.refuse(outcome)
+        elif isinstance(outcome, Alert):
+            log_alert(self.node.name, outcome)
+            for share in self._shares:
+                share.alert(outcome)
         elif isinstance(outcome, Publish):
             self._on_published(outcome.event)
 

@@ -1,9 +1,11 @@
 """Causal order in a world: every publisher and every subscriber is a node of one cube.
 
-There is no chain and no notification service. A subscriber that replies publishes by its own node.
+There is no chain and no notification service. A subscriber that replies publishes by its own node. Whoever vanishes is
+taken for gone by all others after a while, as a registry has it between processes.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ensue.checkers import Report, check
 from ensue.event import Event
@@ -13,6 +15,7 @@ from ensue.protocols.hypercube.frames import FRAMES, Counts
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.hypercube.trees import raise_counts
 from ensue.simulation.deployment import Deployment
+from ensue.simulation.driver import Command
 from ensue.simulation.process import Factory
 from ensue.trace import Row
 from ensue.wire import Codec
@@ -20,6 +23,9 @@ from ensue.wire import Codec
 __all__ = ["CausalDeployment"]
 
 Records = Mapping[str, bytes]
+
+EXPIRE_NS = 40_000_000_000
+"""How long after it vanished a node is taken for gone: longer than others wait for what it alone had."""
 
 
 class CausalDeployment(Deployment):
@@ -38,6 +44,14 @@ class CausalDeployment(Deployment):
             clock = self.scenario.clocks.get(name)
             factory = self._factory(name)
             self.world.add(name, factory, site=site, clock=clock, disk=self._client_disk)
+
+    def _schedule(self) -> None:
+        super()._schedule()
+        for vanish in self.scenario.vanish:
+            for name in self._names:
+                if name != vanish.publisher:
+                    at_ns = vanish.at_ns + EXPIRE_NS
+                    self.world.call(name, _dismiss(vanish.publisher), at_ns=at_ns)
 
     def _factory(self, name: str) -> Factory:
         role, names, config = self.roles.cube, self._names, self.scenario.hypercube
@@ -76,6 +90,8 @@ class CausalDeployment(Deployment):
         for node in self.nodes():
             if node.unsettled_count:
                 yield f"{node.name} has {node.unsettled_count} unsettled events"
+            if node.held_count:
+                yield f"{node.name} holds {node.held_count} events back"
             for topic in node.joining:
                 yield f"{node.name} has not joined {topic}"
             for topic, counts in node.progress().items():
@@ -85,3 +101,10 @@ class CausalDeployment(Deployment):
                             f"{node.name} has {counts.get(source, 0)} of {count} events of "
                             f"{self._names[source]} on {topic}"
                         )
+
+
+def _dismiss(name: str) -> Command:
+    def command(node: Any, now_ns: int) -> None:
+        node.dismiss(name, now_ns=now_ns)
+
+    return command

@@ -22,6 +22,11 @@ from ensue.simulation.scenario import Scenario, Vanish
 
 __all__ = ["draw"]
 
+MORE_VANISH = 0.3
+"""How likely it is that more than publishers vanish."""
+STAY_MIN = 2
+"""Nodes that stay, whoever vanishes."""
+
 
 def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
@@ -35,6 +40,7 @@ def draw(seed: int) -> Scenario:
     if random.random() < 0.2:
         gone = random.choice(publishers).name
         vanish = (Vanish(publisher=gone, at_ns=random.randrange(duration_ns)),)
+    vanish += _more_vanish(Random(f"swarm/causal/vanish/{seed}"), nodes, vanish, duration_ns)
     return Scenario(
         name="swarm-causal",
         order="causal",
@@ -48,6 +54,20 @@ def draw(seed: int) -> Scenario:
         faults=draw_faults(random, nodes, duration_ns),
         vanish=vanish,
         encode=random.random() < 0.2,
+    )
+
+
+def _more_vanish(
+    random: Random, nodes: list[str], gone: tuple[Vanish, ...], duration_ns: int
+) -> tuple[Vanish, ...]:
+    """Have others vanish as well, those who answer included, and with them what they alone had."""
+    left = [name for name in nodes if name not in {each.publisher for each in gone}]
+    if random.random() >= MORE_VANISH or len(left) <= STAY_MIN:
+        return ()
+    count = random.randint(1, min(2, len(left) - STAY_MIN))
+    return tuple(
+        Vanish(publisher=name, at_ns=random.randrange(duration_ns))
+        for name in random.sample(left, count)
     )
 
 

@@ -16,12 +16,10 @@ the event, none of which comes before another. A receiver looks at the parts of 
 waits while it is joining one. It passes on the others, as it can't tell which of them are outdated beyond
 the numbers of one source. That is why a barrier grows with the topics that a node has heard of.
 
-**Giving up.** Across topics an event may depend on another one of a topic that its source left nobody
-with: the source is gone, and so is the event. Whoever is in that topic would wait for ever. After some patience
-it joins the topic anew and skips the event, known only by its number. That is the one start that may not be
-closed: somebody else who is away might have published something before it. So events of all others who were
-away at that start are in doubt, and none is taken until its source is back and has said how many to skip. That
-may cost events of sources that were wrongly taken for gone, never order.
+**Giving up.** An event may depend on another one that is gone with all who had it. Whoever is in that topic would wait for
+ever. After some patience the event is skipped, by its number (`forsaking`), and who is away then is in doubt: none of its
+events is taken until it is back and has said how many to skip. That may cost events of sources that were wrongly taken for
+gone, never order.
 
 The past of an event is closed only if its source is in the topic. So across topics a node that has
 delivered anything publishes on a topic only while it is in it, if need be without telling its
@@ -45,7 +43,6 @@ class TopicState:
         "barrier",
         "delivered",
         "doubt",
-        "floor",
         "held",
         "name",
         "own",
@@ -66,8 +63,6 @@ class TopicState:
         """What was skipped on joining."""
         self.barrier: Counts = {}
         """The direct predecessors, in this topic, of whatever this node publishes next."""
-        self.floor: Counts = {}
-        """What a join under way must not start before, because events that are held need it."""
         self.doubt = 0
         """Sources, as a set, whose events are not taken for now."""
         self.received: Counts = {}
@@ -179,17 +174,11 @@ class Causality:
         self._forget_held(state)
 
     def uncovered(self, topic: str, vector: Counts) -> Counts:
-        """Return what a node that starts from a vector would be given although it must not.
-
-        Something it has delivered depends on it, so it would come too late; or something it holds
-        needs it, and it can't be had.
-        """
+        """Return what a node that starts from a vector would be given too late: its effects were delivered."""
         state = self.topic(topic)
-        needed = dict(state.barrier)
-        raise_counts(needed, state.floor)
         return {
             source: count
-            for source, count in needed.items()
+            for source, count in state.barrier.items()
             if max(vector.get(source, 0), state.delivered.get(source, 0)) < count
         }
 
@@ -197,7 +186,6 @@ class Causality:
         """Start from a vector; return what was held in vain because it is covered."""
         state = self.topic(topic)
         state.state = IN
-        state.floor = {}
         state.doubt = doubt
         items = self.skip(topic, vector)
         state.start = dict(state.delivered)
@@ -206,7 +194,9 @@ class Causality:
     def skip(self, topic: str, vector: Counts) -> list[Item]:
         """Take what a vector covers for delivered; return what was held of it in vain."""
         state = self.topic(topic)
-        raise_counts(state.delivered, vector)
+        for source, count in vector.items():
+            if state.delivered.get(source, 0) < count:
+                state.delivered[source] = state.start[source] = count
         state.received.clear()
         self.changed[topic] = None
         items = []
@@ -224,7 +214,6 @@ class Causality:
         """Leave a topic; what is known of it stays known."""
         state = self.topic(topic)
         state.state = OUT
-        state.floor = {}
         self._forget_held(state)
         self._look_everywhere()
 
@@ -246,10 +235,17 @@ class Causality:
                             wanted[name, each] = max(count, wanted.get((name, each), 0))
         return wanted
 
-    def needed(self, topic: str, name: str, source: int) -> int:
-        """Return up to which number events of a source in one topic are needed by all held in another."""
-        held = self.topics[topic].held.values()
-        return max(item.after.get(name, {}).get(source, 0) for item in held)
+    def first_needed(self, topic: str, source: int) -> int:
+        """Return the first event of a source that is not here and that anything held needs; 0 if there is none."""
+        have = self.topic(topic).have(source)
+        needed = [number - 1 for each, number in self.topic(topic).held if each == source]
+        for state in self.topics.values():
+            needed += [
+                item.after[topic].get(source, 0)
+                for item in state.held.values()
+                if topic in item.after
+            ]
+        return min((number for number in needed if number > have), default=0)
 
     def _missing(self, item: Item) -> tuple[str, int] | None:
         """Return a topic and source that must be further before an event is delivered."""

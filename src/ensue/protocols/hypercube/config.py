@@ -33,8 +33,8 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
     gap_ns: int = 100 * MILLISECOND_NS
     """A node that holds something back asks for what is missing after so long."""
     patience_ns: int = 30 * SECOND_NS
-    """Across topics: an event that others depend on, whose source is away, and that nobody who can be reached
-    has, is waited for so long."""
+    """An event that others depend on, whose source is away, and that nobody who can be reached has, is waited for
+    so long; then, if need be, as long again for what may come before it."""
     window: int = 8
     """Messages of one node and topic that may be under way, not yet acknowledged by everybody."""
     batch_max: int = 64
@@ -46,7 +46,7 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
     held_max: int = 65_536
     """Events of one topic that wait for others; more are dropped, and asked for again."""
     retained_max: int = 65_536
-    """Events kept for whoever lacks them. A member that needs one that nobody has kept joins anew."""
+    """Events kept for whoever lacks them. One that nobody has kept is given up by who lacks it."""
 
     def __post_init__(self) -> None:
         for field in (

@@ -11,6 +11,7 @@ from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Send
 from ensue.protocols.hypercube.causality import IN, JOINING, OUT, Causality
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits
+from ensue.protocols.hypercube.forsaking import Forsaking
 from ensue.protocols.hypercube.frames import Change, Counts, Item, Publication, Row
 from ensue.protocols.hypercube.memory import Memory
 from ensue.protocols.hypercube.neighbours import Neighbours
@@ -23,6 +24,8 @@ from ensue.protocols.hypercube.records import (
     WAITING,
     TopicRecord,
     parse_kept,
+    restore_topic,
+    topic_record,
 )
 from ensue.protocols.hypercube.repair import Repair
 from ensue.protocols.hypercube.rolls import Rolls
@@ -70,8 +73,6 @@ class Member:
         self._waiting_next = 1
         self._wanted: dict[str, None] = {}
         """Topics that the application asked for."""
-        self._missed: dict[str, tuple[int, int]] = {}
-        """Topics that are joined anew because something can't be had any more, and what."""
         self._joins: dict[str, int | None] = {}
         """Topics being joined: the version of the `Change` that asks, None if none is under way."""
         self._join_due_ns: int | None = None
@@ -80,6 +81,7 @@ class Member:
         """By topic being joined: how long to wait for those who are away, if they are needed."""
         self._position = 0
         self._paused = False
+        self._forsaking = Forsaking(self._cube, config, self._causality)
         self._store = Store(config.retained_max, self._is_unsettled)
         self._memory = Memory(durable=config.durable)
         self._repair = Repair(
@@ -131,12 +133,16 @@ class Member:
         self._ask_for_start(joins, now_ns)
 
     def _ask_for_start(self, joins: tuple[str, ...], now_ns: int) -> None:
-        """Send this node's row to everybody, and ask for the start vectors of topics."""
-        row = self._rolls.rows[self.number]
+        """Ask everybody where to start in topics that are being joined."""
         for topic in joins:
-            self._joins[topic] = row.version
+            self._joins[topic] = self._rolls.version(self.number)
+        self._send_row(joins, self._cube.everyone, now_ns)
+
+    def _send_row(self, joins: tuple[str, ...], targets: int, now_ns: int) -> Relay:
+        """Send this node's row to others, and ask how far they are in topics."""
+        row = self._rolls.rows[self.number]
         change = Change(token=0, height=1, below=b"", row=row, joins=joins)
-        self._trees.start(change, self._cube.everyone, now_ns=now_ns)
+        return self._trees.start(change, targets, now_ns=now_ns)
 
     def _answered(self, relay: Relay, now_ns: int) -> None:
         """Start in the topics that were asked for, now that all who can be reached have answered."""
@@ -148,6 +154,7 @@ class Member:
             if self._joins.get(topic) == relay.message.row.version:
                 self._start(topic, vector, relay, now_ns)
             elif self._state(topic) == IN:
+                self._forsaking.answered(topic, relay, now_ns=now_ns)
                 self._resolve_doubts(topic, vector, relay.covered)
             # Otherwise it was left meanwhile, and perhaps joined again.
 
@@ -193,20 +200,17 @@ class Member:
                 continue
             self._join_due_ns = now_ns + self.config.retry_ns_max
             if back := doubt & ~self._suspects.suspected:
-                row = self._rolls.rows[self.number]
-                change = Change(token=0, height=1, below=b"", row=row, joins=(topic,))
-                self._trees.start(change, back, now_ns=now_ns)
+                self._send_row((topic,), back, now_ns)
 
     def _started(self, topic: str, vector: Counts, doubt: int, now_ns: int) -> None:
         skipped = self._causality.joined(topic, vector, doubt)
         if doubt:
             self._join_due_ns = now_ns + self.config.retry_ns_max
-        missed = self._missed.pop(topic, None)
         self._memory.touch(topic)
         self._repair.stir(topic, now_ns=now_ns)
         if topic in self._wanted:
             self._effects += [Discard(item.event, "before_join") for item in skipped]
-            self._effects.append(Join(topic, missed))
+            self._effects.append(Join(topic))
         self._place_waiting(now_ns)
 
     def _take_row(self, row: Row, now_ns: int) -> None:
@@ -307,8 +311,9 @@ class Member:
         """Draw all conclusions from what just happened."""
         while True:
             self._deliver(now_ns)
-            if self._repair.fell_behind:
-                self._join_anew(now_ns)
+            if self._forsake(now_ns):
+                continue
+            self._ask_how_far(now_ns)
             for topic in list(self._queued):
                 self._pump(topic, now_ns)
             if not self._trees.done:
@@ -342,37 +347,37 @@ class Member:
         else:
             self._answered(relay, now_ns)
 
-    def _join_anew(self, now_ns: int) -> None:
-        """Start again in topics of which something can't be had any more."""
-        behind, self._repair.fell_behind = self._repair.fell_behind, {}
-        again = [topic for topic in behind if self._state(topic) == IN]
-        for topic in again:
-            missed, floor = behind[topic]
-            self._missed[topic] = missed
-            self._causality.join(topic)
-            self._causality.topic(topic).floor = floor
-            self._patient_until_ns[topic] = now_ns  # It was patient before it gave up.
+    def _ask_how_far(self, now_ns: int) -> None:
+        """Ask everybody how far they are in topics of which something can't be had any more."""
+        for topic, lost in self._repair.lost.items():
+            if self._forsaking.begin(topic, lost):
+                relay = self._send_row((topic,), self._cube.everyone, now_ns)
+                self._forsaking.asked(topic, relay)
+        self._repair.lost.clear()
+
+    def _forsake(self, now_ns: int) -> bool:
+        """Skip what can't be had any more, and tell; return whether anything was skipped."""
+        if self._paused:
+            self._forsaking.wait(now_ns=now_ns)
+            return False
+        taken = self._forsaking.take(now_ns=now_ns)
+        for topic, lost, skipped in taken:
+            if self._causality.topic(topic).doubt:
+                self._join_due_ns = now_ns + self.config.retry_ns_max
             self._memory.touch(topic)
-        if again:
-            self._ask_for_start(tuple(again), now_ns)
+            self._repair.stir(topic, now_ns=now_ns)
+            if topic in self._wanted:
+                self._effects += [Discard(item.event, "before_join") for item in skipped]
+                self._effects.append(Join(topic, (lost.first, lost.last)))
+        return bool(taken)
 
     # -- Starting again -------------------------------------------------------------------------
 
     def _topic_record(self, topic: str) -> TopicRecord:
-        state = self._causality.topic(topic)
         outbox = self._outboxes.get(topic)
-        return TopicRecord(
-            state=state.state,
-            wanted=topic in self._wanted,
-            own=state.own,
-            settled=0 if outbox is None else outbox.settled,
-            delivered=state.delivered,
-            start=state.start,
-            barrier=state.barrier,
-            missed=self._missed.get(topic),
-            floor=state.floor,
-            doubt=tuple(bits(state.doubt)),
-        )
+        settled = 0 if outbox is None else outbox.settled
+        state = self._causality.topic(topic)
+        return topic_record(state, wanted=topic in self._wanted, settled=settled)
 
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
         kept: list[tuple[str, int, int, Item]] = []
@@ -408,13 +413,7 @@ class Member:
 
     def _restore_topic(self, topic: str, record: TopicRecord) -> None:
         state = self._causality.topic(topic)
-        state.state = record.state
-        state.own = record.own
-        state.delivered = dict(record.delivered)
-        state.start = dict(record.start)
-        state.barrier = dict(record.barrier)
-        state.floor = dict(record.floor)
-        state.doubt = sum(1 << node for node in record.doubt)
+        restore_topic(state, record)
         if any(source != self.number for source in (*state.delivered, *state.barrier)):
             self._causality.has_foreign_past = True
         if record.own:
@@ -422,8 +421,6 @@ class Member:
             self._outboxes[topic] = Outbox(topic, self.config, record.settled)
         if record.wanted:
             self._wanted[topic] = None
-        if record.missed is not None:
-            self._missed[topic] = record.missed
         if record.state == JOINING:
             self._joins[topic] = None
         if record.doubt:

@@ -22,8 +22,8 @@ Assumptions. A node keeps its records over a crash, or comes back under another 
 (`retained_max`) until those who are away for a while are back.
 
 HAZARD: a node that lost its records and keeps its name publishes numbers that others have delivered, and
-they drop its events as known. HAZARD: a member that is away for longer than events are kept misses some: it
-joins anew and is told (`Join.missed`), and order holds. HAZARD: a node that joins while it can reach
+they drop its events as known. HAZARD: a member that is away for longer than events are kept misses some, as it does if all who
+had an event are gone: it is told (`Join.missed`), and order holds (`forsaking`). HAZARD: a node that joins while it can reach
 nobody starts from what it knows itself, and may be given events from before its time.
 
 Departures from the paper: the corrections of the errata; any number of nodes; crashes, losses and partitions;
@@ -150,9 +150,9 @@ class HypercubeNode(Member):
         left = [topic for topic in topics if topic in self._wanted]
         for topic in left:
             del self._wanted[topic]
-            if self._state(topic) == IN or topic in self._missed:
+            if self._state(topic) == IN:
                 self._effects.append(Leave(topic))
-            self._missed.pop(topic, None)
+            self._forsaking.forget(topic)
             self._joins.pop(topic, None)
             self._patient_until_ns.pop(topic, None)
             self._causality.leave(topic)
@@ -217,7 +217,12 @@ class HypercubeNode(Member):
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""
-        others = (self._trees.next_timer_ns(), self._repair.next_timer_ns(), self._join_due_ns)
+        others = (
+            self._trees.next_timer_ns(),
+            self._repair.next_timer_ns(),
+            self._forsaking.next_timer_ns(),
+            self._join_due_ns,
+        )
         dues = [due_ns for due_ns in others if due_ns is not None]
         return min([self._neighbours.due_ns, *dues])
 

@@ -6,6 +6,8 @@ Keys are plain text, `kind/…`; a topic comes last, because it may contain a sl
 import msgspec
 
 from ensue.event import Event
+from ensue.protocols.hypercube.causality import TopicState
+from ensue.protocols.hypercube.cube import bits
 from ensue.protocols.hypercube.frames import Counts, Item, Row
 from ensue.wire import Records
 
@@ -19,6 +21,8 @@ __all__ = [
     "TopicRecord",
     "kept_key",
     "parse_kept",
+    "restore_topic",
+    "topic_record",
 ]
 
 
@@ -41,8 +45,6 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
     delivered: Counts
     start: Counts
     barrier: Counts
-    missed: tuple[int, int] | None
-    floor: Counts
     doubt: tuple[int, ...]
 
 
@@ -62,3 +64,27 @@ def parse_kept(key: str) -> tuple[str, int, int]:
     """Return topic, source and number of a kept event."""
     _, source, number, topic = key.split("/", 3)
     return topic, int(source), int(number)
+
+
+def topic_record(state: TopicState, *, wanted: bool, settled: int) -> TopicRecord:
+    """Return what is written of a topic."""
+    return TopicRecord(
+        state=state.state,
+        wanted=wanted,
+        own=state.own,
+        settled=settled,
+        delivered=state.delivered,
+        start=state.start,
+        barrier=state.barrier,
+        doubt=tuple(bits(state.doubt)),
+    )
+
+
+def restore_topic(state: TopicState, record: TopicRecord) -> None:
+    """Have a topic be as it was written."""
+    state.state = record.state
+    state.own = record.own
+    state.delivered = dict(record.delivered)
+    state.start = dict(record.start)
+    state.barrier = dict(record.barrier)
+    state.doubt = sum(1 << node for node in record.doubt)

@@ -13,8 +13,8 @@ The trees bring an event to all members that its source can reach. Everything el
 - **Returns.** Whoever is heard again after a suspicion is told at once.
 
 Whoever hears of somebody who lacks something it keeps sends it. If it does not keep it any more it says
-so; a member that hears this and finds nobody who does keep it joins anew. So does one that waits, for
-longer than `patience_ns`, for something of another topic whose source is away: see `causality`.
+so; a member that hears this and finds nobody who does keep it gives it up. So does one that waits, for
+longer than `patience_ns`, for something whose source is away: see `forsaking`.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,8 @@ from ensue.protocols.core import Frame
 from ensue.protocols.hypercube.causality import IN, OUT, Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits, first_in_cluster, split
-from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Here, Item, Summary, item_bytes
+from ensue.protocols.hypercube.forsaking import Lost
+from ensue.protocols.hypercube.frames import Fill, Gone, Here, Item, Summary, item_bytes
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.store import Store
 from ensue.protocols.hypercube.suspects import Suspects
@@ -83,9 +84,8 @@ class Repair:
         self._store = store
         self._send = send
         self._watches: dict[str, _Watch] = {}
-        self.fell_behind: dict[str, tuple[tuple[int, int], Counts]] = {}
-        """Topics of which something can't be had any more: the first and the last number, and behind
-        what the topic has to be joined anew."""
+        self.lost: dict[str, Lost] = {}
+        """By topic: what can't be had any more, to be taken by whoever gives it up."""
 
     # -- When to look ---------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Repair:
         """Ask one peer for what is missing; another one each time."""
         asked: dict[tuple[str, int], list[int]] = {}
         missing = self._causality.missing(topic)
-        self._lose_patience(topic, watch, missing, now_ns)
+        self._lose_patience(watch, missing, now_ns)
         for name, source in missing:
             peers = self._helpers(name, source)
             if not peers:
@@ -194,23 +194,25 @@ class Repair:
         watch.tries += 1
 
     def _lose_patience(
-        self, topic: str, watch: _Watch, missing: dict[tuple[str, int], int], now_ns: int
+        self, watch: _Watch, missing: dict[tuple[str, int], int], now_ns: int
     ) -> None:
-        """Give up what is needed of another topic if its source has been away for too long."""
+        """Give up what is needed if its source has been away for too long."""
         known = watch.missing_ns
-        suspected = self._suspects.suspected
         watch.missing_ns = {each: min(known.get(each, now_ns), now_ns) for each in missing}
         # Whoever was given up once is not waited for again until it is back.
-        watch.missing_ns.update(
-            {each: ns for each, ns in known.items() if suspected >> each[1] & 1}
-        )
+        watch.missing_ns.update({each: ns for each, ns in known.items() if self._is_away(each[1])})
         for name, source in missing:
             since_ns = watch.missing_ns[name, source]
-            away = self._suspects.away(source, now_ns)
-            if name != topic and away and now_ns - since_ns >= self._config.patience_ns:
-                last = self._causality.needed(topic, name, source)
+            self._suspects.away(source, now_ns)
+            if self._is_away(source) and now_ns - since_ns >= self._config.patience_ns:
+                last = self._causality.first_needed(name, source)
                 first = self._causality.topic(name).have(source) + 1
-                self.fell_behind[name] = ((first, last), {source: last})
+                if last and name not in self.lost:
+                    self.lost[name] = Lost(source, first, last)
+
+    def _is_away(self, node: int) -> bool:
+        """Tell whether a node is suspected, or gone for good."""
+        return not (self._cube.everyone & ~self._suspects.suspected) >> node & 1
 
     def _helpers(self, topic: str, source: int) -> list[int]:
         """List who may have an event: its source, then the members of the topic, the nearest first."""
@@ -259,7 +261,7 @@ class Repair:
                 self._tell(frame.topic, peer, urgent=True)
 
     def _give_up_gone(self, topic: str, watch: _Watch, now_ns: int) -> None:
-        """Fall behind if nobody had what somebody does not keep any more."""
+        """Lose what nobody had, if somebody does not keep it any more."""
         state = self._causality.topic(topic)
         for source, (since_ns, up_to) in list(watch.gone.items()):
             have = state.have(source)
@@ -267,7 +269,7 @@ class Repair:
                 del watch.gone[source]
             elif not 0 <= now_ns - since_ns < GONE_PATIENCE * self._config.gap_ns:
                 del watch.gone[source]
-                self.fell_behind[topic] = ((have + 1, up_to), {})
+                self.lost[topic] = Lost(source, have + 1, up_to)
 
     def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
         mine = state.haves()

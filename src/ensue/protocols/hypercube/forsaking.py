@@ -1,0 +1,158 @@
+"""Give up an event that others wait for and nobody can give, so that nobody waits for ever.
+
+An event may be gone with all who had it (its source is away, and nobody who can be reached has had it for `patience_ns`), or be kept by
+nobody any more (`Gone`), while effects of it, or later events of its source, are held. It is then skipped, by its number: all that is known of it.
+
+What is not known is its past. An event x that came before it, delivered after one of its effects, would come too late. So before an event is
+skipped everybody is asked how far they are (as for a join: `Change`). Whatever was published before the lost event is then either covered by
+their vector, or of somebody who is away.
+
+- What the vector covers is delivered first, if it can be had; it is waited for. What is held and comes after the lost event is left out of
+  that: it can't come before it. If after as much patience again something is still missing, all that the vector covers is skipped with it.
+- Who is away is *in doubt*: none of its events is taken until it is back and has said how many to skip. Not so the source of the lost event,
+  or anybody of whom an effect of it is held: what these publish from there on comes after it.
+
+So order holds, whoever lied dead and comes back. It costs the lost event; rarely, where several were lost that have nothing to do with each other, or
+the lost ones of somebody who was wrongly taken for gone, others. The application is told (`Join.missed`).
+
+One at a time in each topic, and of one source: no further than the first that anything held needs, so that what needs that one comes before what needs later ones.
+"""
+
+from ensue.protocols.hypercube.causality import IN, Causality, TopicState
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.cube import Cube
+from ensue.protocols.hypercube.frames import Counts, Item
+from ensue.protocols.hypercube.trees import Relay
+
+__all__ = ["Forsaking", "Lost"]
+
+
+class Lost:
+    """Events of one source and topic that can't be had."""
+
+    __slots__ = ("check_ns", "doubt", "first", "last", "relay", "source", "until_ns", "vector")
+
+    def __init__(self, source: int, first: int, last: int) -> None:
+        self.source = source
+        self.first = first
+        self.last = last
+        self.relay: Relay | None = None
+        """The question to everybody."""
+        self.vector: Counts | None = None
+        """How far they are, once all who can be reached have answered."""
+        self.doubt = 0
+        self.check_ns = 0
+        self.until_ns = 0
+        """How long to wait for what the vector covers."""
+
+
+class Forsaking:
+    """What one node is about to give up, one loss a topic."""
+
+    def __init__(self, cube: Cube, config: HypercubeConfig, causality: Causality) -> None:
+        self._cube = cube
+        self._config = config
+        self._causality = causality
+        self._lost: dict[str, Lost] = {}
+
+    def begin(self, topic: str, lost: Lost) -> bool:
+        """Begin to give up a loss, which needs a question; False if it is too early for that."""
+        state = self._causality.topic(topic)
+        done = state.delivered.get(lost.source, 0)
+        # What is here of the same source comes first.
+        if state.state != IN or topic in self._lost or done + 1 != lost.first:
+            return False
+        self._lost[topic] = lost
+        return True
+
+    def asked(self, topic: str, relay: Relay) -> None:
+        """Note by which question everybody is asked."""
+        self._lost[topic].relay = relay
+
+    def answered(self, topic: str, relay: Relay, *, now_ns: int) -> bool:
+        """Note how far everybody is; False if this was not asked here."""
+        lost = self._lost.get(topic)
+        if lost is None or lost.relay is not relay:
+            return False
+        vector = dict(relay.vectors.get(topic, {}))
+        away = relay.away | self._cube.gone
+        lost.doubt = relay.doubts.get(topic, 0) & away
+        if vector.get(lost.source, 0) < lost.last:
+            there = self._cube.everyone & ~relay.away
+            if there >> lost.source & 1:
+                del self._lost[topic]  # It is back, and can be asked for its events.
+                return True
+            lost.doubt = away
+        lost.vector = vector
+        lost.check_ns = now_ns
+        lost.until_ns = now_ns + self._config.patience_ns
+        return True
+
+    def forget(self, topic: str) -> None:
+        """Give nothing up in a topic that was left."""
+        self._lost.pop(topic, None)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when to look again."""
+        return min(
+            (lost.check_ns for lost in self._lost.values() if lost.vector is not None), default=None
+        )
+
+    def wait(self, *, now_ns: int) -> None:
+        """Lose no patience while nothing is delivered, for want of room."""
+        for lost in self._lost.values():
+            lost.until_ns = now_ns + self._config.patience_ns
+            lost.check_ns = now_ns + self._config.gap_ns
+
+    def take(self, *, now_ns: int) -> list[tuple[str, Lost, list[Item]]]:
+        """Skip what can be given up now; return it, with what was held in vain."""
+        taken = []
+        for topic, lost in list(self._lost.items()):
+            vector = lost.vector
+            if vector is None or lost.check_ns > now_ns:
+                continue
+            lost.check_ns = now_ns + self._config.gap_ns
+            state = self._causality.topic(topic)
+            late = not 0 <= lost.until_ns - now_ns <= self._config.patience_ns
+            if not late and not _is_complete(state, lost, vector):
+                continue
+            del self._lost[topic]
+            effects = _effects(state, lost.source, lost.last)
+            if not late:
+                vector = {
+                    each: min(count, effects.get(each, count + 1) - 1)
+                    for each, count in vector.items()
+                }
+                vector[lost.source] = lost.last
+            vector[lost.source] = max(lost.last, vector.get(lost.source, 0))
+            state.doubt |= lost.doubt & ~sum(1 << each for each in effects)
+            taken.append((topic, lost, self._causality.skip(topic, vector)))
+        return taken
+
+
+def _is_complete(state: TopicState, lost: Lost, vector: Counts) -> bool:
+    """Tell whether all that may come before a loss is delivered."""
+    behind = _effects(state, lost.source, lost.first)
+    return all(
+        state.delivered.get(each, 0) >= min(count, behind.get(each, count + 1) - 1)
+        for each, count in vector.items()
+        if each != lost.source and not lost.doubt >> each & 1
+    )
+
+
+def _effects(state: TopicState, source: int, number: int) -> Counts:
+    """Return, by source, from which number on what is held comes after an event."""
+    first = {source: number}
+    pending = dict(state.held)
+    found = True
+    while found:
+        found = False
+        for (other, count), item in list(pending.items()):
+            needs = item.after.get(state.name, {})
+            if any(each in first and first[each] <= one for each, one in needs.items()):
+                first[other] = min(count, first.get(other, count))
+            elif not (other in first and first[other] <= count):
+                continue
+            del pending[other, count]
+            found = True
+    return first
