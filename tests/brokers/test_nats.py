@@ -14,6 +14,7 @@ from tests.brokers.waiting import until
 from ensue.errors import BadInput, TransportError
 from ensue.transports.broker import BrokerCarrier
 from ensue.transports.nats import STREAM_AGE_S, STREAM_BYTES_MAX, NatsCarrier, NatsOptions
+from ensue.transports.session import Session
 
 
 class NatsSuite(CarrierSuite):
@@ -233,3 +234,36 @@ class TestNatsBus(BusSuite):
 class TestJetStreamBus(BusSuite):
     server_fixture = "nats_server"
     options = "jetstream=1"
+
+
+def test_a_connection_that_goes_before_anything_is_read_from_it_is_no_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect(client: Client, *_: Any, **__: Any) -> None:
+        async def fail() -> None:
+            raise ConnectionResetError(104, "reset")
+
+        client._reading_task = asyncio.create_task(fail())
+
+    async def keep_stream(_: NatsCarrier) -> None:
+        await asyncio.sleep(0.01)
+        raise TimeoutError
+
+    monkeypatch.setattr(Client, "connect", connect)
+    monkeypatch.setattr(Client, "max_payload", 1 << 20)
+    monkeypatch.setattr(NatsCarrier, "_keep_stream", keep_stream)
+
+    async def main() -> tuple[list[str], str]:
+        wrong: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: wrong.append(str(context))
+        )
+        carrier, session = NatsCarrier(NatsOptions.parse("nats://a?jetstream=1")), Session()
+        with pytest.raises(TimeoutError):
+            await carrier._connect(session)
+        del carrier
+        gc.collect()
+        await asyncio.sleep(0)
+        return wrong, await session.lost
+
+    assert asyncio.run(main()) == ([], "[Errno 104] reset")

@@ -22,6 +22,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -149,6 +150,10 @@ class NatsCarrier(BrokerCarrier):
                 f"{self.url}: the NATS server refuses this user, password or token: "
                 "check them, or ask for an account"
             ) from None
+        # A client that fails while it closes does not tell, but the tasks that read and write do end.
+        # From here on, not only once there is something to read: the connection may go before that.
+        for task in _tasks(client):
+            task.add_done_callback(partial(_lost, session, client))
         self._limit_messages(client.max_payload)
         if options.jetstream:
             await self._keep_stream()
@@ -179,14 +184,7 @@ class NatsCarrier(BrokerCarrier):
             ) from error
 
     async def _read(self, session: Session) -> None:
-        # The client calls for every message; what is left is to see the connection end. A client
-        # that fails while it closes does not tell, but the tasks that read and write do end.
-        def end(task: asyncio.Task[Any]) -> None:
-            error = None if task.cancelled() else task.exception()
-            session.lose(error or self._client.last_error or "the connection was closed")
-
-        for task in _tasks(self._client):
-            task.add_done_callback(end)
+        # The client calls for every message; what is left is to see the connection end.
         await asyncio.shield(session.lost)
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
@@ -308,6 +306,11 @@ def _tasks(client: Client) -> list[asyncio.Task[Any]]:
     """Return what a connection lives by."""
     tasks = (client._reading_task, client._flusher_task)  # noqa: SLF001 - there is no other way
     return [task for task in tasks if task is not None]
+
+
+def _lost(session: Session, client: Client, task: asyncio.Task[Any]) -> None:
+    error = None if task.cancelled() else task.exception()
+    session.lose(error or client.last_error or "the connection was closed")
 
 
 def _abandon(client: Client) -> None:
