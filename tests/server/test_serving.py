@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from tests.server.helpers import read, serving, until, within
@@ -57,7 +57,7 @@ def test_what_was_published_and_how_far_a_reader_came_survive_a_restart(tmp_path
     asyncio.run(main())
 
 
-async def chain(tmp_path: Path, count: int) -> list[Server]:
+async def chain(tmp_path: Path, count: int, **options: Any) -> list[Server]:
     """Start the servers of a chain; each finds a spare port before it knows those of the others."""
     sockets = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
     ports = [each.sockets[0].getsockname()[1] for each in sockets]
@@ -75,6 +75,7 @@ async def chain(tmp_path: Path, count: int) -> list[Server]:
                 listen=member.address,
                 name=member.name,
                 chain=members,
+                **options,
             )
         )
         for member in members

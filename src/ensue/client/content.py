@@ -7,15 +7,24 @@ on the same transport; people see the bus's name alone.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from ensue.client.futures import fail
 from ensue.client.received import CONTENT
-from ensue.errors import BadInput, EventRefused, LocalProtocolError, TransactionAborted
+from ensue.errors import (
+    AccessDenied,
+    BadInput,
+    EnsueError,
+    EventRefused,
+    InternalError,
+    LocalProtocolError,
+    TransactionAborted,
+)
 from ensue.event import Event
-from ensue.protocols.core import Outcome, Told
-from ensue.protocols.overlay.client import Answered, Notified, SessionEnded
+from ensue.protocols.core import Outcome, Refuse, Told
+from ensue.protocols.overlay.client import Answered, Notified, SessionEnded, Welcomed
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.nodes import ClientNode
@@ -23,7 +32,6 @@ from ensue.protocols.transactions.client import Concluded, Invitation, Transacti
 from ensue.runtime.driver import Driver, Failed
 from ensue.runtime.hub import Hub
 from ensue.runtime.overlay import overlay_of
-from ensue.transports import MemoryOptions
 
 __all__ = ["CONTENT", "ContentClient", "content_event"]
 
@@ -47,29 +55,69 @@ def content_event(publication: Publication) -> Event:
     )
 
 
+class Listener(Protocol):
+    """Whoever reads a subscription."""
+
+    def notified(self, notified: Notified) -> None:
+        """Take an event."""
+
+    def lost(self, reason: str) -> None:
+        """Hear that nothing more comes."""
+
+
 class ContentClient:
     """The client of one bus."""
 
-    def __init__(self, hub: Hub, options: object, name: str) -> None:
-        if not isinstance(options, MemoryOptions):
-            raise BadInput("content and transactions are on memory:// only, so far")
+    def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
+        self._bus = name
         self.name = f"{name}{_SUFFIX}"
-        self._overlay = overlay_of(hub, options.brokers)
+        self._overlay = overlay_of(hub)
         self._answers: dict[int, asyncio.Future[Answered]] = {}
-        self._readers: dict[str, Callable[[Notified], None]] = {}
+        self._readers: dict[str, Listener] = {}
         """By subscription: who reads it."""
         self._concluded: dict[str, list[Callable[[bool], None]]] = {}
         """By transaction: what to do when it is over."""
         self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._driver: Driver[ClientNode] = Driver(
+        self._driver: Driver[ClientNode] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._failure: EnsueError | None = None
+        """Why nothing can be done with it any more."""
+        self._welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when everybody knows of this client."""
+        if not hub.server:
+            self._start()  # In memory nothing has to be waited for.
+
+    async def open(self) -> None:
+        """Come to one's home, unless that has been done; returns when everybody there knows of this client."""
+        if self._failure is not None:
+            raise self._failure
+        await asyncio.shield(self.opening())
+
+    def opening(self) -> "asyncio.Task[None]":
+        """Begin to come to one's home, unless that has been done; return whoever is at it."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+            # Whoever does not wait for it is told by what it asks for next.
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._opening
+
+    async def _open(self) -> None:
+        if self._driver is None:
+            await self._hub.enter(self.name)
+            self._start()
+        await self._welcomed
+
+    def _start(self) -> None:
+        hub = self._hub
+        self._driver = Driver(
             self._overlay.client(self.name),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,
             recorder=hub.recorder,
-            seen_as=name,
+            seen_as=self._bus,
         )
         hub.watch(self._driver)
 
@@ -84,11 +132,13 @@ class ContentClient:
             assert isinstance(inner, TransactionClient)
             self._answers[command(inner, now_ns)] = future
 
+        assert self._driver is not None
         self._driver.command(run)
         return future
 
     async def request(self, command: Callable[[TransactionClient, int], int]) -> Answered:
         """Give a command and wait for its answer; shielded, because a command can't be taken back."""
+        await self.open()
         return await self.answer(self.ask(command))
 
     async def answer(self, future: "asyncio.Future[Answered]") -> Answered:
@@ -105,7 +155,7 @@ class ContentClient:
 
     def withdraw(self, subscription: str) -> None:
         """Withdraw a subscription; nobody waits for that."""
-        if not self._driver.closed:
+        if self._driver is not None and not self._driver.closed:
             self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
 
     async def publish(self, attributes: Mapping[str, object], payload: bytes) -> Event:
@@ -148,7 +198,7 @@ class ContentClient:
 
     # -- Subscriptions and transactions ---------------------------------------------------------
 
-    def read(self, subscription: str, reader: Callable[[Notified], None]) -> None:
+    def read(self, subscription: str, reader: Listener) -> None:
         """Hand what comes for a subscription to whoever reads it."""
         self._readers[subscription] = reader
 
@@ -164,27 +214,41 @@ class ContentClient:
         for outcome in outcomes:
             if isinstance(outcome, Told):
                 self._told(outcome.value)
-            elif isinstance(outcome, Failed):
-                self._give_up(LocalProtocolError(f"{self.name} can't go on: {outcome.reason}"))
+            elif isinstance(outcome, Refuse):
+                self._refused(outcome)
+
+    def _refused(self, outcome: Refuse) -> None:
+        """Give everything up: a server will not have this client any more, or it has failed."""
+        if isinstance(outcome, Failed):
+            failed = InternalError(f"{self.name} can't go on: {outcome.reason}")
+            failed.__cause__ = outcome.error
+            self._give_up(failed)
+        else:
+            why = f"the server refused this client: {outcome.reason}"
+            self._give_up(AccessDenied(why, reason=outcome.reason))
 
     def _told(self, value: object) -> None:
-        if isinstance(value, Answered):
-            future = self._answers.pop(value.number, None)
-            if future is not None and not future.done():
-                future.set_result(value)
-        elif isinstance(value, Notified):
-            reader = self._readers.get(value.subscription)
-            if reader is not None:
-                reader(value)
-        elif isinstance(value, Concluded):
-            for call in self._concluded.pop(value.transaction, ()):
-                call(value.committed)
-        elif isinstance(value, Invitation):
-            task = asyncio.get_running_loop().create_task(self._act(value))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        elif isinstance(value, SessionEnded):
-            self._give_up(LocalProtocolError(f"{self.name} was silent for too long: connect anew"))
+        match value:
+            case Answered():
+                future = self._answers.pop(value.number, None)
+                if future is not None and not future.done():
+                    future.set_result(value)
+            case Notified():
+                reader = self._readers.get(value.subscription)
+                if reader is not None:
+                    reader.notified(value)
+            case Concluded():
+                for call in self._concluded.pop(value.transaction, ()):
+                    call(value.committed)
+            case Invitation():
+                task = asyncio.get_running_loop().create_task(self._act(value))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case Welcomed() if not self._welcomed.done():
+                self._welcomed.set_result(None)
+            case SessionEnded():
+                why = f"{self._bus} was silent for too long, or did not keep up: connect anew"
+                self._give_up(LocalProtocolError(why))
 
     async def _act(self, invitation: Invitation) -> None:
         """Have the handler do what this client was invited to, and say when it has."""
@@ -200,20 +264,29 @@ class ContentClient:
                 _log.warning("a handler of invitations failed: %r", error)
                 refused = f"the handler failed: {error!r}"
         name, path = invitation.transaction, invitation.path
-        if not self._driver.closed:
+        if self._driver is not None and not self._driver.closed:
             self.ask(lambda client, now: client.finish(name, path, refused, now_ns=now))
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: EnsueError) -> None:
+        self._failure = self._failure or error
+        fail(self._welcomed, error)
         answers, self._answers = self._answers, {}
         for future in answers.values():
             fail(future, error)
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            reader.lost(str(error))
 
     def close(self) -> None:
         """Leave the overlay: what was advertised and subscribed ends."""
         for task in self._tasks:
             task.cancel()
-        if not self._driver.closed:
-            self._driver.command(lambda node, now: node.client.leave(now_ns=now))
-            self._driver.close()
-        self._give_up(LocalProtocolError("the bus was closed"))
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._driver is not None:
+            if not self._driver.closed:
+                self._driver.command(lambda node, now: node.client.leave(now_ns=now))
+                self._driver.close()
+            self._hub.leave(self.name)
+            self._give_up(LocalProtocolError("the bus was closed"))
         self._overlay.leave()

@@ -1,6 +1,6 @@
 """What a bus can do with content: advertise, and run transactions. Publishing and subscribing by content are in `bus`."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from ensue.client.checks import Payload, check_payload
@@ -27,7 +27,6 @@ class ContentBus:
 
     _content: ContentClient | None = None
 
-    _options: Any
     _name: str
 
     def _open(self) -> tuple[Hub, Any]:
@@ -74,8 +73,8 @@ class ContentBus:
         client = self._overlay_client()
         return Transaction(client, self._subscribe_where, isolation, timeout)
 
-    def on_invitation(self, handler: InvitationHandler) -> None:
-        """Have a handler called when another bus invites this one into its transaction.
+    def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
+        """Have a handler called when another bus invites this one into its transaction; await the result to know that others can.
 
         It acts by what it is given, and the transaction goes on when it returns; if it raises, the transaction is aborted.
         """
@@ -87,12 +86,14 @@ class ContentBus:
             await handler(given)
             given.name = ""
 
-        self._overlay_client().handler = act
+        client = self._overlay_client()
+        client.handler = act
+        return client.opening()
 
     def _overlay_client(self) -> ContentClient:
         hub, _ = self._open()
         if self._content is None:
-            self._content = ContentClient(hub, self._options, self._name)
+            self._content = ContentClient(hub, self._name)
         return self._content
 
     def _subscribe_where(self, wanted: Where) -> Subscription:

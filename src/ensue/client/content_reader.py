@@ -57,7 +57,7 @@ class ContentShare:
             return number
 
         future = self._client.ask(subscribe)
-        self._client.read(self.subscription, self._notified)
+        self._client.read(self.subscription, self)
         future.add_done_callback(self._answered)
         if wanted.transaction:
             self._client.when_over(wanted.transaction, self._concluded)
@@ -102,7 +102,13 @@ class ContentShare:
         if not committed:
             self.withdrawn()
 
-    def _notified(self, notified: Notified) -> None:
+    def lost(self, reason: str) -> None:
+        """Tell that nothing more comes."""
+        self.subscription, self.topics = "", ()
+        self._on_outcome(Refuse((), reason))
+
+    def notified(self, notified: Notified) -> None:
+        """Hand an event over."""
         self._position += 1
         self._on_outcome(Deliver(content_event(notified.publication), self._position))
 
@@ -136,6 +142,7 @@ class ContentReader(Reader):
     ) -> None:
         """Take the share."""
         del client, subscription
+        await self._wanted.client.open()
         self._share = ContentShare(self._wanted, lambda outcome: on_outcomes((outcome,)))
         self.resumed.set_result(None)
         await asyncio.sleep(0)
@@ -146,7 +153,10 @@ class ContentReader(Reader):
         call(self._share, self._hub.clock.now_ns())
 
     def pause(self) -> None:
-        """Do nothing: publishers wait instead."""
+        """End the share: nobody waits for it, nothing of it is kept elsewhere, and memory has an end."""
+        if self._share is not None and self._share.subscription:
+            self._share.end()
+            self._share.lost("it did not keep up, and has `pending_max` events unread")
 
     def resume(self) -> None:
         """Do nothing: there are no pauses."""

@@ -7,12 +7,9 @@ from typing import Protocol
 import msgspec
 
 from ensue.event import Event, Stamp
+from ensue.protocols.overlay.frames import CONTENT
 
 __all__ = ["CONTENT", "ReceivedEvent"]
-
-
-CONTENT = "content"
-"""What stands for a topic in events that are described by their attributes."""
 
 
 class Giver(Protocol):

@@ -13,7 +13,7 @@ from ensue.client.checks import Payload, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import ContentShare, Where
 from ensue.client.subscription import Subscription
-from ensue.errors import BadInput, LocalProtocolError, TransactionAborted
+from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused, TransactionAborted
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.client import TransactionClient
@@ -64,7 +64,10 @@ class _Acting:
         parse(where)
         self._check_open()
         wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
-        return await self._subscribe(wanted).__aenter__()
+        try:
+            return await self._subscribe(wanted).__aenter__()
+        except SubscriptionRefused as error:
+            raise self._refused(error.reason) from None
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
@@ -116,11 +119,14 @@ class _Acting:
 
     def _check(self, answer: "Answered") -> None:
         if answer.refused:
-            raise TransactionAborted(
-                f"the transaction can't be committed: {answer.refused}",
-                reason=answer.refused,
-                transaction=self.name,
-            )
+            raise self._refused(answer.refused)
+
+    def _refused(self, reason: str) -> TransactionAborted:
+        return TransactionAborted(
+            f"the transaction can't be committed: {reason}",
+            reason=reason,
+            transaction=self.name,
+        )
 
 
 class Transaction(_Acting):

@@ -183,6 +183,13 @@ class Linked:
         self.inner.handle_timer(now_ns=now_ns)
         self._drain(now_ns)
 
+    def repeat(self, *, now_ns: int) -> None:
+        """Send again at once what was not acknowledged: a connection is there again."""
+        for link in self._out.values():
+            if link.unacknowledged:
+                link.due_ns, link.wait_ns = now_ns, self._config.retry_ns
+        self.handle_timer(now_ns=now_ns)
+
     def next_timer_ns(self) -> int | None:
         """Return when a link or the node has something due."""
         dues = [link.due_ns for link in self._out.values() if link.due_ns is not None]

@@ -29,6 +29,7 @@ from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube import frames as cube_frames
 from ensue.protocols.keeping import Keeper, KeeperConfig
 from ensue.protocols.looking import Look
+from ensue.protocols.overlay import nodes as overlay
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import ChangeRequest, Expired, Forget
@@ -60,6 +61,7 @@ FRAMES: tuple[type[Frame], ...] = (
     *exchange.FRAMES,
     *enrolment.FRAMES,
     *cube_frames.FRAMES,
+    *overlay.UNNUMBERED,
 )
 """Everything that stations and their clients tell each other, and what clients tell each other through them."""
 

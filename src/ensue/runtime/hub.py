@@ -80,6 +80,8 @@ class Hub:
     """The largest payload that can be carried, with its key and headers."""
     holds_publishers = True
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
+    server = ""
+    """The server that it was reached at first, if servers are what it is on."""
     answers = False
     """Whether somebody says that an event is out, where order needs no answer."""
 

@@ -1,34 +1,68 @@
-"""The overlay of a hub in memory: its brokers, made when somebody first uses content and taken down with the last who does.
+"""The content brokers that a hub's buses use, and how a bus becomes a client of one.
 
-Brokers form a binary tree; clients are dealt out to them in turn. Everything lives and dies with the process, so nothing is persisted.
+In memory they are made when somebody first uses content and taken down with the last who does. They form a binary tree; clients are dealt out to them in turn.
+Everything lives and dies with the process, so nothing is persisted. On `ensue://` they run in the servers, and the home of a client is the broker of the server that its URL
+names.
 """
 
 from weakref import WeakKeyDictionary
 
+from ensue.errors import BadInput
 from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.nodes import BrokerNode, ClientNode
+from ensue.protocols.overlay.nodes import BrokerNode, ClientNode, broker_of, tree_of
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.runtime.driver import Driver
-from ensue.runtime.hub import Hub
+from ensue.runtime.hub import Hub, MemoryHub
 
 __all__ = ["Overlay", "overlay_of"]
 
 
 class Overlay:
-    """The brokers of one hub."""
+    """The brokers that the buses of one hub use."""
 
-    def __init__(self, hub: Hub, brokers: int) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.config = OverlayConfig(durable=False)
+        """Of clients too: what they are about ends with their process."""
+
+    def client(self, name: str) -> ClientNode:
+        """Return a client at its home."""
+        home, now_ns = self._home(), self._hub.clock.now_ns()
+        return ClientNode(
+            lambda own: TransactionClient(
+                name=name, home=home, config=self.config, records=own, now_ns=now_ns
+            ),
+            home=home,
+            codec=TransactionClient.codec,
+            durable=False,
+            now_ns=now_ns,
+        )
+
+    def _home(self) -> str:
+        """Return the home of the next client."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Hear that a user has left."""
+
+
+class ServedOverlay(Overlay):
+    """Brokers that run in servers."""
+
+    def _home(self) -> str:
+        return broker_of(self._hub.server)
+
+
+class MemoryOverlay(Overlay):
+    """Brokers of a hub in memory."""
+
+    def __init__(self, hub: Hub, brokers: int) -> None:
+        super().__init__(hub)
         self.users = 0
         self._turn = 0
         self.names = [hub.unique("broker") for _ in range(brokers)]
-        neighbours: dict[str, list[str]] = {name: [] for name in self.names}
-        for number, name in enumerate(self.names[1:], 1):
-            parent = self.names[(number - 1) // 2]
-            neighbours[name].append(parent)
-            neighbours[parent].append(name)
+        neighbours = tree_of(self.names)
         self._drivers = [self._drive(name, tuple(neighbours[name])) for name in self.names]
 
     def _drive(self, name: str, neighbours: tuple[str, ...]) -> Driver[BrokerNode]:
@@ -44,20 +78,9 @@ class Overlay:
         )
         return Driver(node, transport=hub.transport, clock=hub.clock, recorder=hub.recorder)
 
-    def client(self, name: str) -> ClientNode:
-        """Return a client, with the next broker as its home."""
-        home = self.names[self._turn % len(self.names)]
+    def _home(self) -> str:
         self._turn += 1
-        now_ns = self._hub.clock.now_ns()
-        return ClientNode(
-            lambda own: TransactionClient(
-                name=name, home=home, config=self.config, records=own, now_ns=now_ns
-            ),
-            home=home,
-            codec=TransactionClient.codec,
-            durable=False,
-            now_ns=now_ns,
-        )
+        return self.names[(self._turn - 1) % len(self.names)]
 
     def leave(self) -> None:
         """Take the brokers down with the last user."""
@@ -68,13 +91,19 @@ class Overlay:
                 driver.close()
 
 
-_overlays: WeakKeyDictionary[Hub, Overlay] = WeakKeyDictionary()
+_overlays: WeakKeyDictionary[Hub, MemoryOverlay] = WeakKeyDictionary()
 
 
-def overlay_of(hub: Hub, brokers: int) -> Overlay:
+def overlay_of(hub: Hub) -> Overlay:
     """Return the overlay of a hub for one more user, who has to leave it."""
-    overlay = _overlays.get(hub)
-    if overlay is None:
-        overlay = _overlays[hub] = Overlay(hub, brokers)
-    overlay.users += 1
-    return overlay
+    if isinstance(hub, MemoryHub):
+        overlay = _overlays.get(hub)
+        if overlay is None:
+            overlay = _overlays[hub] = MemoryOverlay(hub, hub.options.brokers)
+        overlay.users += 1
+        return overlay
+    if not hub.server:
+        raise BadInput(
+            f"content and transactions are on memory:// and ensue://, not on {hub.transport.name}"
+        )
+    return ServedOverlay(hub)

@@ -63,7 +63,9 @@ class RemoteHub(Hub):
         *,
         order: Order | None,
         trace: str | None,
+        server: str = "",
     ) -> None:
+        self.server = server
         self.sink = None if trace is None else ParquetSink(trace)
         super().__init__(
             order=order, clock=SystemClock(), recorder=recorder_to(self.sink, RUN, order)
@@ -114,13 +116,13 @@ class RemoteHub(Hub):
             options.capabilities, message_bytes_max=carrier.capabilities.message_bytes_max
         )
         try:
-            described = None
+            described, server = None, ""
             if isinstance(options, TcpOptions):
                 assert tcp.welcome is not None
-                described = _welcomed(tcp.welcome)
+                described, server = _welcomed(tcp.welcome), tcp.welcome.server
             elif not needs_topics_alone:
                 described = await discover(transport, options.url)
-            return cls(transport, described, order=order, trace=trace)
+            return cls(transport, described, order=order, trace=trace, server=server)
         except BaseException:
             await carrier.close()
             raise

@@ -9,6 +9,7 @@ import msgspec
 from ensue.errors import ConfigurationError
 from ensue.event import NAME_LENGTH_MAX
 from ensue.protocols.guide import GUIDE
+from ensue.protocols.overlay.nodes import tree_of
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.runtime.names import check_text
 from ensue.server.access import Access
@@ -124,6 +125,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where it stands, for people who read its log."""
     chain: tuple[Member, ...] = ()
     """All stations, this one included, in rank order; empty: it is alone."""
+    beside: dict[str, str] = {}
+    """Servers, and beside which one before them in the chain their content brokers stand; others: as in a binary tree by rank."""
     closed: bool = False
     """Whether there are no topics but those that the chain places by name."""
     sync_s: float = 0.0
@@ -153,6 +156,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if len(set(names)) != len(names):
             raise ConfigurationError(f"the chain names a server twice: {', '.join(names)}")
+        tree_of(names, self.beside)
         for member in self.chain:
             parse_address(member.address, what=f"the address of {member.name!r}")
         if not self.sequencer.carries or not self.sequencer.durable:
@@ -168,6 +172,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def members(self) -> tuple[Member, ...]:
         """The chain, this server alone if there is none."""
         return self.chain or (Member(self.name, ""),)
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The servers next to whose content brokers this one's stands."""
+        return tuple(tree_of([member.name for member in self.members], self.beside)[self.name])
 
     @property
     def asks_who(self) -> bool:

@@ -82,6 +82,7 @@ class _Server(_Table, frozen=True, kw_only=True):
     site: str = ""
     admin: str = ""
     topics: tuple[Name, ...] = ()
+    beside: str = ""
     tls: _Tls | None = None
 
 
@@ -205,6 +206,7 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         listen=server.listen,
         data=str(folder / server.data),
         chain=chain,
+        beside={each.name: each.beside for each in file.servers if each.beside},
         closed=file.closed,
         sync_s=0.0 if file.sync is None else float(file.sync),
         expire_s=60.0 if file.expire is None else float(file.expire),

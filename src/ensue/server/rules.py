@@ -41,6 +41,7 @@ from ensue.event import Event
 from ensue.protocols.core import Frame, Persist
 from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Fetch, Put, Taken
 from ensue.protocols.looking import Look
+from ensue.protocols.overlay.nodes import broker_of
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, StampRequest
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
@@ -51,7 +52,7 @@ from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
 from ensue.transports.tcp_options import parse_address
 
-__all__ = ["BUNDLE_ITEMS_MAX", "Rules", "check_event"]
+__all__ = ["BUNDLE_ITEMS_MAX", "PUBLISHED_AT_NS_MAX", "Rules", "check_event"]
 
 RECENT_MAX = 100_000
 """Names of processes whose user is remembered."""
@@ -128,7 +129,7 @@ class Rules:
     def may_enter(self, visitor: Visitor, name: str, holder: Visitor | None) -> str | None:
         """Say why a connection may not enter under a name, which somebody may hold; None: it may."""
         if visitor.station:
-            mine = visitor.station == name
+            mine = name in (visitor.station, broker_of(visitor.station))
             return None if mine else f"this is {visitor.station!r}, and not {name!r}"
         if name == self._config.name or name in self._stations:
             return f"{name!r} is a server of the chain"
@@ -146,6 +147,15 @@ class Rules:
         if self._is_new(name, user) and len(self._owners) >= self.limits.durable_names:
             return f"there are {self.limits.durable_names} durable names already"
         return None
+
+    def acting_refusal(self, visitor: Visitor, source: str, client: str) -> str:
+        """Say why somebody may not have another client act in its plan; empty: it may."""
+        user = visitor.grants.user
+        if not user or client == source or self._recent.get(client) == user:
+            return ""
+        return (
+            f"{client!r} is no client of {user!r}: a plan acts for one's own, by their whole names"
+        )
 
     def claim(self, visitor: Visitor, name: str, done: Callable[[], None]) -> None:
         """Have a name belong to whoever enters under it, and then call `done`."""

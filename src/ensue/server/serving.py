@@ -14,11 +14,14 @@ from ensue.errors import AccessDenied, BadInput, TransportError
 from ensue.event import Event
 from ensue.journal import Journal
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
+from ensue.protocols.overlay.nodes import broker_of
 from ensue.protocols.station import FRAMES
+from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
 from ensue.server.carrying import screen_enrolled, screen_exchanged
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
+from ensue.server.content import ContentBroker, screen_content
 from ensue.server.lifecycle import StationServer
 from ensue.server.listener import Listener, check_free
 from ensue.server.rules import Rules
@@ -38,11 +41,13 @@ _log = logging.getLogger("ensue")
 
 
 class Server(StationServer):
-    """One station of a chain, on an address of its own."""
+    """One station of a chain, on an address of its own. `recorder` hears what its content broker does."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, *, recorder: Recorder | None = None) -> None:
         super().__init__(config)
         self.listener: Listener | None = None
+        self.content: ContentBroker | None = None
+        self._recorder = recorder
         self._context: ssl.SSLContext | None = None
         self._carriers: list[TcpCarrier] = []
         """To the other servers of the chain."""
@@ -93,6 +98,17 @@ class Server(StationServer):
         await transport.enter(config.name)
         self._drive(transport, journal, commit, listener=listener)
         await self._exchange(transport, listener)
+        self.content = ContentBroker(
+            config,
+            journal=journal,
+            store=commit,
+            transport=transport,
+            clock=self._clock,
+            on_failure=self._broke,
+            recorder=self._recorder,
+        )
+        listener.screens[self.content.name] = partial(screen_content, listener.rules)
+        await self.content.open()
         for registry in await self._enrol(transport, journal, commit):
             across = registry.node.across
             listener.screens[registry.node.name] = partial(
@@ -112,6 +128,8 @@ class Server(StationServer):
         for driver in (*self._exchanges, *self._registries, self._driver):
             if driver is not None:
                 driver.close()
+        if self.content is not None:
+            self.content.close()
         await commit.close()
 
     async def _exchange(self, transport: FramedTransport, listener: Listener) -> None:
@@ -153,6 +171,7 @@ class Server(StationServer):
             try:
                 welcome = await carrier.start_one()
                 await carrier.open(self.config.name, _ignore)
+                await carrier.open(broker_of(self.config.name), _ignore)
             except (TransportError, AccessDenied, OSError) as error:
                 await carrier.close()
                 if str(error) != told:
@@ -173,6 +192,7 @@ class Server(StationServer):
                 continue
             self._carriers.append(carrier)
             self.listener.neighbours[member.name] = carrier
+            self.listener.neighbours[broker_of(member.name)] = carrier
             _log.info("met %s at %s", member.name, member.address)
             return
 

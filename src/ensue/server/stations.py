@@ -21,11 +21,22 @@ from ensue.runtime.driver import Driver
 from ensue.server.config import Retention, ServerConfig
 from ensue.wire import FRAME_BYTES_MAX, Codec
 
-__all__ = ["OWNER", "SECOND_NS", "Built", "build_station", "claim", "placement_of", "retain"]
+__all__ = [
+    "CONTENT_RECORDS",
+    "OWNER",
+    "SECOND_NS",
+    "Built",
+    "build_station",
+    "claim",
+    "placement_of",
+    "retain",
+]
 
 SECOND_NS = 1_000_000_000
 OWNER = "owner/"
 """What the journal's records start with that are not the station's but say who owns a name."""
+CONTENT_RECORDS = "content/"
+"""What the journal's records of the content broker start with."""
 SERVER = "server"
 """The journal's record that says whose it is."""
 RETAIN_EVERY_S = 5.0
@@ -93,7 +104,7 @@ def build_station(
     records = {
         key: value
         for key, value in journal.records.items()
-        if key != SERVER and not key.startswith((OWNER, CUBE))
+        if key != SERVER and not key.startswith((OWNER, CUBE, CONTENT_RECORDS))
     }
 
     def station(own: Mapping[str, bytes]) -> Station:

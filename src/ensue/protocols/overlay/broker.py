@@ -226,6 +226,7 @@ class Broker(Journaled):
         f.Goodbye: "_goodbye",
         f.Expire: "_expire",
         f.Operate: "_operate",
+        f.Forbidden: "_forbidden",
         f.Routed: "_routed",
         f.Step: "_step_in",
         f.Stepped: "_stepped",
@@ -306,6 +307,10 @@ class Broker(Journaled):
             self._send(client, f.Done(number=frame.number))
         elif frame.change is not None:
             self._change((frame.change,), client, frame.number)
+
+    def _forbidden(self, frame: f.Forbidden, client: str, now_ns: int) -> None:
+        del now_ns
+        self._send(client, f.Done(number=frame.number, refused=frame.reason))
 
     def _operate_within(self, frame: f.Operate, client: str) -> None:
         """Handle an operation of a transaction."""

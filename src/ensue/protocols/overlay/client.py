@@ -24,7 +24,7 @@ from ensue.protocols.overlay.journal import Journaled
 from ensue.protocols.overlay.parsing import parse
 from ensue.wire import Codec, Records
 
-__all__ = ["Answered", "ClientRecord", "Notified", "OverlayClient", "SessionEnded"]
+__all__ = ["Answered", "ClientRecord", "Notified", "OverlayClient", "SessionEnded", "Welcomed"]
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -44,6 +44,10 @@ class Notified(msgspec.Struct, frozen=True):
     position: int
     """1, 2, 3, … in that subscription."""
     transaction: str = ""
+
+
+class Welcomed(msgspec.Struct, frozen=True):
+    """Everybody knows of this client."""
 
 
 class SessionEnded(msgspec.Struct, frozen=True):
@@ -299,6 +303,7 @@ class OverlayClient(Journaled):
         del now_ns
         if not frame.number:
             self._welcome = True
+            self._tell(Welcomed())
             return
         asked = self._asked.pop(frame.number, None)
         if asked is not None:

@@ -14,6 +14,7 @@ from ensue.protocols.overlay.filters import name_text, value_text
 
 __all__ = [
     "ADVERTISE",
+    "CONTENT",
     "FRAMES",
     "SUBSCRIBE",
     "UNADVERTISE",
@@ -23,6 +24,7 @@ __all__ = [
     "Done",
     "Expire",
     "Expired",
+    "Forbidden",
     "Goodbye",
     "Hello",
     "Identifier",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 ADVERTISE, UNADVERTISE, SUBSCRIBE, UNSUBSCRIBE = "adv", "uadv", "sub", "usub"
+CONTENT = "content"
+"""What stands for a topic in events that are described by their attributes."""
 
 Identifier = Annotated[str, msgspec.Meta(max_length=1024)]
 """The name of an advertisement, a subscription, a transaction, or the place of an operation in one."""
@@ -177,6 +181,14 @@ class Expire(Frame, frozen=True, tag=121):
     client: Name
 
 
+class Forbidden(Frame, frozen=True, tag=122):
+    """Stands in the place of a client's request that whoever carried it here does not permit."""
+
+    number: Count
+    """Of the request, which is answered with the reason."""
+    reason: str
+
+
 FRAMES: tuple[type[Frame], ...] = (
     Hello,
     Beat,
@@ -190,4 +202,5 @@ FRAMES: tuple[type[Frame], ...] = (
     Stepped,
     Tick,
     Expire,
+    Forbidden,
 )

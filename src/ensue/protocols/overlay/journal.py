@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ensue.protocols.core import Effect, Frame, Persist
+from ensue.protocols.core import Effect, Frame, Persist, Told
 from ensue.wire import Codec, Records
 
 __all__ = ["Journaled"]
@@ -45,6 +45,8 @@ class Journaled:
         self._journal_bytes = 0
         self._state_bytes = 0
         self._effects: list[Effect] = []
+        self.recovered: list[tuple[int, Told]] = []
+        """What inputs that were handled again told a trace, and when they came: it may not have heard."""
         self._recover(records)
 
     def take(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -89,4 +91,8 @@ class Journaled:
             self._journal_bytes += len(record)
             held = _INPUT.decode(record)
             self._handle(self.codec.decode(held.frame), held.source, held.now_ns)
+            self.recovered += (
+                (held.now_ns, effect) for effect in self._effects if isinstance(effect, Told)
+            )
+            self._effects.clear()
         self._effects.clear()

@@ -14,9 +14,26 @@ from ensue.protocols.overlay.client import OverlayClient
 from ensue.protocols.overlay.frames import Beat, Expired, Hello
 from ensue.wire import Codec
 
-__all__ = ["BrokerNode", "ClientNode", "check_tree"]
+__all__ = ["UNNUMBERED", "BrokerNode", "ClientNode", "broker_of", "check_tree", "tree_of"]
 
 UNNUMBERED: tuple[type[Frame], ...] = (Hello, Beat, Expired)
+
+
+def broker_of(server: str) -> str:
+    """Return the name of the broker beside a station. No client's name holds a slash."""
+    return f"{server}/content"
+
+
+def tree_of(names: Sequence[str], parents: Mapping[str, str] | None = None) -> dict[str, list[str]]:
+    """Return for each broker who is next to it: below its parent, or, without one, as in a binary tree by rank."""
+    neighbours: dict[str, list[str]] = {name: [] for name in names}
+    for number, name in enumerate(names[1:], 1):
+        parent = (parents or {}).get(name) or names[(number - 1) // 2]
+        if parent not in names[:number]:
+            raise ConfigurationError(f"{name!r} stands beside {parent!r}, which is not before it")
+        neighbours[name].append(parent)
+        neighbours[parent].append(name)
+    return neighbours
 
 
 class BrokerNode(Linked):

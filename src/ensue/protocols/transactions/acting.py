@@ -11,6 +11,7 @@ Departures from the paper: `tcm` names a client instead of matching subscription
 recipient, which is there and durable, and not at the recipient.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,9 +33,15 @@ from ensue.protocols.transactions.contexts import (
 )
 from ensue.wire import Codec, Records
 
-__all__ = ["OVER", "Acting"]
+__all__ = ["OVER", "Acting", "shortened"]
 
 OVER = "the transaction is over"
+_RANDOM = re.compile(r"~[^.]*")
+
+
+def shortened(name: str) -> str:
+    """Return a client's name as people gave it: without what makes it unique among processes."""
+    return _RANDOM.sub("", name)
 
 
 class ActingRecord(msgspec.Struct, array_like=True):
@@ -130,7 +137,13 @@ class Acting(Broker):
             return
         context.participants[client] = None
         pending = Pending(client, frame.number, frame.transaction, frame.path, [])
-        self._hand_on(context, pending, frame.client, frame.publication)
+        self._hand_on(context, pending, self._whole_name(frame.client), frame.publication)
+
+    def _whole_name(self, name: str) -> str:
+        """Return the client that is meant: of that name, or else the last to come whose name is that without its random part (`~…`)."""
+        if name in self._members:
+            return name
+        return next((each for each in reversed(self._members) if shortened(each) == name), name)
 
     def _step_in(self, frame: Step, source: str, now_ns: int) -> None:
         if not frame.transaction:

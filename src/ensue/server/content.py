@@ -1,0 +1,267 @@
+"""The content broker of a server: it stands beside the station, on the same journal, connections and links to other servers.
+
+Theory of operation. The broker is the pure node that the simulator runs (`ensue.protocols.transactions`). What it persists goes to the server's journal,
+under keys of its own, with the station's batches; nothing is answered or passed on before that is safe, so a transaction that was said to be
+committed is, and one that was not decided is decided when the server is back. Brokers of a chain form a tree (`ServerConfig.neighbours`).
+
+A frame that makes the broker raise is a bug, and costs what it had not made safe: the broker begins anew from the journal, as after a
+crash, while everybody stays connected. A journal that can't be read any more ends the server.
+
+Permissions. Content is one topic, `content`: who may publish on it may advertise and publish by content, who may subscribe to it may subscribe by
+content, within transactions too. A request that is not permitted is answered with why, in its turn (`Forbidden`). A plan may act for other clients of the same user only. Whoever sends what no
+client would, is hung up on.
+
+HAZARD: where names are given by people, two users may have clients of one name; an invitation goes to the one that came last. Invite by the
+whole name (`bus.name`) where that matters.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from ensue.clock import Clock
+from ensue.errors import BadInput, RemoteProtocolError
+from ensue.journal import Journal
+from ensue.protocols.core import Frame, Persist
+from ensue.protocols.link import LinkAck, LinkData
+from ensue.protocols.overlay import frames as f
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.frames import Change, Publication
+from ensue.protocols.overlay.nodes import BrokerNode, broker_of
+from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.recorder import Recorder
+from ensue.runtime.driver import Driver, Store
+from ensue.server.config import ServerConfig
+from ensue.server.rules import BUNDLE_ITEMS_MAX, PUBLISHED_AT_NS_MAX, Rules
+from ensue.server.stations import CONTENT_RECORDS, SECOND_NS
+from ensue.server.visitor import Visitor
+from ensue.transports.framed import FramedTransport
+from ensue.wire import Codec, Records
+
+__all__ = ["ContentBroker", "screen_content"]
+
+_NEIGHBOURS = f"{CONTENT_RECORDS}neighbours"
+_NAMES = Records[list[str]](list[str])
+_CODEC = Codec(t.FRAMES)
+_PATH = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,99}")
+_CHANGES = (f.ADVERTISE, f.UNADVERTISE, f.SUBSCRIBE, f.UNSUBSCRIBE)
+
+_log = logging.getLogger("ensue")
+
+Request = f.Operate | t.Begin | t.Invite | t.Finish | t.End | t.Submit
+_REQUESTS = (f.Operate, t.Begin, t.Invite, t.Finish, t.End, t.Submit)
+
+
+class _OwnRecords:
+    """Keeps the broker's records apart from the station's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
+        """Make a batch safe, and then call `done`."""
+        self._store.write(
+            [Persist(f"{CONTENT_RECORDS}{each.key}", each.value) for each in writes], done
+        )
+
+
+class ContentBroker:
+    """The broker of one server, from its start to its end."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        journal: Journal,
+        store: Store,
+        transport: FramedTransport,
+        clock: Clock,
+        on_failure: Callable[[Exception], None],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.name = broker_of(config.name)
+        self._neighbours = tuple(broker_of(each) for each in config.neighbours)
+        self._journal = journal
+        self._store = store
+        self._transport = transport
+        self._clock = clock
+        self._on_failure = on_failure
+        self._recorder = recorder
+        default = OverlayConfig()
+        self._config = OverlayConfig(
+            lease_ns=max(default.lease_ns, int(config.expire_s * SECOND_NS))
+        )
+        self._driver: Driver[BrokerNode] | None = None
+        self.restarts = 0
+        """How often it began anew because something was raised."""
+        self._check_neighbours()
+
+    @property
+    def broker(self) -> TransactionBroker:
+        """The broker itself, to be looked at."""
+        assert self._driver is not None
+        inner = self._driver.node.broker
+        assert isinstance(inner, TransactionBroker)
+        return inner
+
+    async def open(self) -> None:
+        """Bring the broker to life."""
+        self._store.write([Persist(_NEIGHBOURS, _NAMES.encode(list(self._neighbours)))], _nothing)
+        await self._transport.enter(self.name)
+        self._drive()
+
+    def close(self) -> None:
+        """Let the broker rest."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def _check_neighbours(self) -> None:
+        """Refuse other neighbours than those that the broker has dealt with."""
+        known = self._journal.records.get(_NEIGHBOURS)
+        used = any(
+            key.startswith(CONTENT_RECORDS) and key != _NEIGHBOURS for key in self._journal.records
+        )
+        if known is not None and used and _NAMES.decode(known) != list(self._neighbours):
+            raise BadInput(
+                f"the content broker of this server stood beside {', '.join(_NAMES.decode(known)) or 'nobody'}, "
+                f"and would stand beside {', '.join(self._neighbours) or 'nobody'}: brokers that are in use "
+                "keep their places"
+            )
+
+    def _drive(self) -> None:
+        now_ns = self._clock.now_ns()
+        records = {
+            key.removeprefix(CONTENT_RECORDS): value
+            for key, value in self._journal.records.items()
+            if key.startswith(CONTENT_RECORDS) and key != _NEIGHBOURS
+        }
+        node = BrokerNode(
+            lambda own: TransactionBroker(
+                name=self.name,
+                neighbours=self._neighbours,
+                config=self._config,
+                records=own,
+                now_ns=now_ns,
+            ),
+            neighbours=self._neighbours,
+            codec=TransactionBroker.codec,
+            records=records,
+            now_ns=now_ns,
+        )
+        if self._recorder is not None:
+            for at_ns, told in node.broker.recovered:
+                self._recorder.outcome(self.name, None, told, at_ns)
+        self._driver = Driver(
+            node,
+            transport=self._transport,
+            clock=self._clock,
+            store=_OwnRecords(self._store),
+            on_failure=self._begin_anew,
+            recorder=self._recorder,
+        )
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Go on from what is safe, as after a crash."""
+        self.restarts += 1
+        _log.error("%s begins anew from its journal: %r", self.name, error)
+        try:
+            self._drive()
+        except Exception as again:  # noqa: BLE001 - whatever it is, there is nothing to go on from
+            self._on_failure(again)
+
+
+def _nothing() -> None:
+    """Wait for nothing: what comes behind waits for itself."""
+
+
+# -- What clients may send ------------------------------------------------------------------------
+
+
+def screen_content(
+    rules: Rules, visitor: Visitor, source: str, frames: list[Frame]
+) -> tuple[list[Frame], list[Frame]]:
+    """Return what a client may send to a broker of all it sent; what it may not is answered by the broker, in its turn."""
+    if len(frames) > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError("a bundle of more than any client puts into one")
+    admitted: list[Frame] = []
+    for frame in frames:
+        if isinstance(frame, LinkData):
+            admitted.append(_screen_numbered(rules, visitor, source, frame))
+        elif isinstance(frame, LinkAck | f.Hello | f.Beat):
+            admitted.append(frame)
+        else:
+            raise RemoteProtocolError(f"{type(frame).__name__} is not for a broker")
+    return admitted, []
+
+
+def _screen_numbered(rules: Rules, visitor: Visitor, source: str, data: LinkData) -> LinkData:
+    frame = _CODEC.decode(data.payload, peer=source)
+    if isinstance(frame, f.Goodbye):
+        return data
+    if not isinstance(frame, _REQUESTS):
+        raise RemoteProtocolError(f"{type(frame).__name__} is not for clients to send")
+    if frame.number < 1:
+        raise RemoteProtocolError("a request without a number")
+    why = next((why for why in _refusals(rules, visitor, source, frame) if why), "")
+    if not why:
+        return data
+    visitor.house.fault(visitor, "permission", why)
+    answer = f.Forbidden(number=frame.number, reason=why)
+    return LinkData(number=data.number, payload=_CODEC.encode(answer))
+
+
+def _refusals(rules: Rules, visitor: Visitor, source: str, frame: Request) -> Iterator[str]:
+    """Yield why a request is not permitted; raise if no client would send it."""
+    if isinstance(frame, f.Operate | t.Invite | t.Finish) and frame.path:
+        _check_path(frame.path)
+    if isinstance(frame, f.Operate):
+        if (frame.change is None) == (frame.publication is None):
+            raise RemoteProtocolError("an operation that is none, or two")
+        yield from _operation(rules, visitor, source, frame.change, frame.publication)
+    elif isinstance(frame, t.Invite):
+        # Said to one client, within a transaction: nobody else reads it.
+        _check_publication(source, frame.publication)
+    elif isinstance(frame, t.Submit):
+        for one in frame.operations:
+            _check_path(one.path)
+            if one.home:
+                raise RemoteProtocolError("a plan that says where a client is at home")
+            yield rules.acting_refusal(visitor, source, one.client)
+            yield from _operation(rules, visitor, one.client, one.change, one.publication)
+
+
+def _operation(
+    rules: Rules,
+    visitor: Visitor,
+    client: str,
+    change: Change | None,
+    publication: Publication | None,
+) -> Iterator[str]:
+    if publication is not None:
+        _check_publication(client, publication)
+        limit = rules.limits.headers_per_event
+        if len(publication.attributes) > limit:
+            yield f"an event has at most {limit} attributes (headers_per_event)"
+        yield rules.why_not(visitor, "publish", f.CONTENT)
+    if change is not None:
+        if change.action not in _CHANGES:
+            raise RemoteProtocolError("a change of the tables that is none")
+        if not change.name.startswith(f"{client}."):
+            raise RemoteProtocolError(f"{change.name[:100]!r} is no name that {client!r} gives")
+        if change.action == f.SUBSCRIBE:
+            yield rules.why_not(visitor, "subscribe", f.CONTENT)
+        elif change.action == f.ADVERTISE:
+            yield rules.why_not(visitor, "publish", f.CONTENT)
+
+
+def _check_publication(client: str, publication: Publication) -> None:
+    if publication.publisher != client:
+        raise RemoteProtocolError(f"an event of {publication.publisher!r}, which {client!r} is not")
+    if not 0 <= publication.published_at_ns <= PUBLISHED_AT_NS_MAX:
+        raise RemoteProtocolError("an event was published at no time that there is")
+
+
+def _check_path(path: str) -> None:
+    if not _PATH.fullmatch(path):
+        raise RemoteProtocolError("an operation that has no place in a transaction")

@@ -1,0 +1,269 @@
+"""Content and transactions on servers: the brokers beside their stations, what survives a restart, and who may do what."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.server.helpers import People, read, serving, until, within
+from tests.server.test_serving import chain
+
+import ensue
+from ensue.errors import BadInput, EventRefused, SubscriptionRefused
+from ensue.server import Server, ServerConfig
+from ensue.transports.tcp_messages import Member
+
+SYNC_S = 0.5
+"""As little as possible: most of this is not about disks, and they may be slow."""
+
+
+@asynccontextmanager
+async def tree(tmp_path: Path, count: int = 3) -> AsyncIterator[list[Server]]:
+    servers = await chain(tmp_path, count, sync_s=SYNC_S)
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+def connected(server: Server, name: str) -> ensue.Bus:
+    return ensue.connect(server.url, order=None, name=name)
+
+
+def at_rest(servers: list[Server]) -> bool:
+    """Whether no broker is about anything."""
+    brokers = [server.content.broker for server in servers if server.content is not None]
+    return not any(
+        broker.open_transactions or broker.waiting_count or broker.unanswered_count
+        for broker in brokers
+    )
+
+
+def test_events_find_their_readers_across_brokers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            tree(tmp_path) as servers,
+            connected(servers[0], "a") as a,
+            connected(servers[1], "b") as b,
+            connected(servers[2], "c") as c,
+        ):
+            name = await within(a.advertise(where="symbol = 'ACME'"))
+            async with (
+                b.subscribe(where="symbol = 'ACME' and price > 10") as dear,
+                c.subscribe(where="symbol starts with 'AC'") as every,
+            ):
+                await within(a.publish({"symbol": "ACME", "price": 5}, b"cheap"))
+                await within(a.publish({"symbol": "ACME", "price": 12}, b"dear"))
+                assert await read(every, 2) == [b"cheap", b"dear"]
+                event = await within(anext(dear))
+                assert event.attributes == {"symbol": "ACME", "price": 12}
+                assert event.publisher == a.name
+                with pytest.raises(EventRefused, match="no advertisement of"):
+                    await within(a.publish({"symbol": "OTHER"}))
+            await within(a.unadvertise(name))
+            with pytest.raises(EventRefused):
+                await within(a.publish({"symbol": "ACME", "price": 12}))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_a_transaction_spans_clients_of_several_servers(tmp_path: Path, isolation: str) -> None:
+    async def main() -> None:
+        async with (
+            tree(tmp_path) as servers,
+            connected(servers[0], "a") as a,
+            connected(servers[1], "b") as b,
+            connected(servers[2], "c") as c,
+        ):
+            await within(a.advertise(where="x exists"))
+            opened: list[ensue.Subscription] = []
+
+            async def pass_on(tx: ensue.InvitedTransaction) -> None:
+                assert (tx.inviter, tx.payload) == (a.name, b"please")
+                await tx.invite(c.name, {"where": "x = 1"})  # By its whole name, …
+
+            async def subscribe(tx: ensue.InvitedTransaction) -> None:
+                opened.append(await tx.subscribe(str(tx.attributes["where"])))
+
+            await within(b.on_invitation(pass_on))
+            await within(c.on_invitation(subscribe))
+
+            async def fail() -> None:
+                async with a.transaction(isolation=isolation, timeout=60) as tx:
+                    await tx.invite("b", payload=b"please")  # … or by that which it was given.
+                    await tx.publish({"x": 1}, b"never")
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+            async with a.transaction(isolation=isolation, timeout=60) as tx:
+                await tx.invite("b", payload=b"please")
+                await tx.publish({"x": 1}, b"for c")
+            assert await read(opened[1], 1) == [b"for c"]
+            with pytest.raises(ensue.TransactionAborted, match="nobody here is called"):
+                async with a.transaction(isolation=isolation, timeout=60) as tx:
+                    await tx.invite("nobody")
+            await until(lambda: at_rest(servers), "brokers are at rest")
+
+    asyncio.run(main())
+
+
+def test_a_name_means_the_last_who_came_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        invited: list[str] = []
+
+        async def note(tx: ensue.InvitedTransaction) -> None:
+            invited.append(str(tx.payload))
+
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+            connected(server, "agent") as old,
+            connected(server, "agent") as new,
+        ):
+            await within(old.on_invitation(note))
+
+            async def mark(tx: ensue.InvitedTransaction) -> None:
+                invited.append("new")
+
+            await within(new.on_invitation(mark))
+            async with a.transaction(timeout=60) as tx:
+                await tx.invite("agent")
+            assert invited == ["new"]
+
+    asyncio.run(main())
+
+
+def test_brokers_come_back_with_their_tables_and_clients_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with tree(tmp_path) as servers:
+            async with connected(servers[0], "a") as a, connected(servers[2], "c") as c:
+                await within(a.advertise(where="x exists"))
+                async with c.subscribe(where="x = 1") as events:
+                    for number, server in enumerate(list(servers)):
+                        await server.stop()
+                        again = Server(server.config)
+                        await within(again.start())
+                        servers[number] = again
+                        await within(a.publish({"x": 1}, b"%d" % number))
+                    async with a.transaction(timeout=60) as tx:
+                        await tx.publish({"x": 1}, b"within")
+                    assert await read(events, 4) == [b"0", b"1", b"2", b"within"]
+            await until(
+                lambda: not any(s.content.broker.clients for s in servers if s.content),
+                "those who left are gone",
+            )
+
+    asyncio.run(main())
+
+
+def test_the_file_says_beside_whom_a_broker_stands(tmp_path: Path) -> None:
+    members = tuple(Member(f"s{number}", f"127.0.0.1:{number + 1}") for number in range(4))
+
+    def neighbours(name: str, **beside: str) -> tuple[str, ...]:
+        config = ServerConfig(data=str(tmp_path), name=name, chain=members, beside=beside)
+        return config.neighbours
+
+    assert neighbours("s0") == ("s1", "s2")
+    assert neighbours("s1") == ("s0", "s3")
+    assert neighbours("s1", s2="s1") == ("s0", "s2", "s3")
+    with pytest.raises(BadInput, match="not before it"):
+        neighbours("s1", s1="s3")
+
+
+def test_a_broker_in_use_keeps_its_place(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", name="s0", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+        ):
+            await within(a.advertise(where="x exists"))
+        members = tuple(Member(f"s{number}", f"127.0.0.1:{number + 1}") for number in range(2))
+        with pytest.raises(BadInput, match="keep their places"):
+            async with serving(tmp_path / "d", name="s0", chain=members):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_raises_goes_on_from_its_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+            connected(server, "b") as b,
+        ):
+            await within(a.advertise(where="x exists"))
+            async with b.subscribe(where="x = 1") as events:
+                assert server.content is not None
+                server.content.broker.tables.route = None  # type: ignore[method-assign, assignment]
+                await within(a.publish({"x": 1}, b"all the same"))
+                assert await read(events, 1) == [b"all the same"]
+                assert server.content.restarts == 1
+
+    asyncio.run(main())
+    assert "begins anew" in caplog.text
+
+
+def test_nothing_is_answered_before_it_is_on_the_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, connected(server, "a") as a:
+            await within(a.advertise(where="x exists"))
+            journal = server.journal
+            assert journal is not None
+            synced: list[bool] = []
+            sync = journal.sync
+
+            def slow() -> int:
+                synced.append(publishing.done())
+                return sync()
+
+            journal.sync = slow  # type: ignore[method-assign]
+            publishing = asyncio.ensure_future(a.publish({"x": 1}))
+            await within(publishing)
+            assert synced
+            assert not synced[0]
+
+    asyncio.run(main())
+
+
+# -- Permissions --------------------------------------------------------------------------------
+
+
+def test_permissions_hold_for_content(tmp_path: Path) -> None:
+    people = People(alice=(["content"], []), bob=([], ["content"]), carol=(["*"], ["*"]))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+            ensue.connect(people.url(server, "bob"), order=None, name="bob") as bob,
+            ensue.connect(people.url(server, "carol"), order=None, name="carol") as carol,
+        ):
+            await within(alice.advertise(where="x exists"))
+            with pytest.raises(BadInput, match="'bob' may not publish on 'content'"):
+                await within(bob.advertise(where="x exists"))
+            with pytest.raises(SubscriptionRefused, match="may not subscribe to 'content'"):
+                async with alice.subscribe(where="x = 1"):
+                    pass
+            async with bob.subscribe(where="x = 1") as his, carol.subscribe(where="x = 1") as hers:
+                await within(alice.publish({"x": 1}, b"one"))
+                for isolation in ("serializable", "atomic"):
+                    with pytest.raises(ensue.TransactionAborted, match="may not subscribe"):
+                        async with alice.transaction(isolation=isolation, timeout=60) as tx:
+                            await tx.subscribe("x = 1")
+                    with pytest.raises(ensue.TransactionAborted, match="may not publish"):
+                        async with bob.transaction(isolation=isolation, timeout=60) as tx:
+                            await tx.publish({"x": 1}, b"never")
+                await within(alice.publish({"x": 1}, b"two"))
+                assert await read(his, 2) == await read(hers, 2) == [b"one", b"two"]
+            assert server.listener is not None
+            assert server.listener.errors["permission"] >= 6
+            assert server.listener.errors["protocol"] == 0
+
+    asyncio.run(main())
