@@ -22,6 +22,7 @@ from ensue.protocols.overlay.tables import Outputs, Tables
 from ensue.protocols.transactions import contexts, participant
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.contexts import Context, Issued, Logged
+from ensue.protocols.transactions.frames import Ordered
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.simulation.deployment import Roles
 from ensue.simulation.families import DRAWS
@@ -121,6 +122,62 @@ class LosesItsDecision(TransactionBroker):
         self._terminate(name, commit=commit, reason=reason, now_ns=now_ns)
 
 
+class SendsNoMarkers(TransactionBroker):
+    """Nothing stands for an operation that is not passed on (S4)."""
+
+    def _send(self, peer: str, frame: Frame) -> None:
+        if not (isinstance(frame, Ordered) and not frame.whole):
+            super()._send(peer, frame)
+
+
+class AnswersInvitationsAtOnce(TransactionBroker):
+    """Whoever invites goes on while the invited client acts (rule trigger star)."""
+
+    def _hand_on(
+        self, context: Context, pending: Any, client: str, publication: Publication
+    ) -> None:
+        super()._hand_on(context, pending, client, publication)
+        _, number = context.invitations.get(pending.path, ("", 0))
+        if number:
+            self._stepped_by(number, "")
+
+
+class AnswersStepsAtOnce(TransactionBroker):
+    """An operation is answered before the brokers behind have processed it (Definition 6)."""
+
+    def _settle(self, pending: Any) -> None:
+        if (
+            pending.transaction
+            and pending.path not in self._contexts[pending.transaction].invitations
+        ):
+            pending.waiting = []
+        super()._settle(pending)
+
+
+class DeliversPlansAtOnce(TransactionBroker):
+    """Publications of a plan don't wait until it is closed."""
+
+    def _process(self, name: str, plan: Any, operation: Any) -> None:
+        super()._process(name, plan, operation)
+        self._deliver(name, plan.deliveries)
+        plan.deliveries.clear()
+
+
+class KeepsOldVersions(TransactionBroker):
+    """Old versions of the tables are never let go."""
+
+    def _forget(self, frame: Any, source: str, now_ns: int) -> None:
+        """Do nothing."""
+
+
+class CommitsNothing(TransactionBroker):
+    """A commit delivers, and leaves the tables as they are."""
+
+    def _commit(self, context: Context) -> None:
+        context.log.clear()
+        super()._commit(context)
+
+
 def never_conflicts(self: Context, tables: Tables) -> str:
     """Every vote is yes (D3)."""
     return ""
@@ -193,6 +250,12 @@ MUTANTS = (
     Mutant("answers for nobody", 3, AnswersForNobody),
     Mutant("forgets at once", 6, ForgetsAtOnce),
     Mutant("loses its decision", 0, LosesItsDecision),
+    Mutant("sends no markers", 4, SendsNoMarkers),
+    Mutant("answers invitations at once", 1, AnswersInvitationsAtOnce),
+    Mutant("answers steps at once", 1, AnswersStepsAtOnce),
+    Mutant("delivers plans at once", 4, DeliversPlansAtOnce),
+    Mutant("keeps old versions", 1, KeepsOldVersions),
+    Mutant("commits nothing", 1, CommitsNothing),
     Mutant("never conflicts", 12, patches=((Context, "conflict", never_conflicts),)),
     Mutant(
         "compares publications alone",
