@@ -10,7 +10,9 @@ Expelled by the registry, it says so once (`Refuse`): whoever drives the node en
 import msgspec
 
 from ensue.protocols.core import Effect, Frame, Refuse, Send
+from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube.enrolment import (
+    AGAIN,
     Action,
     Ask,
     Denied,
@@ -32,14 +34,13 @@ STRANGER_NS = 50_000_000
 STRANGERS_MAX = 256
 
 
-class Lists:
+class Lists(enrolment.Lists):
     """What is known of the registry's lists, from its answers. `terms` is what all on them must agree on."""
 
     def __init__(self, terms: str = "") -> None:
+        super().__init__()
         self.terms = terms
         self.epoch = 0
-        self.names: list[str] = []
-        self.gone: list[int] = []
         self._whole = False
 
     @property
@@ -51,17 +52,26 @@ class Lists:
         """Take over what is new; False if something before it is missing."""
         self.epoch = members.epoch
         known, gone = len(self.names), len(self.gone)
-        if members.first > known or members.gone_first > gone:
+        if members.first > known or members.gone_first > gone or not self.fits(members):
             self._whole = False
             return False
-        self.names += members.names[known - members.first :]
-        self.gone += members.gone[gone - members.gone_first :]
+        for name in members.names[known - members.first :]:
+            self.add(name)
+        for number in members.gone[gone - members.gone_first :]:
+            self.part(number)
         self._whole = len(self.names) >= members.total and len(self.gone) >= members.gone_total
         return self._whole
 
+    def fits(self, members: Members) -> bool:
+        """Tell whether the registry's lists are these, as far as they were known."""
+        known = self.digest(members.first, members.gone_first)
+        return known is None or known == members.digest
+
     def question(self) -> Enrol:
         """Ask for what is not known."""
-        return Enrol(epoch=self.epoch, known=len(self.names), gone=len(self.gone), terms=self.terms)
+        known, gone = len(self.names), len(self.gone)
+        digest = self.digest(known, gone) or b""
+        return Enrol(epoch=self.epoch, known=known, gone=gone, terms=self.terms, digest=digest)
 
 
 class News(msgspec.Struct):
@@ -113,10 +123,11 @@ class Enlistment:
         """Handle what the registry says."""
         match frame:
             case Members(epoch=epoch) if epoch == self.lists.epoch:
-                return self._members(frame, now_ns)
-            case Expelled(reason=reason) if not self._expelled:
-                self._expelled = True
-                self.effects.append(Refuse((), reason))
+                if self.lists.fits(frame):
+                    return self._members(frame, now_ns)
+                self._expel(f"the registry has lost what it knows: {AGAIN}")
+            case Expelled(reason=reason):
+                self._expel(reason)
             case Granted(topic=topic, action=action) if (topic, action) in self._asks:
                 del self._asks[topic, action]
                 self._granted[action].add(topic)
@@ -176,10 +187,17 @@ class Enlistment:
         self._asks[topic, action] = now_ns + RETRY_NS
         self.effects.append(Send(self.registry, Ask(topic=topic, action=action)))
 
+    def _expel(self, reason: str) -> None:
+        if not self._expelled:
+            self._expelled = True
+            self.effects.append(Refuse((), reason))
+
     def _members(self, frame: Members, now_ns: int) -> News:
         lists = self.lists
         names, gone = len(lists.names), len(lists.gone)
         if not lists.take(frame):
             self.question(now_ns)
-        went = [number for number in lists.gone[gone:] if number < len(lists.names)]
+        # Somebody may be known to be gone before it is known who it was.
+        went = [number for number in lists.gone[:gone] if names <= number < len(lists.names)]
+        went += [number for number in lists.gone[gone:] if number < len(lists.names)]
         return News(came=lists.names[names:], went=went)

@@ -25,6 +25,9 @@ from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import (
+    AGAIN,
+    RETURN_NS,
+    SWEEPS,
     Ask,
     Denied,
     Enrol,
@@ -85,7 +88,27 @@ class Desk:
     def enrol(self, source: str) -> list[tuple[str, Frame]]:
         return self.hear(source, Enrol(epoch=0, known=0, gone=0))
 
+    def ask(self, source: str) -> list[tuple[str, Frame]]:
+        """Hear somebody who knows everything."""
+        registry = self.registry
+        known, gone = len(registry.names), len(registry.gone)
+        digest = registry._lists.digest(known, gone)
+        assert digest is not None
+        return self.hear(source, Enrol(epoch=registry.epoch, known=known, gone=gone, digest=digest))
+
     def wait(self, period_ns: int) -> list[tuple[str, Frame]]:
+        """Let time pass, with a look whenever one is due."""
+        sent = []
+        end_ns = self.now_ns + period_ns
+        while (due_ns := self.registry.next_timer_ns()) is not None and due_ns <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.registry.handle_timer(now_ns=self.now_ns)
+            sent += self.drain()
+        self.now_ns = end_ns
+        return sent
+
+    def stall(self, period_ns: int) -> list[tuple[str, Frame]]:
+        """Let time pass in which the registry does nothing."""
         self.now_ns += period_ns
         self.registry.handle_timer(now_ns=self.now_ns)
         return self.drain()
@@ -122,7 +145,14 @@ def test_a_restarted_registry_goes_on_with_its_lists() -> None:
     assert (desk.registry.epoch, desk.registry.names) == (epoch, ["a~1", "b~1", "c~1"])
     assert desk.registry.gone == [1]
     assert desk.registry.present == ("a~1", "c~1")
+    assert desk.enrol("d~1") == [], "first those who were there"
+    desk.ask("a~1")
+    assert desk.enrol("d~1") == []
+    desk.ask("c~1")
     assert members(dict(desk.enrol("d~1"))["d~1"]).names[3] == "d~1"
+    desk.start()
+    desk.wait(RETURN_NS + MS)
+    assert members(dict(desk.enrol("e~1"))["e~1"]).names[4] == "e~1", "or who had the time to ask"
 
 
 def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its_name() -> None:
@@ -134,9 +164,9 @@ def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its
     assert set(told) == {"b~1", "c~1"}
     assert members(told["b~1"]).gone == (0,)
     assert desk.hear("a~1", Resign(epoch=epoch)) == []
-    desk.now_ns += EXPIRE_NS - SECOND
-    desk.hear("b~1", Enrol(epoch=epoch, known=3, gone=1))
-    told = dict(desk.wait(2 * SECOND))
+    desk.wait(EXPIRE_NS - SECOND)
+    desk.ask("b~1")
+    told = dict(desk.wait(EXPIRE_NS // SWEEPS))
     assert set(told) == {"b~1"}
     assert members(told["b~1"]).gone == (2,)
     for name in ("a~1", "c~1"):
@@ -189,6 +219,92 @@ def test_a_registry_that_knows_less_than_a_node_does_not_pretend() -> None:
     assert isinstance(answer, Expelled)
 
 
+def test_a_registry_that_stood_still_takes_nobody_for_gone() -> None:
+    desk = Desk()
+    for name in ("a~1", "b~1"):
+        desk.enrol(name)
+    for _ in range(3):
+        desk.wait(EXPIRE_NS // 8)
+        desk.stall(3 * EXPIRE_NS)
+        assert desk.registry.present == ("a~1", "b~1")
+        desk.ask("a~1")
+    desk.wait(EXPIRE_NS)
+    assert desk.registry.present == (), "but who is silent while it looks is gone"
+
+
+def lost_name() -> tuple[Desk, dict[str, Lists]]:
+    """Return a registry that lost whom it enrolled last, and what the others know."""
+    desk = Desk()
+    known: dict[str, Lists] = {name: Lists() for name in ("a~1", "b~1", "c~1")}
+    for _ in range(2):
+        for name, lists in known.items():
+            for peer, frame in desk.hear(name, lists.question()):
+                assert known[peer].take(members(frame))
+    desk.disk.pop("cube/causal/name/2")
+    desk.start()
+    return desk, known
+
+
+def test_a_registry_that_lost_a_name_gives_its_number_to_nobody_while_somebody_knows_it() -> None:
+    desk, known = lost_name()
+    assert desk.enrol("d~1") == [], "before those who were there have asked"
+    for name, lists in known.items():
+        answer = dict(desk.hear(name, lists.question()))[name]
+        assert isinstance(answer, Expelled)
+        assert AGAIN in answer.reason
+    assert desk.registry.present == ()
+    ((_, answer),) = desk.enrol("d~1")
+    assert members(answer).names == ("d~1",)
+    assert members(answer).epoch != known["a~1"].epoch, "where numbers begin anew"
+
+
+@pytest.mark.parametrize("told_first", [False, True])
+def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_first: bool) -> None:
+    """Who knew the lost name was silent until its number was given again; it knows as many names as the registry."""
+    desk, known = lost_name()
+    node = EnrolledNode(
+        name="a~1", registry=REGISTRY, lists=known["a~1"], config=CONFIG, now_ns=desk.now_ns
+    )
+    node.take_effects()
+    desk.wait(RETURN_NS + MS)
+    told = desk.enrol("d~1")
+    assert [peer for peer, _ in told] == ["a~1", "b~1", "d~1"]
+    assert len(desk.registry.names) == 3
+    if told_first:
+        # Of whoever comes next: it would get the number after that of the lost one.
+        told = [one for one in desk.enrol("e~1") if one[0] == "a~1"]
+    else:
+        told = desk.hear("a~1", known["a~1"].question())
+        assert isinstance(told[0][1], Expelled)
+    node.receive(told[0][1], source=REGISTRY, now_ns=desk.now_ns)
+    (refused,) = [each for each in node.take_effects() if isinstance(each, Refuse)]
+    assert AGAIN in refused.reason
+    assert "d~1" not in known["a~1"].names
+    assert "e~1" not in known["a~1"].names
+
+
+def test_who_was_gone_before_its_name_was_told_is_dismissed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names come in pieces, and more of them than of those who are gone."""
+    desk = Desk()
+    ((_, told),) = desk.enrol("a~1")
+    lists = Lists()
+    assert lists.take(members(told))
+    node = EnrolledNode(
+        name="a~1", registry=REGISTRY, lists=lists, config=CONFIG, now_ns=desk.now_ns
+    )
+    monkeypatch.setattr(enrolment, "NAMES_MAX", 2)
+    for number in range(4):
+        desk.enrol(f"b~{number}")
+        desk.hear(f"b~{number}", Resign(epoch=desk.registry.epoch))
+    for _ in range(2):
+        ((_, told),) = desk.hear("a~1", lists.question())
+        node.receive(told, source=REGISTRY, now_ns=desk.now_ns)
+    assert node._cube.names == ["a~1", "b~0", "b~1", "b~2", "b~3"]
+    assert node._cube.everyone == 1, "nobody else is there"
+
+
 def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enrolment, "NAMES_MAX", 3)
     monkeypatch.setattr(enrolment, "GONE_MAX", 2)
@@ -218,6 +334,7 @@ def test_the_first_to_come_decides_what_all_have_to_agree_on() -> None:
     told = "all who are there have deadlines of 200 ms, and it has deadlines of 1 ms"
     assert come("b~1", "deadlines of 1 ms") == Expelled(reason=told)
     desk.start()
+    desk.wait(RETURN_NS + MS)
     assert come("b~1", "deadlines of 1 ms") == Expelled(reason=told)
     assert isinstance(come("b~1", "deadlines of 200 ms"), Members)
     epoch = desk.registry.epoch

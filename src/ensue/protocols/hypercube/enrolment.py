@@ -14,13 +14,18 @@ numbers, and who is gone. Whoever knows the first k of either can be told the re
 - Whether a node may use a topic it asks beforehand (`Ask`): an event that somebody refuses on its way would leave a gap that
   all its successors wait at. The registry itself grants everything; a server with permissions answers in its place.
 
-It persists both lists. HAZARD: a registry that lost some of them (a power failure with `--sync` above 0, or a directory that was deleted)
-knows less than its nodes; they are told that they are gone, and come back as new ones.
+It persists both lists. A registry that lost the end of them (a power failure with `--sync` above 0) would give numbers again that
+somebody bears. So whoever asks, or is told, says by a digest which lists it goes on from: who knows others is expelled, or, should it be told first, takes itself for
+expelled. And after a restart nobody new gets a number until all who were there have asked, or had the time to (`RETURN_NS`).
+HAZARD: those who knew what the registry lost are told that they are gone, and have to come back as new ones.
+
+A registry that stood still itself, or whose clock jumped, takes nobody for gone: only time in which it looked counts.
 
 Limit: `NODES_MAX` numbers in one epoch, those of processes that are gone included.
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Annotated, Literal
 
 import msgspec
@@ -32,6 +37,7 @@ from ensue.protocols.hypercube.frames import Number
 from ensue.wire import Records
 
 __all__ = [
+    "AGAIN",
     "CUBE",
     "FRAMES",
     "FROM_NODES",
@@ -41,6 +47,7 @@ __all__ = [
     "Enrol",
     "Expelled",
     "Granted",
+    "Lists",
     "Members",
     "Registry",
     "Resign",
@@ -57,6 +64,9 @@ GONE_MAX = 8192
 """Numbers of those who are gone in one answer."""
 SWEEPS = 4
 """How often in `expire_ns` the registry looks who has vanished."""
+RETURN_NS = 3_000_000_000
+"""How long after a restart those who were there may take to ask, as they do every few seconds, before a newcomer gets a number."""
+AGAIN = "connect again to go on, as a new client"
 MILLISECOND_NS = 1_000_000
 
 Action = Literal["publish", "subscribe"]
@@ -71,6 +81,38 @@ def registry_of(station: str, order: str) -> str:
 
 
 Terms = Annotated[str, msgspec.Meta(max_length=64)]
+Digest = Annotated[bytes, msgspec.Meta(max_length=16)]
+
+
+class Lists:
+    """Names in the order of their numbers, and the numbers of those who are gone; either only grows."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.gone: list[int] = []
+        self._name_digests = [b""]
+        """Of the first 0, 1, … names."""
+        self._gone_digests = [b""]
+
+    def add(self, name: str) -> None:
+        """Give the next number."""
+        self.names.append(name)
+        self._name_digests.append(_digest(self._name_digests[-1], name.encode()))
+
+    def part(self, number: int) -> None:
+        """Note that a number is not borne any more."""
+        self.gone.append(number)
+        self._gone_digests.append(_digest(self._gone_digests[-1], b"%d" % number))
+
+    def digest(self, names: int, gone: int) -> bytes | None:
+        """Return what is equal where the first so many of both are; None if so many are not known."""
+        if names > len(self.names) or gone > len(self.gone):
+            return None
+        return self._name_digests[names] + self._gone_digests[gone]
+
+
+def _digest(before: bytes, item: bytes) -> bytes:
+    return blake2b(before + item, digest_size=8).digest()
 
 
 class Enrol(Frame, frozen=True, tag=70):
@@ -84,6 +126,8 @@ class Enrol(Frame, frozen=True, tag=70):
     """Of how many I know that they are gone."""
     terms: Terms = ""
     """What all have to agree on, in words."""
+    digest: Digest = b""
+    """Of what I know; empty: I am new."""
 
 
 class Members(Frame, frozen=True, tag=71):
@@ -96,6 +140,8 @@ class Members(Frame, frozen=True, tag=71):
     gone_first: Count
     gone: tuple[Number, ...]
     gone_total: Count
+    digest: Digest = b""
+    """Of what comes before `first` and `gone_first`."""
 
 
 class Expelled(Frame, frozen=True, tag=72):
@@ -156,16 +202,28 @@ class Registry:
         self._expire_ns = expire_ns
         self._sweep_due_ns = now_ns + expire_ns // SWEEPS
         self._effects: list[Effect] = []
-        self.names: list[str] = []
+        self._lists = Lists()
         self._numbers: dict[str, int] = {}
-        self.gone: list[int] = []
         self._present: dict[str, int] = {}
         """Who is there, and when it was last heard of."""
         self.epoch = 0
         self.terms = ""
         self._restore(records or {}, now_ns)
+        self._unheard = set(self._present)
+        """Who was there before a restart and has not asked since."""
+        self._return_ns = now_ns + RETURN_NS
         if not self.epoch:
             self._begin(max(1, now_ns // MILLISECOND_NS))
+
+    @property
+    def names(self) -> list[str]:
+        """All who ever came, in the order of their numbers."""
+        return self._lists.names
+
+    @property
+    def gone(self) -> list[int]:
+        """The numbers of those who are gone."""
+        return self._lists.gone
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -186,9 +244,14 @@ class Registry:
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Look who has vanished."""
-        if self._sweep_due_ns > now_ns:
+        late_ns = now_ns - self._sweep_due_ns
+        if late_ns < 0:
             return
         self._sweep_due_ns = now_ns + self._expire_ns // SWEEPS
+        # While nobody looked nobody was heard.
+        self._present = {
+            name: min(now_ns, heard_ns + late_ns) for name, heard_ns in self._present.items()
+        }
         self._part(
             [
                 name
@@ -207,38 +270,49 @@ class Registry:
         return effects
 
     def _enrol(self, frame: Enrol, source: str, now_ns: int) -> None:
-        if frame.epoch and frame.epoch != self.epoch:
-            self._expel(source, "the registry knows nothing of its cube any more")
-            return
-        if source not in self._numbers:
-            if frame.epoch:
-                self._expel(source, "the registry knows nothing of it any more")
-                return
+        is_new = source not in self._numbers
+        if is_new and not frame.epoch:
+            if self._unheard and 0 <= self._return_ns - now_ns <= RETURN_NS:
+                return  # It will ask again.
             if self.names and not self._present:
                 self._begin(self.epoch + 1)
-            if len(self.names) >= NODES_MAX:
-                self._expel(
-                    source,
-                    f"the cube has given all its {NODES_MAX} numbers; it begins anew when all have left",
-                )
-                return
-            if frame.terms != self.terms:
-                if self._present:
-                    why = f"all who are there have {self.terms}, and it has {frame.terms}"
-                    self._expel(source, why)
-                    return
-                self.terms = frame.terms
-                self._persist("terms", _TEXT.encode(self.terms))
-            self._admit(source, now_ns)
-        elif source not in self._present:
-            self._expel(source, "it was away for too long, or has left")
+        if why := self._refusal(frame, source):
+            self._effects.append(Send(source, Expelled(reason=why)))
+            if source in self._present:
+                self._part([source])
             return
+        if is_new:
+            self._admit(source, frame.terms, now_ns)
         self._present[source] = now_ns
+        self._unheard.discard(source)
         self._tell(source, frame.known, frame.gone)
 
-    def _admit(self, name: str, now_ns: int) -> None:
+    def _refusal(self, frame: Enrol, source: str) -> str:
+        """Say why somebody is no node, or no longer; empty: it is, or may become one."""
+        why = ""
+        if frame.epoch not in (0, self.epoch):
+            why = f"the registry knows nothing of its cube any more: {AGAIN}"
+        elif source in self._numbers:
+            if source not in self._present:
+                why = f"it was away for too long, or has left: {AGAIN}"
+        elif frame.epoch:
+            why = f"the registry knows nothing of it any more: {AGAIN}"
+        elif len(self.names) >= NODES_MAX:
+            why = (
+                f"the cube has given all its {NODES_MAX} numbers; it begins anew when all have left"
+            )
+        elif self._present and frame.terms != self.terms:
+            why = f"all who are there have {self.terms}, and it has {frame.terms}"
+        if not why and self._lists.digest(frame.known, frame.gone) != frame.digest:
+            why = f"it knows what the registry has lost: {AGAIN}"
+        return why
+
+    def _admit(self, name: str, terms: str, now_ns: int) -> None:
+        if terms != self.terms:
+            self.terms = terms
+            self._persist("terms", _TEXT.encode(terms))
         number = self._numbers[name] = len(self.names)
-        self.names.append(name)
+        self._lists.add(name)
         self._persist(f"name/{number}", _TEXT.encode(name))
         for other in self._present:
             self._tell(other, number, len(self.gone))
@@ -250,16 +324,16 @@ class Registry:
         known = len(self.gone)
         for name in names:
             del self._present[name]
+            self._unheard.discard(name)
             self._persist(f"gone/{len(self.gone)}", _NUMBER.encode(self._numbers[name]))
-            self.gone.append(self._numbers[name])
+            self._lists.part(self._numbers[name])
         if names:
             for other in self._present:
                 self._tell(other, len(self.names), known)
 
     def _tell(self, peer: str, known: int, gone: int) -> None:
-        if known > len(self.names) or gone > len(self.gone):
-            self._expel(peer, "the registry knows less than it does")
-            return
+        digest = self._lists.digest(known, gone)
+        assert digest is not None
         members = Members(
             epoch=self.epoch,
             first=known,
@@ -268,11 +342,9 @@ class Registry:
             gone_first=gone,
             gone=tuple(self.gone[gone : gone + GONE_MAX]),
             gone_total=len(self.gone),
+            digest=digest,
         )
         self._effects.append(Send(peer, members))
-
-    def _expel(self, peer: str, reason: str) -> None:
-        self._effects.append(Send(peer, Expelled(reason=reason)))
 
     def _begin(self, epoch: int) -> None:
         """Begin anew: nobody is left who knows any number."""
@@ -282,7 +354,7 @@ class Registry:
             self._persist(f"gone/{index}", None)
         self.epoch = epoch
         self._persist("epoch", _NUMBER.encode(epoch))
-        self.names, self._numbers, self.gone = [], {}, []
+        self._lists, self._numbers = Lists(), {}
 
     def _persist(self, key: str, value: bytes | None) -> None:
         self._effects.append(Persist(self._prefix + key, value))
@@ -302,9 +374,11 @@ class Registry:
                 names[int(index)] = _TEXT.decode(value)
             else:
                 gone[int(index)] = _NUMBER.decode(value)
-        self.names = [names[number] for number in sorted(names)]
+        for _, name in sorted(names.items()):
+            self._lists.add(name)
         self._numbers = {name: number for number, name in enumerate(self.names)}
-        self.gone = [gone[index] for index in sorted(gone)]
+        for _, number in sorted(gone.items()):
+            self._lists.part(number)
         left = set(self.gone)
         self._present = {
             name: now_ns for name, number in self._numbers.items() if number not in left
