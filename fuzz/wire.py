@@ -21,6 +21,8 @@ from ensue.protocols.core import Frame, Multicast, Node, Persist, Send
 from ensue.protocols.enlistment import Lists
 from ensue.protocols.ens import EnsConfig
 from ensue.protocols.exchange import Exchange
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.enrolled import EnrolledBroker
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Members, Registry
@@ -36,12 +38,20 @@ NAMES = ("t", "u", "a.b", "c~1", "d~2", "durable", "s0", "s1", "s2")
 """Names that frames are likely to share, or nothing would ever meet."""
 SOURCES = ("c~1", "d~2", "durable", "s0", "s2")
 STEP_NS = 400_000_000
-ALONE, CHAINED, EXCHANGE, REGISTRY, NODE = range(5)
+ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, BROKER = range(6)
 """What frames are handed to: a station, alone or in a chain, or what is none."""
-KINDS_OF_RIG = 5
-RIGS = (ALONE, CHAINED, ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, NODE)
+KINDS_OF_RIG = 6
+RIGS = (ALONE, CHAINED, ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, NODE, BROKER, BROKER)
 """Stations have the most to them."""
 FRAMES_MAX = 40
+DEADLINES = GossipConfig(
+    lifetime_ns_max=3_600_000_000_000,
+    durable=False,
+    spreads=False,
+    deliver_late=True,
+    held_max=4,
+    retained_max=4,
+)
 
 
 class Draw:
@@ -168,8 +178,16 @@ def _beside(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
     lists = Lists()
     names = ("c~1", "d~2", "own~1")
     lists.take(Members(epoch=1, first=0, names=names, total=3, gone_first=0, gone=(), gone_total=0))
-    config = HypercubeConfig(durable=False, held_max=4, retained_max=4, outgoing_max=64)
-    node = EnrolledNode(name="own~1", registry="durable", lists=lists, config=config, now_ns=now_ns)
+    node: EnrolledNode | EnrolledBroker
+    if kind == BROKER:
+        node = EnrolledBroker(
+            name="own~1", registry="durable", lists=lists, config=DEADLINES, now_ns=now_ns
+        )
+    else:
+        config = HypercubeConfig(durable=False, held_max=4, retained_max=4, outgoing_max=64)
+        node = EnrolledNode(
+            name="own~1", registry="durable", lists=lists, config=config, now_ns=now_ns
+        )
     node.subscribe(("t",), now_ns=now_ns)
     node.publish("u", b"", now_ns=now_ns)
     return node

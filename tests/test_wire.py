@@ -11,6 +11,7 @@ from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
 from ensue.protocols import ens, exchange, guide, keeping, link, looking
 from ensue.protocols.core import Frame
+from ensue.protocols.gossip import frames as gossip
 from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube import frames as cube
 from ensue.protocols.sequencer import frames
@@ -57,6 +58,8 @@ rows = st.builds(cube.Row, node=numbers, version=counts, topics=many_names)
 many_rows = st.lists(rows, max_size=3).map(tuple)
 many_numbers = st.lists(numbers, max_size=3).map(tuple)
 actions = st.sampled_from(("publish", "subscribe"))
+groups = st.builds(gossip.Row, node=numbers, version=counts, topics=many_names)
+by_source = st.dictionaries(numbers, many_counts, max_size=3)
 
 FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Put: {"event": events},
@@ -148,7 +151,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "bounds": st.dictionaries(names, st.tuples(counts, counts), max_size=2),
     },
     exchange.Declined: {"topic": names, "event": names, "reason": names},
-    enrolment.Enrol: {"epoch": counts, "known": counts, "gone": counts},
+    enrolment.Enrol: {"epoch": counts, "known": counts, "gone": counts, "terms": names},
     enrolment.Members: {
         "epoch": counts,
         "first": counts,
@@ -192,6 +195,20 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     cube.Here: {},
     cube.Versions: {"versions": some_counts, "answer": st.booleans()},
     cube.Rows: {"rows": many_rows},
+    gossip.Message: {
+        "event": events,
+        "source": numbers,
+        "dest": sets,
+        "base": counts,
+        "after": st.dictionaries(numbers, st.dictionaries(counts, sets, max_size=2), max_size=2),
+        "round": counts,
+        "live": by_topic,
+        "heard": counts,
+    },
+    gossip.Summary: {"have": by_source, "heard": counts},
+    gossip.Request: {"wanted": by_source},
+    gossip.Groups: {"row": groups},
+    gossip.Noted: {"version": counts, "row": groups},
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(
     [st.builds(kind, **fields) for kind, fields in FIELDS.items()]

@@ -15,7 +15,9 @@ from ensue.errors import AccessDenied, EventRefused, SubscriptionRefused
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Notify, Put
+from ensue.protocols.enlistment import Lists
 from ensue.protocols.exchange import Declined
+from ensue.protocols.gossip.frames import Message, Rumours
 from ensue.protocols.hypercube.enrolment import (
     Ask,
     Denied,
@@ -32,7 +34,8 @@ from ensue.server.rules import BUNDLE_ITEMS_MAX
 from ensue.transports.tcp_messages import Member
 
 MERGED = ensue.Merged(epsilon=0.002, delta=0.3)
-ORDERS = [MERGED, ensue.Causal(), ensue.Causal(across_topics=False), None]
+DEADLINE = ensue.Deadline(ms=5_000)
+ORDERS = [MERGED, ensue.Causal(), ensue.Causal(across_topics=False), DEADLINE, None]
 EVERYTHING = (["*"], ["*"])
 MERGED_EXCHANGE, CUBE = "node-1/merged", "node-1/causal"
 
@@ -154,6 +157,10 @@ def publication(*events: Event) -> Publication:
     return Publication(token=1, height=1, below=b"", items=items)
 
 
+def message(event: Event) -> Message:
+    return Message(event=event, source=0, dest=b"\x02", base=0, after={}, round=0, live={}, heard=0)
+
+
 @pytest.mark.parametrize(
     ("target", "frame", "said"),
     [
@@ -177,6 +184,11 @@ def publication(*events: Event) -> Publication:
         ("raw~2", Fill(topic="t", items=(Item(event(place=3)),), more=False), "with a place"),
         ("raw~2", publication(event(published_at_ns=-1)), "at no time"),
         ("nobody~1", publication(event(place=1)), "with a place"),
+        ("raw~2", message(event()), "with a place"),
+        ("raw~2", message(event(stamp=Stamp({"t": 1}))), "with a place"),
+        ("raw~2", message(clocked(place=1)), "with a place"),
+        ("raw~2", message(clocked(published_at_ns=-1)), "at no time"),
+        ("raw~2", Rumours(rumours=(), have=(), peers=()), "frame"),
     ],
 )  # fmt: skip
 def test_what_no_client_would_send_costs_the_connection(
@@ -216,13 +228,19 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
             raws["alice"].bundle("alice~1", publication(of_bob), target="bob~1")
             assert await raws["bob"].frame() == Here()
             assert await raws["bob"].frame() == publication(of_bob)
+            # The same holds for messages with deadlines.
+            stamped = event(topic="b", publisher="bob~1", stamp=Stamp({"@r": 5, "@d": 9}))
+            raws["alice"].bundle("alice~1", message(stamped), target="bob~1")
+            assert await raws["bob"].frame() == message(stamped)
+            forged = msgspec.structs.replace(stamped, topic="a", publisher="alice~1")
+            raws["alice"].bundle("alice~1", message(forged), target="bob~1")
             # Bob passes on what he may not read; Eve publishes what she may not.
             raws["bob"].bundle("bob~1", publication(of_alice), Here(), target="alice~1")
             forged = event(topic="a", publisher="eve~1")
             raws["eve"].bundle("eve~1", publication(forged), Here(), target="alice~1")
             assert [await raws["alice"].frame() for _ in range(2)] == [Here(), Here()]
             assert server.listener is not None
-            assert server.listener.errors == {"permission": 3}
+            assert server.listener.errors == {"permission": 4}
             # To somebody who is not there, it is dropped, as on any network.
             raws["alice"].bundle("alice~1", Here(), target="gone~1")
             await until(lambda: server.listener is not None and server.listener.dropped == 1)
@@ -281,6 +299,33 @@ def test_in_causal_order_an_event_with_many_headers_arrives(
     asyncio.run(main())
 
 
+def test_who_is_taken_for_gone_is_told_how_to_go_on_and_is_silent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            bus = await ensue.connect(server.url, order=ensue.Causal()).__aenter__()
+            events = bus.subscribe("t")
+            await within(events.__aenter__())
+            driver = bus._driver
+            assert driver is not None
+            registry = server._registries[0]
+            registry.command(lambda node, _now: node._part(list(node.present)))
+            driver.command(lambda node, now: node.repeat(now_ns=now))
+            with pytest.raises(ensue.SubscriptionLost, match="connect again"):
+                await read(events, 1)
+            with pytest.raises(AccessDenied, match="away for too long.*connect again"):
+                await bus.publish("t", b"")
+            await until(lambda: driver.closed, "its node does nothing any more")
+            await within(bus.close())
+            async with (
+                ensue.connect(server.url, order=ensue.Causal()) as again,
+                again.subscribe("t") as anew,
+            ):
+                await within(again.publish("t", b"here again"))
+                assert await read(anew, 1) == [b"here again"]
+
+    asyncio.run(main())
+
+
 def test_a_registry_that_is_asked_often_at_once_answers_once(tmp_path: Path) -> None:
     ask = Enrol(epoch=0, known=0, gone=0)
 
@@ -304,14 +349,24 @@ def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
 
     async def main() -> None:
         epochs = set()
+        lists = Lists()
         for turn in range(2):
             async with serving(tmp_path / "d", access=people.access) as server:
                 raw = await Raw.hello(server, token=people.tokens["alice"])
                 name = f"raw~{turn}"
                 assert await raw.enter(name) is None
+                if turn:
+                    # Nobody new gets a number before those who were there have asked.
+                    assert await raw.enter("raw~0") is None
+                    raw.bundle("raw~0", lists.question(), target=CUBE)
+                    assert isinstance(await raw.frame(), Members)
                 raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CUBE)
+                if turn:
+                    assert await raw.frame() == await raw.frame(), "both are told"
+                    raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CUBE)
                 told = await raw.frame()
                 assert isinstance(told, Members)
+                lists.take(told)
                 assert told.names == tuple(f"raw~{each}" for each in range(turn + 1))
                 epochs.add(told.epoch)
                 raw.bundle(name, Ask(topic="b", action="publish"), target=CUBE)

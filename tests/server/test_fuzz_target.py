@@ -7,6 +7,7 @@ from fuzz import wire
 
 from ensue.errors import RemoteProtocolError
 from ensue.protocols.exchange import Exchange
+from ensue.protocols.gossip.enrolled import EnrolledBroker
 from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Registry
 from ensue.protocols.station import FRAMES, Station
@@ -38,7 +39,7 @@ def test_every_kind_of_frame_reaches_the_station(monkeypatch: pytest.MonkeyPatch
     assert missing <= {"LinkData", "LinkAck"}
 
 
-@pytest.mark.parametrize("kind", [EnrolledNode, Registry, Exchange])
+@pytest.mark.parametrize("kind", [EnrolledNode, EnrolledBroker, Registry, Exchange])
 def test_what_runs_beside_a_station_is_reached_too(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 from tests.transports.causal_suite import CausalSuite
 from tests.transports.clocked_suite import RemoteClockedSuite
+from tests.transports.deadline_suite import DeadlineSuite
 from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
@@ -21,7 +22,7 @@ def fresh(stem: str) -> str:
     return f"{stem}-{next(_names)}"
 
 
-class RemoteSuite(CausalSuite, RemoteClockedSuite, TransportSuite):
+class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite):
     """Behaviour of transports with stations that keep a log. One station a class."""
 
     station: StationThread

@@ -284,5 +284,5 @@ def test_stations_on_a_broker_can_do_what_it_can_not(scheme: str) -> None:
     assert options.scheme == scheme
     assert "hidden" not in options.url
     can = options.capabilities
-    assert can.orders == ("total", "causal", "merged", "none")
+    assert can.orders == ("total", "causal", "merged", "deadline", "none")
     assert (can.durable, can.replay, can.conditional) == (True, True, True)

@@ -44,7 +44,6 @@ from ensue.errors import (
 from ensue.event import Event, event_id
 from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Outcome, Refuse, Resumed, Settle
-from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.merge.publisher import MergePublisher
 from ensue.runtime.driver import Driver, Failed
 from ensue.runtime.hub import Hub, join_hub, leave_hub
@@ -388,7 +387,7 @@ class Bus(ContentBus):
         self._share(hub, driver)
         if isinstance(self.order, Merged):
             hub.observers[self._name] = self._learn
-        if isinstance(driver.node, EnrolledNode):
+        if hub.has_cube and isinstance(hub, RemoteHub):
             await self._settle_in(driver)
         return driver
 

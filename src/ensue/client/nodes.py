@@ -1,9 +1,9 @@
 """Which protocol node stands behind a bus or a subscription, by the order that was asked for."""
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from ensue.client.alerts import log_alert
 from ensue.errors import UnsupportedOrder
 from ensue.order import Deadline, Merged, Order, Total
 from ensue.protocols.core import Alert, Deliver, Outcome
@@ -30,8 +30,6 @@ AnyPublisher: TypeAlias = (
 )
 
 SECOND_NS = 1_000_000_000
-
-_log = logging.getLogger("ensue")
 
 
 def merge_config(order: Merged) -> MergeConfig:
@@ -118,15 +116,7 @@ def watched(
             if observe is not None and outcome.event.stamp is not None:
                 observe(outcome.event.stamp.entries)
         elif isinstance(outcome, Alert):
-            _log.warning(
-                "subscription %r: %s of %s is %g ms, %s of %g ms",
-                subscription,
-                "the clock's lead" if outcome.assumption == "clock" else "the delay",
-                outcome.peer,
-                outcome.measured_ns / 1_000_000,
-                "beyond the bound" if outcome.broken else "close to the bound",
-                outcome.bound_ns / 1_000_000,
-            )
+            log_alert(f"subscription {subscription!r}", outcome)
 
     def told(outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:

@@ -25,6 +25,7 @@ from ensue.event import Event
 from ensue.protocols import ens, exchange, guide, keeping, looking
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import AttachRequest, Put
+from ensue.protocols.gossip import frames as gossip_frames
 from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube import frames as cube_frames
 from ensue.protocols.keeping import Keeper, KeeperConfig
@@ -61,6 +62,7 @@ FRAMES: tuple[type[Frame], ...] = (
     *exchange.FRAMES,
     *enrolment.FRAMES,
     *cube_frames.FRAMES,
+    *gossip_frames.BETWEEN_BROKERS,
     *overlay.UNNUMBERED,
 )
 """Everything that stations and their clients tell each other, and what clients tell each other through them."""

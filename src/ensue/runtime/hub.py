@@ -25,11 +25,12 @@ from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.recorder import Recorder
-from ensue.runtime.cube import Roster
+from ensue.runtime.cube import cube_roster
 from ensue.runtime.driver import Driver
 from ensue.runtime.names import Names
+from ensue.runtime.roster import Roster
 from ensue.runtime.sink import ParquetSink
-from ensue.runtime.timely import BrokerRoster
+from ensue.runtime.timely import broker_roster
 from ensue.transports import MemoryOptions, MemoryTransport, Transport
 from ensue.transports.memory import ENS
 from ensue.wire import Codec
@@ -214,11 +215,11 @@ class MemoryHub(Hub):
         self._slots: dict[str, int] = {}
         """By topic: how many events were kept that nobody else counts."""
         self._chain: list[Driver[SequencerNode]] = []
-        self._roster: Roster | BrokerRoster | None = None
+        self._roster: Roster[Any] | None = None
         if isinstance(order, Causal):
-            self._roster = Roster(order)
+            self._roster = cube_roster(order)
         elif isinstance(order, Deadline):
-            self._roster = BrokerRoster(order)
+            self._roster = broker_roster(order)
         if isinstance(order, Total):
             self._chain = [self._drive(name) for name in self.placement.nodes]
 
@@ -233,7 +234,8 @@ class MemoryHub(Hub):
     async def admit(self, name: str) -> HypercubeNode | GossipBroker:
         """Make a node of the cube, or a broker, for a client, known to all others."""
         assert self._roster is not None
-        return self._roster.admit(name, now_ns=self.clock.now_ns())
+        node: HypercubeNode | GossipBroker = self._roster.admit(name, now_ns=self.clock.now_ns())
+        return node
 
     def admitted(self, driver: Driver[Any]) -> None:
         """Take note of who drives a node of the cube, or a broker."""

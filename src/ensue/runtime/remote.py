@@ -1,7 +1,7 @@
 """A hub whose stations are elsewhere: on Ensue's servers, or on a broker.
 
 Orders that ask for nothing but topics (merged, or none) need no station: on a broker they go over its topics directly, and at a
-server over its exchanges, which carry events and keep none. In causal order clients hand events to each other, through inboxes of the
+server over its exchanges, which carry events and keep none. In causal order, and with deadlines, clients hand events to each other, through inboxes of the
 broker or through the server, and the first station only numbers them.
 
 A client's names are its own: `NAME~RANDOM` for whatever dies with it, so that nobody was ever called
@@ -17,19 +17,21 @@ import msgspec
 
 from ensue.clock import SystemClock
 from ensue.errors import AccessDenied, BadInput, LimitReached, TransportError
-from ensue.order import Causal, Order
+from ensue.order import Causal, Deadline, Order
 from ensue.protocols.core import Frame
 from ensue.protocols.exchange import EXCHANGED, exchange_of
+from ensue.protocols.gossip.enrolled import EnrolledBroker
 from ensue.protocols.guide import GUIDE, Described, Discover
+from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import registry_of
-from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.keeping import SUPERSEDED
 from ensue.protocols.station import EPHEMERAL, FRAMES
-from ensue.runtime.cube import enrol
+from ensue.runtime.cube import enrol_node
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import PAYLOAD_BYTES_MAX, Hub, order_name, recorder_to
 from ensue.runtime.names import check_name
 from ensue.runtime.sink import ParquetSink
+from ensue.runtime.timely import enrol_broker
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions
@@ -157,12 +159,16 @@ class RemoteHub(Hub):
         owner = stem if EPHEMERAL in stem else f"{stem}{EPHEMERAL}{self._suffix}"
         return f"{owner}.{self._given}"
 
-    async def admit(self, name: str) -> HypercubeNode:
-        """Make a node of the cube for a client, known to a registry beside the first station."""
-        assert isinstance(self.order, Causal)
-        registry = registry_of(self.placement.nodes[0], order_name(self.order))
-        return await enrol(
-            self.transport, name=name, registry=registry, order=self.order, clock=self.clock
+    async def admit(self, name: str) -> EnrolledNode | EnrolledBroker:
+        """Make a node of the cube, or a broker, for a client, known to a registry beside the first station."""
+        registry, order = registry_of(self.placement.nodes[0], order_name(self.order)), self.order
+        if isinstance(order, Deadline):
+            return await enrol_broker(
+                self.transport, name=name, registry=registry, order=order, clock=self.clock
+            )
+        assert isinstance(order, Causal)
+        return await enrol_node(
+            self.transport, name=name, registry=registry, order=order, clock=self.clock
         )
 
     async def enter(self, name: str) -> None:

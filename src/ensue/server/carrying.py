@@ -4,11 +4,11 @@ The same permissions and limits hold as for what it orders. Whoever merely may n
 a registry): the event fails with `EventRefused`, the topic with `SubscriptionRefused`. Whoever sends what no client would, raises
 `RemoteProtocolError`, and is hung up on.
 
-What clients send each other in causal order is looked at on its way: an event goes only from who may publish it, or may read it and passes it
+What clients send each other in causal order, or with deadlines, is looked at on its way: an event goes only from who may publish it, or may read it and passes it
 on, to who may read it. Nobody is told of one that does not: whoever behaves has asked beforehand.
 
-HAZARD: who is subscribed to what, and whose an event is that somebody passes on, those in a cube believe each other, and they tell each other
-the names of all topics in use. So in causal order permissions keep events from who may not read them; somebody with a token who lies can
+HAZARD: who is subscribed to what, and whose an event is that somebody passes on, those who order events among themselves believe each other, and they tell each other
+the names of all topics in use. So there permissions keep events from who may not read them; somebody with a token who lies can
 hold up others on any topic, and publish, in another's name, on topics that it may only read.
 """
 
@@ -17,6 +17,7 @@ from ensue.event import Event
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import AttachRequest, DetachRequest, Put
 from ensue.protocols.exchange import Declined
+from ensue.protocols.gossip.frames import BETWEEN_BROKERS, Message
 from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.hypercube.frames import Fill, Publication
@@ -26,7 +27,7 @@ from ensue.server.visitor import Visitor
 
 __all__ = ["screen_enrolled", "screen_exchanged", "screen_passed"]
 
-_PASSED = frozenset(CUBE_FRAMES)
+_PASSED = frozenset((*CUBE_FRAMES, *BETWEEN_BROKERS))
 
 
 def screen_exchanged(
@@ -102,12 +103,19 @@ def screen_passed(
     for frame in frames:
         if type(frame) not in _PASSED:
             raise RemoteProtocolError(f"{type(frame).__name__} is not for other clients")
-        items = frame.items if isinstance(frame, Publication | Fill) else ()
-        count += 1 + len(items)
+        events: tuple[Event, ...] = ()
+        if isinstance(frame, Publication | Fill):
+            events = tuple(item.event for item in frame.items)
+        elif isinstance(frame, Message):
+            events = (frame.event,)
+        count += 1 + len(events)
         why = ""
-        for item in items:
-            event = item.event
-            if event.stamp is not None or event.void or event.place:
+        for event in events:
+            # Only what goes by clocks has a stamp, and that is all there is in it.
+            stamped = event.stamp is not None
+            if event.void or event.place or stamped != isinstance(frame, Message):
+                raise RemoteProtocolError("an event with a place, where nobody gives places")
+            if stamped and not _is_clocked(event):
                 raise RemoteProtocolError("an event with a place, where nobody gives places")
             check_event(event)
             # Not by how many headers it has: dropped on its way, it would be sent again for ever.

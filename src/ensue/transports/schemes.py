@@ -37,7 +37,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """What stations on the broker can do: they keep the log that it may lack."""
         return msgspec.structs.replace(
             CAPABILITIES,
-            orders=("total", "causal", "merged", "none"),
+            orders=("total", "causal", "merged", "deadline", "none"),
             durable=True,
             replay=True,
             conditional=True,

@@ -67,7 +67,7 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
     def capabilities(self) -> Capabilities:
         """What Ensue's own servers can do."""
         return Capabilities(
-            orders=("total", "causal", "merged", "none"),
+            orders=("total", "causal", "merged", "deadline", "none"),
             fifo=True,
             durable=True,
             replay=True,

@@ -8,6 +8,9 @@ Groups are topics. Brokers know each other (`names`, `admit`, `dismiss`) and whi
 a group is in it once all others have taken note, or after `join_ns`: somebody who is away learns of it later, and what it publishes
 meanwhile does not come.
 
+Pauses. An application that has no room for more (`pause`) is handed nothing: what comes waits for it, and what is still waiting at its deadline is dropped
+as `overflow`. The order is kept; what others are told is not held up.
+
 Restarting. A broker persists what it has delivered and the largest stamps, rounds and deadlines it knows of, and no matrix. So it publishes nothing until
 all that it may have known is dead everywhere: then no event of its own can overtake a cause. What is published meanwhile waits. What waited to be
 delivered when it crashed is lost, unless it is repaired in time.
@@ -26,7 +29,7 @@ import msgspec
 from ensue.errors import LimitReached
 from ensue.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.protocols.core import Effect, Frame, Join, Leave, Persist, Publish, Send, Settle
-from ensue.protocols.gossip.causality import ACCEPTED, LATE, Causality, Sent
+from ensue.protocols.gossip.causality import ACCEPTED, LATE, OVERFLOW, Causality, Sent
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Groups, Message, Noted, Request, Row, Summary
 from ensue.protocols.gossip.groups import GroupRolls
@@ -59,10 +62,10 @@ _STATE = Records[_State](_State)
 
 
 class GossipBroker:
-    """One broker. Commands: `publish`, `subscribe`, `unsubscribe`, `admit`, `dismiss`.
+    """One broker. Commands: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume`, `admit`, `dismiss`.
 
-    `names` are all brokers, in the order of their numbers; `name` is this one. `rows` is what is known of the others' groups
-    from the start. `records` is what an earlier incarnation persisted.
+    `names` are all brokers, in the order of their numbers; `name` is this one, and `gone` are those that are gone for good. `rows` is what is known of the
+    others' groups from the start. `records` is what an earlier incarnation persisted.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class GossipBroker:
         names: Sequence[str],
         config: GossipConfig,
         site: str = "",
+        gone: Iterable[int] = (),
         rows: Iterable[Row] = (),
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
@@ -86,6 +90,8 @@ class GossipBroker:
         self._numbers = EventNumbers(name)
         version = _NUMBER.decode(records[VERSION]) if VERSION in records else 0
         self._groups = GroupRolls(self.number, self._names, config.retry_ns, version, now_ns)
+        for number in gone:
+            self._groups.dismiss(number)
         for row in rows:
             self._groups.put(row)
         state = _STATE.decode(records[STATE]) if STATE in records else _State({}, 0, 0, (0, 0))
@@ -104,6 +110,7 @@ class GossipBroker:
         self._joining: dict[str, int] = {}
         """Topics that not all others have taken note of, and until when to wait for that."""
         self._changed = False
+        self._paused = False
         for key, value in records.items():
             if key.startswith(SEQUENCE):
                 self._numbers.last[key.removeprefix(SEQUENCE)] = _NUMBER.decode(value)
@@ -201,6 +208,16 @@ class GossipBroker:
     def acknowledge(self, position: int) -> None:
         """Do nothing: nothing is delivered again."""
 
+    def pause(self) -> None:
+        """Hand nothing over until `resume`."""
+        self._paused = True
+
+    def resume(self, *, now_ns: int) -> None:
+        """Hand over what there is, and go on."""
+        self._deliver_ready(now_ns)
+        self._paused = False
+        self._advance(now_ns)
+
     def admit(self, name: str, *, now_ns: int) -> None:
         """Take note of a broker that is new; it has the next number."""
         self._numbers_of[name] = len(self._names)
@@ -240,11 +257,11 @@ class GossipBroker:
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""
         times = [
-            self._causality.next_timer_ns(),
+            self._causality.next_timer_ns(paused=self._paused),
             self._repair.due_ns,
             self._groups.next_timer_ns(),
             min(self._joining.values(), default=None),
-            self._ready_ns if self._outgoing else None,
+            self._ready_ns if self._outgoing and self._may_send() else None,
             self._telling.next_timer_ns() if self.config.spreads else None,
         ]
         return min((each for each in times if each is not None), default=None)
@@ -280,7 +297,7 @@ class GossipBroker:
             case Request(wanted=wanted):
                 self._send_copies(wanted, peer)
             case Groups():
-                self._handing.effects += self._groups.answer(frame, self._names[peer])
+                self._handing.effects += self._groups.answer(frame, peer)
             case Noted():
                 self._groups.noted(frame, peer)
             case _:
@@ -288,7 +305,8 @@ class GossipBroker:
 
     def _receive_message(self, frame: Message, peer: int, now_ns: int) -> None:
         message = self._letters.read(frame) if frame.source < len(self._names) else None
-        if message is None or message.deadline_ns > now_ns + self.config.horizon_ns:
+        latest_ns = now_ns + self.config.horizon_ns
+        if message is None or max(message.stamp, message.deadline_ns) > latest_ns:
             self.counts.unreadable += 1
             if frame.base and frame.event.stamp is not None:
                 stamp = frame.event.stamp.entries.get(CLOCK, 0)
@@ -332,7 +350,7 @@ class GossipBroker:
         if self._causality.waiting:
             self._deliver_ready(now_ns)
         if self._outgoing and not now_ns < self._ready_ns <= now_ns + self._silence_ns_max():
-            while self._outgoing:
+            while self._outgoing and self._may_send():
                 self._send_event(*self._outgoing.popleft(), now_ns)
         self._handing.effects += self._groups.tell(now_ns)
         if self._joining:
@@ -351,8 +369,9 @@ class GossipBroker:
     def _deliver_ready(self, now_ns: int) -> None:
         for held in self._causality.expired(now_ns):
             if held.sent.event.topic in self._joined:
-                self._refuse(held.sent, LATE)
-        while (ready := self._causality.next_ready(now_ns)) is not None:
+                self._refuse(held.sent, OVERFLOW if self._paused else LATE)
+                self._handing.remember(held.sent.event)  # It is over: no copy changes that.
+        while not self._paused and (ready := self._causality.next_ready(now_ns)) is not None:
             self._learn(ready.sent)
             self._hand_over(ready.sent.event, now_ns - ready.arrived_ns)
 
@@ -364,7 +383,7 @@ class GossipBroker:
             self._handing.discard(event, BEFORE_JOIN if joining else NOT_SUBSCRIBED)
 
     def _refuse(self, message: Sent, verdict: str) -> None:
-        if self._handing.refuse(message.event, verdict):
+        if self._handing.refuse(message.event, verdict, room=not self._paused):
             # The application knows of it: what it publishes next comes after it.
             self._causality.learn(message)
             self._learn(message)
@@ -392,9 +411,17 @@ class GossipBroker:
             for peer in others:
                 self._send(peer, self._letters.write(message, peer))
         self._handing.effects.append(Settle(stamped, ""))
-        if here:
-            self._handing.arrived(stamped)
+        if not here:
+            return
+        self._handing.arrived(stamped)
+        if not self._paused:
             self._handing.deliver(stamped)
+        elif causality.hold(message, now_ns) != ACCEPTED:
+            self._refuse(message, OVERFLOW)
+
+    def _may_send(self) -> bool:
+        """Tell whether the next event may go out, if it is time."""
+        return True
 
     def _send(self, peer: int, frame: Frame) -> None:
         self._handing.effects.append(Send(self._names[peer], frame))

@@ -160,6 +160,13 @@ class Causality:
         self.waiting[message.key] = Held(message, now_ns)
         return ACCEPTED
 
+    def hold(self, message: Sent, now_ns: int) -> str:
+        """Keep a message of one's own, for which there is no room now; return `ACCEPTED`, or why not."""
+        if len(self.waiting) >= self.config.held_max:
+            return OVERFLOW
+        self.waiting[message.key] = Held(message, now_ns)
+        return ACCEPTED
+
     def is_settled(self, source: int, stamp: int) -> bool:
         """Tell whether a message would break the order: it, or one after it, was delivered."""
         return stamp <= self.settled.get(source, 0)
@@ -167,7 +174,12 @@ class Causality:
     def expired(self, now_ns: int) -> list[Held]:
         """Take out what has waited beyond its deadline, because this process stood still."""
         over = [key for key, held in self.waiting.items() if now_ns > held.sent.deadline_ns]
-        return [self.waiting.pop(key) for key in sorted(over)]
+        taken = [self.waiting.pop(key) for key in sorted(over)]
+        for held in taken:
+            self._settle(
+                held.sent
+            )  # Whatever comes before it is over, too: nobody has to wait for that.
+        return taken
 
     def next_ready(self, now_ns: int) -> Held | None:
         """Take out the message to deliver next, if there is one."""
@@ -188,12 +200,12 @@ class Causality:
         """Take note of a message that is handed out although it is late."""
         self._learn(message)
 
-    def next_timer_ns(self) -> int | None:
-        """Return when something that waits is to be handed over in any case."""
+    def next_timer_ns(self, *, paused: bool = False) -> int | None:
+        """Return when something that waits is to be handed over in any case; or, in a pause, to be given up."""
         if not self.waiting:
             return None
         first = min(held.sent.deadline_ns for held in self.waiting.values())
-        return first - self.config.slack_ns + 1
+        return first + 1 if paused else first - self.config.slack_ns + 1
 
     def _is_due(self, message: Sent, now_ns: int) -> bool:
         return now_ns > message.deadline_ns - self.config.slack_ns
@@ -209,18 +221,23 @@ class Causality:
         return known is not None and message.stamp <= known.get(self.number, 0)
 
     def _learn(self, message: Sent) -> None:
-        settled, number, stamp = self.settled, self.number, message.stamp
-        for source, row in message.after.items():
-            if row.get(number, 0) > settled.get(source, 0):
-                settled[source] = row[number]
-        if number in message.dest and stamp > settled.get(message.source, 0):
-            settled[message.source] = stamp
+        number, stamp = self.number, message.stamp
+        self._settle(message)
         raise_to(self.matrix, message.after)
         raise_to(self.matrix, {message.source: dict.fromkeys(message.dest, stamp)})
         for row in self.matrix.values():
             row.pop(number, None)  # That column is `settled`.
         self.highest = max(self.highest, stamp)
         self.latest_deadline_ns = max(self.latest_deadline_ns, message.deadline_ns)
+
+    def _settle(self, message: Sent) -> None:
+        """Take a message, and all that its sender knew was sent here before it, for delivered or dead."""
+        settled, number, stamp = self.settled, self.number, message.stamp
+        for source, row in message.after.items():
+            if row.get(number, 0) > settled.get(source, 0):
+                settled[source] = row[number]
+        if number in message.dest and stamp > settled.get(message.source, 0):
+            settled[message.source] = stamp
 
     def _prune(self, now_ns: int) -> None:
         """Forget what nobody can deliver any more; not at every call, since it looks at everything."""

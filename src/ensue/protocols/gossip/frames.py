@@ -10,7 +10,7 @@
 | `Wanted` | subscriber | whoever named them | send me these |
 | `Enter`, `Welcome` | subscriber, broker | broker, subscriber | I want these topics; noted, and here are peers |
 
-Brokers are named by their numbers, which are theirs for ever. Topics are the groups.
+Brokers are named by their numbers, which are theirs for ever. Topics are the groups. No set of numbers is larger than `SET_BYTES_MAX`.
 """
 
 from typing import Annotated
@@ -21,6 +21,7 @@ from ensue.event import Count, Event, Name
 from ensue.protocols.core import Frame
 
 __all__ = [
+    "BETWEEN_BROKERS",
     "FRAMES",
     "Enter",
     "Groups",
@@ -41,11 +42,16 @@ __all__ = [
     "Welcome",
 ]
 
-Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
+NUMBERS_MAX = 1 << 16
+SET_BYTES_MAX = NUMBERS_MAX // 8
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=NUMBERS_MAX)]
 """A broker."""
+Numbers = Annotated[bytes, msgspec.Meta(max_length=SET_BYTES_MAX)]
+"""A set of brokers: a bit for each."""
 Matrix = dict[Number, dict[Number, Count]]
 """By sender and destination: the stamp of the last message from the one to the other."""
-Rows = dict[Number, dict[Count, bytes]]
+Rows = dict[Number, dict[Count, Numbers]]
 """A matrix as it travels. By sender: to whom its messages were the last ones, as sets of numbers, by how much older they are."""
 Live = dict[Name, dict[Number, Count]]
 """By topic and broker: the round of the last message of the one to the other."""
@@ -93,8 +99,8 @@ class Message(Frame, frozen=True, tag=90):
 
     event: Event
     source: Number
-    dest: bytes
-    """To whom, as a set of numbers."""
+    dest: Numbers
+    """To whom."""
     base: Count
     """0: `after` is whole. Else: what differs from the message of this stamp and source, which the receiver has."""
     after: Rows
@@ -165,14 +171,5 @@ class Welcome(Frame, frozen=True, tag=98):
     peers: tuple[Peer, ...]
 
 
-FRAMES: tuple[type[Frame], ...] = (
-    Message,
-    Summary,
-    Request,
-    Groups,
-    Noted,
-    Rumours,
-    Wanted,
-    Enter,
-    Welcome,
-)
+BETWEEN_BROKERS: tuple[type[Frame], ...] = (Message, Summary, Request, Groups, Noted)
+FRAMES: tuple[type[Frame], ...] = (*BETWEEN_BROKERS, Rumours, Wanted, Enter, Welcome)

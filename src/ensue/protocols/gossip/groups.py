@@ -24,9 +24,10 @@ class GroupRolls:
         self._own = Row(number, version, ())
         self._unnoted: dict[int, int] = {}
         """Brokers that have not taken note of this one's row, and when to tell them again."""
-        self._gone: set[int] = set()
-        for other in self.others():
-            self.admit(other, now_ns)
+        self._others = {other: None for other in range(len(names)) if other != number}
+        """All other brokers that are not gone."""
+        for other in self._others:
+            self._unnoted[other] = now_ns
 
     @property
     def row(self) -> Row:
@@ -35,11 +36,7 @@ class GroupRolls:
 
     def others(self) -> list[int]:
         """Return all other brokers that are not gone."""
-        return [
-            number
-            for number in range(len(self._names))
-            if number != self._number and number not in self._gone
-        ]
+        return list(self._others)
 
     def members(self, topic: str) -> tuple[int, ...]:
         """Return the brokers of a group, this one left out."""
@@ -52,17 +49,18 @@ class GroupRolls:
     def change(self, topics: tuple[str, ...], now_ns: int) -> int:
         """Be in these groups from now on; return the version of that."""
         self._own = Row(self._number, self._own.version + 1, topics)
-        for other in self.others():
-            self.admit(other, now_ns)
+        for other in self._others:
+            self._unnoted[other] = now_ns
         return self._own.version
 
     def admit(self, number: int, now_ns: int) -> None:
-        """Tell a broker of this one's row from now on."""
+        """Take note of a broker that is new, and tell it this one's row."""
+        self._others[number] = None
         self._unnoted[number] = now_ns
 
     def dismiss(self, number: int) -> None:
         """Take note that a broker is gone for good."""
-        self._gone.add(number)
+        self._others.pop(number, None)
         self._unnoted.pop(number, None)
         self.rows.pop(number, None)
 
@@ -73,17 +71,20 @@ class GroupRolls:
     def put(self, row: Row) -> None:
         """Take a row over if it is newer."""
         known = self.rows.get(row.node)
-        if row.node not in self._gone and (known is None or known.version < row.version):
+        if row.node in self._others and (known is None or known.version < row.version):
             self.rows[row.node] = row
 
-    def answer(self, frame: Groups, peer: str) -> list[Effect]:
+    def answer(self, frame: Groups, number: int) -> list[Effect]:
         """Take note of another's row."""
+        if frame.row.node != number:
+            return []  # A row is written by its broker alone.
         self.put(frame.row)
-        return [Send(peer, Noted(version=frame.row.version, row=self._own))]
+        return [Send(self._names[number], Noted(version=frame.row.version, row=self._own))]
 
     def noted(self, frame: Noted, number: int) -> None:
         """Take note that another has taken note."""
-        self.put(frame.row)
+        if frame.row.node == number:
+            self.put(frame.row)
         if frame.version == self._own.version:
             self._unnoted.pop(number, None)
 
@@ -97,6 +98,10 @@ class GroupRolls:
                 self._unnoted[number] = now_ns + self._retry_ns
                 effects.append(Send(self._names[number], Groups(row=self._own)))
         return effects
+
+    def repeat(self, now_ns: int) -> None:
+        """Tell those again at once who have not taken note."""
+        self._unnoted = dict.fromkeys(self._unnoted, now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when to tell somebody again."""

@@ -6,17 +6,16 @@ An event that comes too late, or that would break the order, is dropped with its
 
 from collections import OrderedDict
 
-import msgspec
-
 from ensue.event import Event
 from ensue.protocols.core import Arrive, Deliver, Discard, Effect
 from ensue.protocols.gossip.causality import LATE, OVERFLOW, OVERTAKEN
 from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.watching import Watched
 
 __all__ = ["GossipCounts", "Handing"]
 
 
-class GossipCounts(msgspec.Struct):
+class GossipCounts(Watched, kw_only=True):
     """What became of the events that came to one process."""
 
     received: int = 0
@@ -63,7 +62,7 @@ class Handing:
     def deliver(self, event: Event, held_ns: int = 0, verdict: str = "") -> None:
         """Deliver an event."""
         self._position += 1
-        self._remember(event)
+        self.remember(event)
         if not verdict:
             self.counts.delivered += 1
         self.effects.append(Deliver(event, self._position, verdict, max(0, held_ns)))
@@ -71,22 +70,23 @@ class Handing:
     def discard(self, event: Event, verdict: str) -> None:
         """Drop an event, whatever the configuration says. One for which there was no room may come again."""
         if verdict != OVERFLOW:
-            self._remember(event)
+            self.remember(event)
         self.effects.append(Discard(event, verdict))
 
-    def refuse(self, event: Event, verdict: str) -> bool:
+    def refuse(self, event: Event, verdict: str, *, room: bool = True) -> bool:
         """Deal with an event that can't be delivered in order and on time; return whether it was handed over."""
         counts = self.counts
         counts.late += verdict == LATE
         counts.overtaken += verdict == OVERTAKEN
         counts.overflow += verdict == OVERFLOW
-        if self._config.deliver_late and verdict in (LATE, OVERTAKEN):
+        if room and self._config.deliver_late and verdict in (LATE, OVERTAKEN):
             self.deliver(event, verdict=verdict)
             return True
         self.discard(event, verdict)
         return False
 
-    def _remember(self, event: Event) -> None:
+    def remember(self, event: Event) -> None:
+        """Take what comes of an event from now on for copies."""
         self._handed[event.id] = None
         if len(self._handed) > self._config.remembered_max:
             self._handed.popitem(last=False)

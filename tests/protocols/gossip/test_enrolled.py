@@ -1,0 +1,426 @@
+"""Brokers that are processes: they go by a registry, ask for topics, wait for each other, and watch clocks."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from ensue.event import CLOCK, DEADLINE
+from ensue.protocols.core import (
+    Alert,
+    Deliver,
+    Discard,
+    Frame,
+    Join,
+    Outcome,
+    Refuse,
+    Resumed,
+    Send,
+    Settle,
+)
+from ensue.protocols.enlistment import Lists
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.enrolled import SETTLE_NS, EnrolledBroker
+from ensue.protocols.gossip.frames import Groups, Message, Noted, Row
+from ensue.protocols.hypercube.enrolment import Ask, Denied, Members, Registry
+from ensue.protocols.station import FRAMES
+from ensue.wire import Codec
+
+REGISTRY = "s/deadline"
+MS = 1_000_000
+SECOND = 1_000_000_000
+CONFIG = GossipConfig(
+    lifetime_ns=200 * MS,
+    lifetime_ns_max=200 * MS,
+    slack_ns=20 * MS,
+    period_ns=20 * MS,
+    skew_ns=100 * MS,
+    held_max=8,
+    deliver_late=True,
+    spreads=False,
+    durable=False,
+)
+CODEC = Codec(FRAMES)
+
+
+class Room:
+    """A registry and brokers; frames arrive at once, in order, unless a test loses them."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000 * SECOND
+        self.registry = Registry(
+            name=REGISTRY, order="deadline", expire_ns=60 * SECOND, now_ns=self.now_ns
+        )
+        self.brokers: dict[str, EnrolledBroker] = {}
+        self.ahead_ns: dict[str, int] = {}
+        """By how much a broker's clock is ahead."""
+        self.outcomes: dict[str, list[Outcome]] = {}
+        self.loses: Callable[[str, str, Frame], bool] = lambda _source, _target, _frame: False
+        self.denies: dict[tuple[str, str], str] = {}
+        self.under_way: list[tuple[str, str, Frame]] = []
+
+    def clock(self, name: str) -> int:
+        return self.now_ns + self.ahead_ns.get(name, 0)
+
+    def come(self, name: str, *, ahead_ns: int = 0) -> EnrolledBroker:
+        self.ahead_ns[name] = ahead_ns
+        lists = Lists("deadlines of 200 ms")
+        self.registry.receive(lists.question(), source=name, now_ns=self.now_ns)
+        for effect in self.registry.take_effects():
+            if isinstance(effect, Send):
+                if effect.peer == name:
+                    assert isinstance(effect.frame, Members)
+                    assert lists.take(effect.frame)
+                else:
+                    self.under_way.append((REGISTRY, effect.peer, effect.frame))
+        self.brokers[name] = broker = EnrolledBroker(
+            name=name, registry=REGISTRY, lists=lists, config=CONFIG, now_ns=self.clock(name)
+        )
+        self.drain(name)
+        self.settle()
+        return broker
+
+    def command(self, name: str, call: Callable[[EnrolledBroker, int], object]) -> None:
+        call(self.brokers[name], self.clock(name))
+        self.drain(name)
+        self.settle()
+
+    def publish(self, name: str, text: str, topic: str = "t") -> None:
+        self.command(name, lambda node, now: node.publish(topic, text.encode(), now_ns=now))
+
+    def subscribe(self, name: str, topic: str = "t") -> None:
+        self.command(name, lambda node, now: node.subscribe((topic,), now_ns=now))
+
+    def drain(self, name: str) -> None:
+        for effect in self.brokers[name].take_effects():
+            if isinstance(effect, Send):
+                self.under_way.append((name, effect.peer, effect.frame))
+            else:
+                self.outcomes.setdefault(name, []).append(effect)  # type: ignore[arg-type]
+
+    def settle(self) -> None:
+        while self.under_way:
+            source, target, frame = self.under_way.pop(0)
+            if self.loses(source, target, frame):
+                continue
+            frame = CODEC.decode(CODEC.encode(frame))
+            if target == REGISTRY:
+                self._at_registry(source, frame)
+            elif target in self.brokers:
+                node = self.brokers[target]
+                node.receive(frame, source=source, now_ns=self.clock(target))
+                self.drain(target)
+
+    def _at_registry(self, source: str, frame: Frame) -> None:
+        if isinstance(frame, Ask) and (why := self.denies.get((source, frame.topic))):
+            answer = Denied(topic=frame.topic, action=frame.action, reason=why)
+            self.under_way.append((REGISTRY, source, answer))
+            return
+        self.registry.receive(frame, source=source, now_ns=self.now_ns)
+        for effect in self.registry.take_effects():
+            if isinstance(effect, Send):
+                self.under_way.append((REGISTRY, effect.peer, effect.frame))
+
+    def wait(self, ns: int, step_ns: int = 5 * MS) -> None:
+        until_ns = self.now_ns + ns
+        while self.now_ns < until_ns:
+            self.now_ns = min(until_ns, self.now_ns + step_ns)
+            for name, node in self.brokers.items():
+                due_ns = node.next_timer_ns()
+                if due_ns is not None and due_ns <= self.clock(name):
+                    node.handle_timer(now_ns=self.clock(name))
+                    self.drain(name)
+            self.settle()
+
+    def got(self, name: str) -> list[str]:
+        return [
+            outcome.event.payload.decode() + (f" ({outcome.verdict})" if outcome.verdict else "")
+            for outcome in self.outcomes.get(name, ())
+            if isinstance(outcome, Deliver)
+        ]
+
+    def dropped(self, name: str) -> dict[str, str]:
+        return {
+            outcome.event.payload.decode(): outcome.verdict
+            for outcome in self.outcomes.get(name, ())
+            if isinstance(outcome, Discard)
+        }
+
+    def told(self, name: str, kind: type[Outcome]) -> list[Outcome]:
+        return [each for each in self.outcomes.get(name, ()) if isinstance(each, kind)]
+
+
+def joined(*names: str) -> Room:
+    room = Room()
+    for name in names:
+        room.come(name)
+        room.subscribe(name)
+    return room
+
+
+# -- Who is there -------------------------------------------------------------------------------
+
+
+def test_a_newcomer_takes_commands_when_it_knows_the_groups_of_all() -> None:
+    room = joined("a", "b")
+    room.loses = lambda source, target, frame: isinstance(frame, Noted) and target == "c"
+    newcomer = room.come("c")
+    assert not newcomer.settled_in
+    assert not room.told("c", Resumed)
+    room.loses = lambda _source, _target, _frame: False
+    room.wait(CONFIG.retry_ns + 5 * MS)
+    assert newcomer.settled_in
+    assert room.told("c", Resumed) == [Resumed()]
+    room.publish("c", "first")
+    assert (room.got("a"), room.got("b")) == (["first"], ["first"])
+
+
+def test_the_first_of_all_waits_for_nobody() -> None:
+    room = Room()
+    assert room.come("a").settled_in
+
+
+def test_a_newcomer_does_not_wait_for_ever_for_who_does_not_answer() -> None:
+    room = joined("a", "b")
+    room.loses = lambda _source, target, _frame: target == "a"
+    newcomer = room.come("c")
+    assert not newcomer.settled_in
+    room.wait(SETTLE_NS + 10 * MS)
+    assert newcomer.settled_in
+
+
+def test_what_a_stranger_says_is_understood_once_the_registry_has_told_who_it_is() -> None:
+    room = joined("a")
+    lost = [True]
+    room.loses = lambda source, target, frame: (
+        lost[0] and source == REGISTRY and target == "a" and isinstance(frame, Members)
+    )
+    newcomer = room.come("b")
+    assert not newcomer.settled_in, "nobody answers a stranger"
+    lost[0] = False
+    room.wait(CONFIG.retry_ns)
+    assert newcomer.settled_in
+    room.publish("b", "of the stranger")
+    assert room.got("a") == ["of the stranger"]
+
+
+def test_who_resigns_is_gone_for_all_and_who_is_expelled_ends() -> None:
+    room = joined("a", "b")
+    room.command("b", lambda node, _now: node.say_goodbye())
+    del room.brokers["b"]
+    sent = len(room.told("a", Settle))
+    room.publish("a", "alone")
+    assert len(room.told("a", Settle)) == sent + 1
+    assert room.brokers["a"].next_timer_ns() is not None
+    assert [row.node for row in room.brokers["a"].rows] == [0], "nobody else is left"
+    room.loses = lambda source, _target, _frame: source == "a"
+    for _ in range(5):  # A registry that did not look takes nobody for gone.
+        room.now_ns += 15 * SECOND
+        room.registry.handle_timer(now_ns=room.now_ns)
+    room.registry.take_effects()
+    room.loses = lambda _source, _target, _frame: False
+    room.wait(3 * SECOND)
+    (refused,) = room.told("a", Refuse)
+    assert isinstance(refused, Refuse)
+    assert refused.topics == ()
+    assert "away for too long" in refused.reason
+
+
+def test_a_row_is_believed_of_its_own_broker_alone() -> None:
+    room = joined("a", "b")
+    broker = room.brokers["a"]
+    before = broker.rows
+    for node in (0, 5, 60_000):
+        row = Row(node, 99, ("t",))
+        for frame in (Groups(row=row), Noted(version=1, row=row)):
+            broker.receive(frame, source="b", now_ns=room.now_ns)
+    room.drain("a")
+    room.settle()
+    assert broker.rows == before
+    room.publish("a", "goes on")
+    assert room.got("b") == ["goes on"]
+
+
+def test_a_new_connection_says_at_once_what_may_be_lost() -> None:
+    room = joined("a", "b")
+    room.loses = lambda source, target, _frame: "a" in (source, target)
+    room.subscribe("a", "u")
+    room.publish("a", "waits", topic="u")
+    assert not room.told("a", Settle)
+    room.loses = lambda _source, _target, _frame: False
+    room.command("a", lambda node, now: node.repeat(now_ns=now))
+    assert Join("u") in room.outcomes["a"]
+    assert len(room.told("a", Settle)) == 1
+
+
+# -- Topics -------------------------------------------------------------------------------------
+
+
+def test_topics_are_asked_for_and_what_is_denied_is_settled_in_words() -> None:
+    room = joined("a", "b")
+    room.denies = {("a", "secret"): "a may not"}
+    room.subscribe("a", "secret")
+    assert room.told("a", Refuse) == [Refuse(("secret",), "a may not")]
+    room.loses = lambda _source, target, _frame: target == REGISTRY
+    room.publish("a", "1", topic="secret")
+    room.publish("a", "2")
+    assert not room.got("b"), "what was published before it may still come"
+    room.loses = lambda _source, _target, _frame: False
+    room.wait(SECOND)
+    settled = [
+        (each.event.payload.decode(), each.verdict, each.reason)
+        for each in room.told("a", Settle)
+        if isinstance(each, Settle)
+    ]
+    assert settled == [("1", "void", "a may not"), ("2", "", "")]
+    assert room.got("b") == ["2"]
+    room.publish("a", "3", topic="secret")
+    assert len(room.told("a", Settle)) == 3
+    assert room.got("b") == ["2"]
+
+
+def test_the_time_of_an_event_begins_when_it_goes_out() -> None:
+    room = joined("a", "b")
+    room.loses = lambda _source, target, _frame: target == REGISTRY
+    room.publish("a", "waited")
+    room.wait(SECOND)
+    room.loses = lambda _source, _target, _frame: False
+    room.wait(SECOND)
+    assert room.got("b") == ["waited"]
+
+
+# -- Pauses -------------------------------------------------------------------------------------
+
+
+def test_what_comes_in_a_pause_waits_and_is_dropped_at_its_deadline() -> None:
+    room = joined("a", "b")
+    room.command("b", lambda node, _now: node.pause())
+    room.publish("a", "1")
+    room.publish("b", "own")
+    room.wait(100 * MS)
+    room.publish("a", "2")
+    assert room.got("b") == []
+    due_ns = room.brokers["b"].next_timer_ns()
+    assert due_ns is not None
+    assert due_ns > room.now_ns, "or it would be called again and again in vain"
+    room.wait(102 * MS)
+    assert room.dropped("b") == {"1": "overflow", "own": "overflow"}
+    room.command("b", lambda node, now: node.resume(now_ns=now))
+    assert room.got("b") == ["2"]
+    room.publish("a", "3")
+    assert room.got("b") == ["2", "3"]
+    assert room.got("a") == ["1", "own", "2", "3"]
+    assert room.brokers["b"].counts.overflow == 2
+    assert room.brokers["b"].counts.late == 0
+
+
+def test_in_a_pause_what_is_late_is_not_handed_over_either() -> None:
+    room = joined("a", "b")
+    room.publish("a", "granted")
+    room.loses = lambda _source, target, _frame: target == "b"
+    room.publish("a", "late")
+    copies = [
+        message
+        for message in room.brokers["a"]._repair._kept.values()
+        if message.event.payload == b"late"
+    ]
+    room.wait(210 * MS)
+    room.loses = lambda _source, _target, _frame: False
+    room.command("b", lambda node, _now: node.pause())
+    frame = room.brokers["a"]._letters.write(copies[0], 1, whole=True)
+    room.brokers["b"].receive(frame, source="a", now_ns=room.now_ns)
+    room.drain("b")
+    assert room.got("b") == ["granted"]
+    assert room.dropped("b") == {"late": "late"}
+
+
+def test_a_pause_holds_only_so_much() -> None:
+    room = joined("a", "b")
+    room.command("b", lambda node, _now: node.pause())
+    for number in range(6):
+        room.publish("a", str(number))
+    for number in range(6, 12):
+        room.publish("b", str(number))
+    assert room.dropped("b") == {str(number): "overflow" for number in range(8, 12)}
+    room.command("b", lambda node, now: node.resume(now_ns=now))
+    got = room.got("b")
+    assert sorted(got) == [str(number) for number in range(8)]
+    assert [each for each in got if each < "6"] == [str(number) for number in range(6)]
+
+
+# -- Clocks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "broken"), [(-500, None), (0, None), (85, False), (110, True)]
+)
+def test_a_clock_that_is_ahead_is_told_of(ahead_ms: int, broken: bool | None) -> None:
+    room = joined("a")
+    room.come("b", ahead_ns=ahead_ms * MS)
+    room.publish("b", "1")
+    room.publish("b", "2")
+    alerts = [each for each in room.told("a", Alert) if isinstance(each, Alert)]
+    shown = [each for each in alerts if each.assumption == "clock"]
+    assert [each.broken for each in shown] == ([] if broken is None else [broken])
+    if shown:
+        assert (shown[0].peer, shown[0].measured_ns) == ("b", ahead_ms * MS)
+        assert shown[0].bound_ns == CONFIG.skew_ns
+    behind = [each for each in alerts if each.assumption == "delay"]
+    assert len(behind) == (ahead_ms == -500), "as if it had taken that long"
+    counts = room.brokers["a"].counts
+    assert (counts.warned, counts.broken) == (broken is False, (broken is True) + len(behind))
+
+
+def test_whoever_is_behind_takes_an_event_for_longer_and_whoever_is_ahead_for_less() -> None:
+    room = Room()
+    for name, ahead_ms in (("a", 0), ("ahead", 90), ("behind", -90)):
+        room.come(name, ahead_ns=ahead_ms * MS)
+        room.subscribe(name)
+    held: list[tuple[str, str, Frame]] = []
+    room.publish("a", "granted")
+
+    def keep(source: str, target: str, frame: Frame) -> bool:
+        if isinstance(frame, Message):
+            held.append((source, target, frame))
+        return True
+
+    room.loses = keep
+    room.publish("a", "1")
+    first = {target: (source, target, frame) for source, target, frame in reversed(held)}
+    room.wait(150 * MS)
+    room.loses = lambda _source, _target, frame: isinstance(frame, Message)
+    for source, target, frame in first.values():
+        room.brokers[target].receive(frame, source=source, now_ns=room.clock(target))
+        room.drain(target)
+    assert room.got("ahead") == ["granted", "1 (late)"]
+    assert room.got("behind") == ["granted", "1"]
+
+
+def test_stamps_and_deadlines_that_nobody_can_have_given_are_not_believed() -> None:
+    room = joined("a", "b")
+    sent: list[Message] = []
+
+    def keep(_source: str, _target: str, frame: Frame) -> bool:
+        if isinstance(frame, Message):
+            sent.append(frame)
+        return False
+
+    room.loses = keep
+    room.publish("a", "1")
+    (message,) = sent
+    far_ns = room.now_ns + CONFIG.horizon_ns + 1
+    stamp = message.event.stamp
+    assert stamp is not None
+    for changed in ({CLOCK: far_ns}, {DEADLINE: far_ns}):
+        entries = {**stamp.entries, **changed}
+        event = msgspec.structs.replace(
+            message.event,
+            payload=b"forged",
+            publisher_seq=7,
+            stamp=msgspec.structs.replace(stamp, entries=entries),
+        )
+        forged = msgspec.structs.replace(message, event=event)
+        room.brokers["b"].receive(forged, source="a", now_ns=room.now_ns)
+    room.drain("b")
+    assert room.got("b") == ["1"]
+    assert room.brokers["b"].counts.unreadable == 2
