@@ -14,8 +14,8 @@ import ensue
 from ensue.errors import AccessDenied, EventRefused, SubscriptionRefused
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
-from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Notify, Put
 from ensue.protocols.enlistment import Lists
+from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Notify, Put
 from ensue.protocols.exchange import Declined
 from ensue.protocols.gossip.frames import Message, Rumours
 from ensue.protocols.hypercube.enrolment import (
@@ -312,7 +312,7 @@ def test_who_is_taken_for_gone_is_told_how_to_go_on_and_is_silent(tmp_path: Path
             driver.command(lambda node, now: node.repeat(now_ns=now))
             with pytest.raises(ensue.SubscriptionLost, match="connect again"):
                 await read(events, 1)
-            with pytest.raises(AccessDenied, match="away for too long.*connect again"):
+            with pytest.raises(AccessDenied, match=r"away for too long.*connect again"):
                 await bus.publish("t", b"")
             await until(lambda: driver.closed, "its node does nothing any more")
             await within(bus.close())
@@ -361,10 +361,8 @@ def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
                     raw.bundle("raw~0", lists.question(), target=CUBE)
                     assert isinstance(await raw.frame(), Members)
                 raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CUBE)
-                if turn:
-                    assert await raw.frame() == await raw.frame(), "both are told"
-                    raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CUBE)
-                told = await raw.frame()
+                answers = [await raw.frame() for _ in range(1 + turn)]
+                told = next(each for each in answers if getattr(each, "first", 1) == 0)
                 assert isinstance(told, Members)
                 lists.take(told)
                 assert told.names == tuple(f"raw~{each}" for each in range(turn + 1))
@@ -376,7 +374,8 @@ def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
                 if turn:
                     raw.bundle(name, Resign(epoch=told.epoch), target=CUBE)
                     raw.bundle(name, Enrol(epoch=told.epoch, known=0, gone=0), target=CUBE)
-                    assert isinstance(await raw.frame(), Expelled)
+                    answers = [await raw.frame() for _ in range(2)]
+                    assert any(isinstance(each, Expelled) for each in answers)
                 raw.close()
         assert len(epochs) == 1
 

@@ -227,9 +227,15 @@ class Shares:
             self._on_published(outcome.event)
 
     def end(self, outcome: Refuse) -> None:
-        """Tell all of them that the node does nothing any more."""
+        """Tell all of them that the node does nothing any more, and see to it."""
         for share in list(self._shares):
             share.end(outcome)
+        # Or it would go on among others who take it for gone. Soon: it may be about something.
+        asyncio.get_running_loop().call_soon(self._rest)
+
+    def _rest(self) -> None:
+        if not self.driver.closed:
+            self.driver.close()
 
     def record(self, subscription: str, outcome: Outcome) -> None:
         """Write what a subscription was told into the trace."""
