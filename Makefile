@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-brokers brokers lint types unit fuzz format clean
+.PHONY: demo test test-brokers brokers lint types unit experiments fuzz format clean
 
 # What the tests of nats://, redis://, mqtt:// and amqp:// start.
 BROKER_PACKAGES := nats-server redis-server mosquitto rabbitmq-server
@@ -43,6 +43,10 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/pytest -n auto
+
+# Exit code 1 says that a criterion is not met: the page says which.
+experiments: $(READY)  ## the papers' evaluations in quick form: docs/experiments.md and its plots
+	$(BIN)/ensue experiment run all --quick --docs docs || [ $$? -eq 1 ]
 
 # How long to look for inputs that break the wire, in seconds.
 FUZZ_S ?= 180

@@ -28,6 +28,7 @@ LAYERS = (
     ("store",),
     ("runtime", "simulation"),
     ("client", "server", "spark", "testing"),
+    ("experiments",),
     ("",),  # the root package, from which users import
     ("cli", "web", "__main__"),
 )

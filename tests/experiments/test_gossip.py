@@ -1,11 +1,10 @@
 """The experiments with deadlines: both systems deliver, one of them bears more, and bytes are what they are."""
 
 import pytest
-from experiments.gossip.__main__ import EXPERIMENTS
-from experiments.gossip.model import Load, gossip, reliable
-from experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
-from experiments.gossip.sizes import between_members, from_brokers
 
+from ensue.experiments.gossip.model import Load, gossip, reliable
+from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
+from ensue.experiments.gossip.sizes import between_members, from_brokers
 from ensue.protocols.core import Deliver, Send
 
 QUIET = Load(
@@ -61,8 +60,3 @@ def test_ordering_information_grows_slowly() -> None:
     assert few.rumour < 30
     assert many.rumour < 3 * few.rumour
     assert between_members(200, 200) > 100 * many.differences
-
-
-def test_every_experiment_says_what_it_is() -> None:
-    for experiment in EXPERIMENTS.values():
-        assert experiment.__doc__

@@ -3,14 +3,22 @@
 from random import Random
 
 import pytest
-from experiments.hypercube.__main__ import EXPERIMENTS, answers, cube, one_event, srpt
-from experiments.hypercube.model import Cost, Run
-from experiments.hypercube.srpt import Plan, broker_plan, subscriber_plan
+
+from ensue.experiments.hypercube.model import TOPIC_NAME, Cost, Run
+from ensue.experiments.hypercube.playing import (
+    answers,
+    play_publishers,
+    play_queues,
+    play_single,
+    play_topics,
+    system,
+)
+from ensue.experiments.hypercube.srpt import Plan, broker_plan, subscriber_plan
 
 
 def test_latencies_are_those_counted_by_hand() -> None:
     """Each copy occupies its sender for 2 units and travels for 100; the largest cluster comes first."""
-    run = cube(4, [0, 1, 2, 3], Cost(), seed=1)
+    run = system("VCube-PS", 4, [0, 1, 2, 3], Cost(), seed=1)
     run.publish(0, 0)
     run.go()
     assert sorted(run.latencies) == [102, 104, 204]
@@ -19,7 +27,7 @@ def test_latencies_are_those_counted_by_hand() -> None:
 
 def test_one_root_costs_one_hop_more() -> None:
     run = Run(Cost(), seed=1)
-    run.add_srpt(4, subscriber_plan(4, 0, range(4)))
+    run.add_srpt(4, {TOPIC_NAME: subscriber_plan(4, 0, range(4))})
     run.publish(3, 0)
     run.go()
     # To the root in 102, from there as above; the publisher itself is not counted.
@@ -30,7 +38,7 @@ def deliveries(plan: Plan, size: int, sources: list[int], seed: int) -> dict[str
     """Let nodes publish at nearly the same time; return what each node delivered."""
     random = Random(seed)
     run = Run(Cost(), seed)
-    run.add_srpt(size, plan)
+    run.add_srpt(size, {TOPIC_NAME: plan})
     got: dict[str, list[str]] = {}
     run.when_delivered(lambda name, event: got.setdefault(name, []).append(event.id))
     for number in sources:
@@ -59,12 +67,39 @@ def test_a_tree_is_cut_down_to_branches_with_subscribers() -> None:
     assert broker_plan(10, 4, 0).messages == 3 + 6
 
 
+def values(rows: object) -> dict[tuple[str, str], float]:
+    return {(each["figure"], each["series"]): each["value"] for each in rows}  # type: ignore[attr-defined]
+
+
 def test_the_cube_needs_fewer_copies_and_less_time() -> None:
-    ours = [one_event(cube, 64, 0.25, seed) for seed in range(5)]
-    theirs = [one_event(srpt, 64, 0.25, seed) for seed in range(5)]
-    assert all(copies == 15 for _, copies in ours)
-    assert sum(copies for _, copies in theirs) > 5 * 15
-    assert sum(latency for latency, _ in ours) < sum(latency for latency, _ in theirs)
+    for seed in range(5):
+        case = {"nodes": 64, "subscribed": 0.25, "seed": seed}
+        ours = values(play_single({**case, "system": "VCube-PS"}))
+        theirs = values(play_single({**case, "system": "SRPT"}))
+        assert ours["4b", "VCube-PS, 25% subscribed"] == 15
+        assert theirs["4b", "SRPT, 25% subscribed"] > 15
+        assert ours["4a", "VCube-PS, 25% subscribed"] < theirs["4a", "SRPT, 25% subscribed"]
+
+
+def test_many_publishers_queue_at_one_root_and_nowhere_else() -> None:
+    case = {"nodes": 64, "seed": 1}
+    ours, theirs = (values(play_queues({**case, "system": name})) for name in ("VCube-PS", "SRPT"))
+    assert theirs["longest queue", "SRPT"] > 3 * ours["longest queue", "VCube-PS"]
+    assert theirs["middle queue", "SRPT"] < ours["middle queue", "VCube-PS"]
+    spread = {"nodes": 16, "publishing": 1.0, "propagation": 100, "seed": 1}
+    fast, slow = (
+        values(play_publishers({**spread, "system": name})) for name in ("VCube-PS", "SRPT")
+    )
+    assert fast["5a", "VCube-PS, 100% publish"] < slow["5a", "SRPT, 100% publish"]
+
+
+@pytest.mark.parametrize("name", ["VCube-PS", "SRPT"])
+def test_events_of_many_topics_reach_everybody(name: str) -> None:
+    case = {"system": name, "nodes": 8, "topics": 4, "events": 32, "law": "Zipf", "seed": 1}
+    (found,) = play_topics(case)
+    assert found["series"] == f"{name}, Zipf"
+    # Three hops at the most for each, and one to the root; queues are short.
+    assert 101 <= found["value"] <= 500
 
 
 def test_answers_name_what_they_come_after() -> None:
@@ -72,8 +107,3 @@ def test_answers_name_what_they_come_after() -> None:
     assert len(run.latencies) == 16 * 15
     assert len(run.barriers) == 16
     assert min(sorted(run.barriers.values())[1:]) >= 1
-
-
-def test_every_experiment_says_what_it_is() -> None:
-    for experiment in EXPERIMENTS.values():
-        assert experiment.__doc__

@@ -46,6 +46,7 @@ def build() -> "typer.Typer":
     from ensue.cli.auditing import audit  # noqa: PLC0415 - they need the extra
     from ensue.cli.checking import check  # noqa: PLC0415 - as above
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
+    from ensue.cli.experimenting import experiment  # noqa: PLC0415 - as above
     from ensue.cli.helping import Command, Group, paragraphs  # noqa: PLC0415 - as above
     from ensue.cli.pipeline import pipeline  # noqa: PLC0415 - as above
     from ensue.cli.publishing import pub  # noqa: PLC0415 - as above
@@ -101,4 +102,5 @@ def build() -> "typer.Typer":
         pipeline,
     ):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
+    app.add_typer(experiment())
     return app

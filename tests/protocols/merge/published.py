@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ensue.experiments.merging.figure3 import Figure3, Figure3Line
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.merger import Held
 
@@ -62,29 +63,6 @@ def figure1_key(config: MergeConfig, made: Figure1) -> tuple[int, ...]:
     return (made.r + made.c, *counts)
 
 
-class Figure3(msgspec.Struct, frozen=True):
-    """A timestamp of Figure 3."""
-
-    r: int
-    c: int
-
-
-class Figure3Line:
-    """The program of Figure 3."""
-
-    def __init__(self, config: MergeConfig) -> None:
-        self.epsilon = config.epsilon_ticks
-        self.last = Figure3(0, 0)
-
-    def event(self, tick: int, heard: Sequence[Figure3] = ()) -> Figure3:
-        c = 0
-        last, old = self.last, tick - 2 * self.epsilon
-        if not (last.r < old and all(each.r < old for each in heard)):
-            c = max(0, last.r + last.c - tick, *(each.r + each.c - tick + 1 for each in heard), 0)
-        self.last = Figure3(tick, c)
-        return self.last
-
-
 def figure3_less(one: Figure3, other: Figure3, epsilon: int) -> bool:
     """`less` of section 5.1."""
     if one.r + epsilon < other.r:
@@ -98,6 +76,18 @@ def figure3_less(one: Figure3, other: Figure3, epsilon: int) -> bool:
 def figure3_key(_config: MergeConfig, made: Figure3) -> tuple[int, ...]:
     """The order in which the delivery condition takes them: by r + c, then by r."""
     return (made.r + made.c, made.r)
+
+
+__all__ = [
+    "Figure1",
+    "Figure1Line",
+    "Figure3",
+    "Figure3Line",
+    "PublishedMerger",
+    "figure1_key",
+    "figure3_key",
+    "figure3_less",
+]
 
 
 @dataclass

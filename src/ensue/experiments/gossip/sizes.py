@@ -7,9 +7,9 @@ as full as they get.
 from statistics import fmean
 
 import msgspec
-from experiments.gossip.reliable import Copy
 
 from ensue.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.experiments.gossip.reliable import Copy
 from ensue.protocols.core import Frame, Send
 from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.config import GossipConfig

@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 import msgspec
-from experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
 
 from ensue.event import Event
+from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
 from ensue.protocols.core import Deliver, Frame, Node, Outcome, Publish
 from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.config import GossipConfig

@@ -2,14 +2,16 @@
 
 A node has one queue of messages to send. Each copy occupies it for the time to process and the time to transmit a message,
 1 unit each; then it travels for 100 units. Acknowledgements cost what `acknowledgement` says. One unit is a microsecond of the simulator.
+
+Nothing is lost here, so the nodes of the cube have no timers: everything else is what runs in production.
 """
 
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
-from experiments.hypercube.srpt import Down, Plan, SrptNode
-
 from ensue.event import Event
+from ensue.experiments.hypercube.srpt import Down, Plan, SrptNode
 from ensue.protocols.core import Deliver, Frame, Outcome, Publish
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube
@@ -45,17 +47,26 @@ class Cost:
         return self.acknowledgement if name == "Receipt" else 0
 
 
+class _Punctual(HypercubeNode):
+    """A node that need not look when to send again: nothing is lost, and looking would take most of a simulation's time."""
+
+    def next_timer_ns(self) -> None:
+        """Return nothing."""
+
+
 class Run:
     """One system in one world, and what was seen of it."""
 
     def __init__(self, cost: Cost, seed: int) -> None:
-        self.latencies: list[float] = []
+        self.latencies = array("d")
         """Units from publishing to delivering, for each delivery at another node than the publisher."""
-        self.held: list[float] = []
+        self.held = array("d")
         """Units that each of these events was held back."""
         self.barriers: dict[str, int] = {}
         """By event: how many direct predecessors it names."""
         self.copies = 0
+        self.last_ns = 0
+        """When something was delivered last."""
         self._published_ns: dict[str, int] = {}
         self._on_delivery: Callable[[str, Event], None] | None = None
         self.world = World(
@@ -78,6 +89,7 @@ class Run:
         if isinstance(outcome, Publish):
             self._published_ns[outcome.event.id] = self.world.now_ns
         elif isinstance(outcome, Deliver):
+            self.last_ns = self.world.now_ns
             if outcome.event.publisher != name:
                 took_ns = self.world.now_ns - self._published_ns[outcome.event.id]
                 self.latencies.append(took_ns / UNIT_NS)
@@ -87,13 +99,14 @@ class Run:
 
     # -- Systems ----------------------------------------------------------------------------------
 
-    def add_cube(self, count: int, subscribers: Iterable[int]) -> None:
-        """Put in the nodes of a cube whose members know each other already."""
+    def add_cube(
+        self, count: int, subscribers: Iterable[int], topics: Sequence[str] = (TOPIC_NAME,)
+    ) -> None:
+        """Put in the nodes of a cube whose members, of all topics alike, know each other already."""
         cube, rolls = Cube(f"p{number}" for number in range(count)), Rolls()
         chosen = frozenset(subscribers)
         for number in range(count):
-            topics = (TOPIC_NAME,) if number in chosen else ()
-            rolls.put(Row(number, 1, topics))
+            rolls.put(Row(number, 1, tuple(topics) if number in chosen else ()))
         config = HypercubeConfig(
             across_topics=False, durable=False, retry_ns=NEVER_NS, retry_ns_max=NEVER_NS,
             suspect_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
@@ -103,14 +116,15 @@ class Run:
             state="in", wanted=True, own=0, settled=0, delivered={}, start={}, barrier={},
             doubt=(),
         )  # fmt: skip
+        encoded = TOPIC.encode(member)
         for number in range(count):
             name = cube.names[number]
-            records = {f"topic/{TOPIC_NAME}": TOPIC.encode(member)} if number in chosen else {}
+            records = {f"topic/{each}": encoded for each in topics} if number in chosen else {}
 
             def build(
                 _records: object, now_ns: int, name: str = name, records: dict[str, bytes] = records
             ) -> HypercubeNode:
-                return HypercubeNode(
+                return _Punctual(
                     name=name,
                     names=cube,
                     config=config,
@@ -121,22 +135,26 @@ class Run:
 
             self.world.add(name, build)
 
-    def add_srpt(self, count: int, plan: Plan) -> None:
-        """Put in the nodes of one tree."""
+    def add_srpt(self, count: int, plans: Mapping[str, Plan]) -> None:
+        """Put in the nodes of one tree a topic."""
         names = [f"p{number}" for number in range(count)]
         for number in range(count):
 
             def build(_records: object, _now_ns: int, number: int = number) -> SrptNode:
-                return SrptNode(number, names, plan)
+                return SrptNode(number, names, plans)
 
             self.world.add(names[number], build)
 
     # -- What happens -----------------------------------------------------------------------------
 
-    def publish(self, number: int, at_units: float) -> None:
+    def publish(self, number: int, at_units: float, topic: str = TOPIC_NAME) -> None:
         """Let a node publish at a time."""
         at_ns = int((START_UNITS + at_units) * UNIT_NS)
-        self.world.call(f"p{number}", self._publish, at_ns=max(at_ns, self.world.now_ns))
+
+        def command(node: HypercubeNode | SrptNode, now_ns: int) -> None:
+            node.publish(topic, b"", now_ns=now_ns)
+
+        self.world.call(f"p{number}", command, at_ns=max(at_ns, self.world.now_ns))
 
     def when_delivered(self, react: Callable[[str, Event], None]) -> None:
         """Have something done whenever something is delivered."""
@@ -147,6 +165,8 @@ class Run:
         self.world.run(until_ns=NEVER_NS // 10)
         return fmean(self.latencies) if self.latencies else 0.0
 
-    @staticmethod
-    def _publish(node: HypercubeNode | SrptNode, now_ns: int) -> None:
-        node.publish(TOPIC_NAME, b"", now_ns=now_ns)
+    def queues(self) -> list[float]:
+        """Return how many copies each node had to send on average, from the first publication to the last delivery."""
+        elapsed_ns = self.last_ns - START_UNITS * UNIT_NS
+        cards = [self.world.card(name) for name in self.world.names()]
+        return [card.length_mean(elapsed_ns) for card in cards if card is not None]

@@ -11,7 +11,7 @@ Every member delivers by the root's numbers, so that order is total within the t
 its own event as one that came to it: it is numbered, sent down and, if the root subscribed, delivered.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Effect, Frame, Publish, Send
@@ -81,28 +81,29 @@ def _branches(count: int, root: int, wanted: int) -> dict[int, list[int]]:
 
 
 class SrptNode:
-    """One node. Command: `publish`."""
+    """One node, with a plan for each topic. Command: `publish`."""
 
-    def __init__(self, number: int, names: Sequence[str], plan: Plan) -> None:
+    def __init__(self, number: int, names: Sequence[str], plans: Mapping[str, Plan]) -> None:
         self.name = names[number]
         self.number = number
         self._names = names
-        self._plan = plan
+        self._plans = plans
         self._events = EventNumbers(self.name)
-        self._given = 0
-        """At the root: the last number."""
-        self._delivered = 0
-        self._held: dict[int, Event] = {}
+        self._given: dict[str, int] = {}
+        """At the root of a topic: the last number."""
+        self._delivered: dict[str, int] = {}
+        self._held: dict[tuple[str, int], Event] = {}
         self._effects: list[Effect] = []
 
     def publish(self, topic: str, payload: bytes, *, now_ns: int) -> None:
         """Send an event to the root, or down the tree if this is the root."""
         event = self._events.make(topic, payload, now_ns=now_ns, key=None, headers=None)
         self._effects.append(Publish(event))
-        if self.number == self._plan.root:
+        root = self._plans[topic].root
+        if self.number == root:
             self._at_root(event)
         else:
-            self._effects.append(Send(self._names[self._plan.root], Up(event=event)))
+            self._effects.append(Send(self._names[root], Up(event=event)))
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Give numbers to what comes to the root; pass on what comes down."""
@@ -125,15 +126,20 @@ class SrptNode:
         return effects
 
     def _at_root(self, event: Event) -> None:
-        self._given += 1
-        self._pass_on(Down(number=self._given, event=event))
+        number = self._given[event.topic] = self._given.get(event.topic, 0) + 1
+        self._pass_on(Down(number=number, event=event))
 
     def _pass_on(self, frame: Down) -> None:
-        children = self._plan.children.get(self.number, ())
-        self._effects += [Send(self._names[child], frame) for child in children]
-        if self.number not in self._plan.subscribers:
+        topic = frame.event.topic
+        plan = self._plans[topic]
+        self._effects += [
+            Send(self._names[child], frame) for child in plan.children.get(self.number, ())
+        ]
+        if self.number not in plan.subscribers:
             return
-        self._held[frame.number] = frame.event
-        while (event := self._held.pop(self._delivered + 1, None)) is not None:
-            self._delivered += 1
-            self._effects.append(Deliver(event, self._delivered))
+        self._held[topic, frame.number] = frame.event
+        delivered = self._delivered.get(topic, 0)
+        while (event := self._held.pop((topic, delivered + 1), None)) is not None:
+            delivered += 1
+            self._effects.append(Deliver(event, delivered))
+        self._delivered[topic] = delivered

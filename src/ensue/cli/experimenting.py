@@ -1,0 +1,197 @@
+"""The commands `experiment list` and `experiment run`: the evaluations of the papers, on Spark."""
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ensue.cli import output
+from ensue.cli.helping import Command, Group, paragraphs
+from ensue.cli.seeds import progress
+from ensue.errors import BadInput, EnsueError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ensue.experiments.running import Result
+
+__all__ = ["experiment"]
+
+OUT = Path("runs/experiments")
+
+
+def experiment() -> typer.Typer:
+    """Return the group of commands."""
+    group = typer.Typer(
+        name="experiment",
+        cls=Group,
+        help="Repeat the papers' evaluations on Spark, and judge what comes of them.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    for name, function in (("list", list_experiments), ("run", run_experiments)):
+        told = paragraphs(function.__doc__ or "")
+        group.command(name, cls=Command, help=told)(function)
+    return group
+
+
+@output.command
+def list_experiments(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> int:
+    """Say which experiments there are.
+
+    Example: [bold]ensue experiment list[/bold]
+    """
+    from ensue.experiments.catalogue import EXPERIMENTS  # noqa: PLC0415 - loads every protocol
+
+    found = [
+        {
+            "name": each.name,
+            "paper": each.paper,
+            "figures": each.figures,
+            "title": each.title,
+            "cases": len(each.cases(False)),
+            "quick_cases": len(each.cases(True)),
+        }
+        for each in EXPERIMENTS.values()
+    ]
+    if json:
+        output.print_json({"experiments": found})
+        return output.EXIT_VALID
+    output.print_table(
+        "",
+        ("name", "paper", "figures", "what", "cases", "quick"),
+        [
+            (
+                str(each["name"]),
+                str(each["paper"]) or "-",
+                str(each["figures"]) or "-",
+                str(each["title"]),
+                f"{each['cases']:,}",
+                f"{each['quick_cases']:,}",
+            )
+            for each in found
+        ],
+        right=(4, 5),
+    )
+    return output.EXIT_VALID
+
+
+@output.command
+def run_experiments(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME…", help="As ensue experiment list tells them; or all."),
+    ],
+    *,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller and fewer cases: minutes, not hours.")
+    ] = False,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            "--spark",
+            metavar="MASTER",
+            help="Spark's master, such as local[4] or spark://host:7077.",
+            show_default="all cores of this machine",
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where results are kept, as Parquet.")
+    ] = OUT,
+    docs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write experiments.md and its plots to this directory."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> int:
+    """Repeat experiments of the papers, and judge what comes of them.
+
+    Cases that have a result in [bold]--out[/bold] already are not played again, so an interrupted run goes on where it stopped.
+
+    Exit codes: 0 if every criterion that was judged is met, 1 if one is not.
+
+    Example: [bold]ensue experiment run vcube-single --quick[/bold]
+    """
+    from ensue.experiments.catalogue import chosen  # noqa: PLC0415 - loads every protocol
+
+    experiments = chosen(names)
+    if docs is not None and not docs.is_dir():
+        raise BadInput(f"--docs: {docs} is no directory; make it first")
+    session = _session(spark)
+    from ensue.experiments.page import write  # noqa: PLC0415 - they need Spark
+    from ensue.experiments.running import play  # noqa: PLC0415 - as above
+
+    results: list[Result] = []
+    for number, each in enumerate(experiments, 1):
+        cases = len(each.cases(quick))
+        what = f"{each.name} ({number} of {len(experiments)})"
+        with progress(what, cases) as tell:
+            result = play(
+                session,
+                each,
+                quick=quick,
+                out=out,
+                watch=lambda done, _all, tell=tell: tell(done, "cases"),  # type: ignore[misc]
+            )
+        results.append(result)
+        if not json:
+            _print(result)
+    if docs is not None:
+        write(results, docs)
+    if json:
+        output.print_json({"experiments": [_told(each) for each in results]})
+    met = all(each.met for each in results)
+    return output.EXIT_VALID if met else output.EXIT_VIOLATION
+
+
+def _session(master: str | None) -> "SparkSession":
+    from ensue.spark import session  # noqa: PLC0415 - an extra that others do without
+
+    try:
+        started = session(master, app="ensue experiment")
+    except EnsueError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting there
+        told = str(error).splitlines() or [type(error).__name__]
+        raise BadInput(f"--spark: no session on {master}: {told[-1].strip()}") from None
+    # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return started
+
+
+def _print(result: "Result") -> None:
+    output.print_table(
+        f"{result.experiment.name}: {result.experiment.title} "
+        f"({result.cases:,} cases, {result.seconds:,.0f} s of one core)",
+        ("figure", "expected", "criterion", "seen", "verdict"),
+        [
+            (each.figure, each.expected, each.criterion, each.seen, each.verdict)
+            for each in result.claims
+        ],
+    )
+    output.print_lines([f"results: {result.directory}"])
+
+
+def _told(result: "Result") -> dict[str, object]:
+    return {
+        "name": result.experiment.name,
+        "quick": result.quick,
+        "cases": result.cases,
+        "seconds": round(result.seconds, 3),
+        "directory": str(result.directory),
+        "met": result.met,
+        "claims": [
+            {
+                "figure": each.figure,
+                "expected": each.expected,
+                "criterion": each.criterion,
+                "seen": each.seen,
+                "verdict": each.verdict,
+            }
+            for each in result.claims
+        ],
+    }

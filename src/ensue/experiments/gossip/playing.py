@@ -1,0 +1,58 @@
+"""The cases of the experiments with deadlines, played."""
+
+from collections.abc import Iterator
+
+from ensue.experiments.experiment import Case, Row, row
+from ensue.experiments.gossip.model import Load, gossip, reliable
+from ensue.experiments.gossip.sizes import between_members, from_brokers
+
+__all__ = ["FIGURES", "play_bytes", "play_scale", "play_throughput"]
+
+MS = 1_000_000
+FIGURES = {20: "6a", 30: "6b", 40: "6c", 50: "6d"}
+"""By the percentage of members that are perturbed."""
+SYSTEMS = {"gossip": gossip, "reliable group": reliable}
+
+
+def play_throughput(case: Case) -> Iterator[Row]:
+    """Figure 6: what a group that grows is given in order and on time."""
+    load = Load(
+        subscribers=case["subscribers"],
+        perturbed=case["perturbed"] / 100,
+        duration_ns=case["duration_ms"] * MS,
+    )
+    found = SYSTEMS[case["system"]](load, case["seed"])
+    figure = FIGURES[case["perturbed"]]
+    yield row(figure, case["system"], case["subscribers"], 100 * found.on_time)
+    if case["perturbed"] == 20:
+        yield row("bytes", case["system"], case["subscribers"], found.bytes / 1000)
+
+
+def play_scale(case: Case) -> Iterator[Row]:
+    """Let groups grow beyond the paper's."""
+    load = Load(
+        subscribers=case["subscribers"],
+        perturbed=0.2,
+        per_second=5.0,
+        duration_ns=case["duration_ms"] * MS,
+        alpha=3,
+        fan_out=4,
+    )
+    found = gossip(load, case["seed"])
+    yield row("on time", "gossip", case["subscribers"], 100 * found.on_time)
+    each = found.frames / case["subscribers"]
+    yield row("frames", "gossip", case["subscribers"], each)
+    yield row("rounds", "gossip", case["subscribers"], load.config.lifetime_rounds)
+
+
+def play_bytes(case: Case) -> Iterator[Row]:
+    """Count the bytes of ordering information in encoded frames."""
+    size = case["size"]
+    if case["among"] == "brokers":
+        sizes = from_brokers(size)
+        yield row("brokers", "to a broker, matrix whole", size, sizes.whole)
+        yield row("brokers", "to a broker, as it travels", size, sizes.differences)
+        yield row("brokers", "to a subscriber", size, sizes.rumour)
+    else:
+        yield row("members", "reliable group, 4 publish", size, between_members(size, 4))
+        yield row("members", "reliable group, all publish", size, between_members(size, size))

@@ -1,0 +1,173 @@
+"""Curves as SVG files that stand alone: in light and dark, on a page or by themselves.
+
+Ours are lines with dots; what the paper states is a hollow diamond in the colour of its curve. Hovering over a mark tells its figures.
+"""
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from ensue.experiments.experiment import Chart, Point, Table
+from ensue.spark.report import svg
+
+__all__ = ["draw"]
+
+WIDTH, HEIGHT = 620.0, 340.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 606.0, 44.0, 262.0
+ROW = 17.0
+"""The height of a line of the legend."""
+LETTER = 6.6
+"""About the width of a letter."""
+
+_STYLE = """
+:root { --ink: #1d2126; --soft: #5b646e; --grid: #e3e6ea; --back: #ffffff;
+ --s0: #1f6fd0; --s1: #d9670b; --s2: #16876b; --s3: #8a4fc4; --s4: #b6296f; --s5: #6f7d00; --s6: #0e8aa6; --s7: #7a5a3c; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --soft: #a2abb5; --grid: #2f363e; --back: #14171b;
+ --s0: #62a8ff; --s1: #ff9d4d; --s2: #4dc9a3; --s3: #bf93f2; --s4: #f178b0; --s5: #c1cc4a; --s6: #54c8e0; --s7: #c9a27c; } }
+text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--ink); }
+.tick, .axis { fill: var(--soft); } .title { font-size: 14px; font-weight: 600; }
+.back { fill: var(--back); } .grid { stroke: var(--grid); } .base { stroke: var(--soft); }
+polyline { fill: none; stroke-width: 2; } .paper { fill: none; stroke-width: 2; }
+""" + "".join(
+    f".s{n} {{ stroke: var(--s{n}); }} .f{n} {{ fill: var(--s{n}); }}\n" for n in range(8)
+)
+COLOURS = 8
+
+
+def draw(table: Table, chart: Chart) -> str:
+    """Draw a figure."""
+    names = table.series(chart.figure)
+    points = [each for each in table.points if each.figure == chart.figure]
+    assert points, chart.figure
+    # What lies below a logarithmic axis is left out, not moved.
+    points = [each for each in points if _shown(each, chart)]
+    values = [each.shown(chart) for each in points] + [
+        each.published for each in points if each.published is not None
+    ]
+    # Kinds stand at 0, 1, 2, …, with room for their names at both ends.
+    xs = [-0.4, len(chart.names) - 0.6] if chart.names else [each.x for each in points]
+    across, ticks_x = _axis(xs, LEFT, RIGHT, log=chart.log_x)
+    up, ticks_y = _axis(values, BOTTOM, TOP, log=chart.log_y, from_zero=True)
+    parts = [svg.element("rect", x=0, y=0, width="100%", height="100%", class_="back")]
+    parts.append(svg.text(chart.title, 8, 18, class_="title"))
+    parts.append(svg.text(chart.up, 8, 36, class_="axis"))
+    parts.append(
+        svg.text(chart.across, (LEFT + RIGHT) / 2, BOTTOM + 34, anchor="middle", class_="axis")
+    )
+    parts += [_tick_y(value, up) for value in ticks_y]
+    if chart.names:
+        ticks_x = [float(index) for index in range(len(chart.names))]
+    for value in ticks_x:
+        label = chart.names[int(value)] if chart.names else _told(value)
+        parts.append(_tick_x(value, label, across))
+    for number, name in enumerate(names):
+        drawn = [each for each in points if each.series == name]
+        parts.append(_curve(drawn, chart, number % COLOURS, across, up))
+    legend, bottom = _legend(names, any(each.published is not None for each in points))
+    style = svg.element("style", _STYLE)
+    return svg.element(
+        "svg",
+        svg.element("title", escape(chart.title)),
+        style,
+        *parts,
+        legend,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH:g} {bottom:g}",
+        width=f"{WIDTH:g}",
+        role="img",
+    )
+
+
+def _shown(point: Point, chart: Chart) -> bool:
+    return (point.shown(chart) > 0 or not chart.log_y) and (point.x > 0 or not chart.log_x)
+
+
+def _axis(
+    values: Sequence[float], start: float, end: float, *, log: bool, from_zero: bool = False
+) -> tuple[svg.Scale, list[float]]:
+    """Return the scale of an axis and the values that are told on it."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if log:
+        low, high = (low / 1.15, high * 1.15) if from_zero or low == high else (low, high)
+        return svg.logarithmic(low, high, start, end), svg.ticks_log(low, high)
+    if from_zero:
+        low, high = min(low, 0.0), (high or 1.0) * 1.06
+    elif low == high:
+        low, high = low - 1, high + 1
+    return svg.linear(low, high, start, end), svg.ticks_linear(low, high)
+
+
+def _tick_y(value: float, up: svg.Scale) -> str:
+    y = up(value)
+    line = svg.element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid")
+    return line + svg.text(_told(value), LEFT - 8, y + 4, anchor="end", class_="tick")
+
+
+def _tick_x(value: float, label: str, across: svg.Scale) -> str:
+    x = across(value)
+    line = svg.element("line", x1=x, x2=x, y1=BOTTOM, y2=BOTTOM + 5, class_="base")
+    anchor = "end" if x > RIGHT - 12 else "middle"
+    return line + svg.text(label, x, BOTTOM + 18, anchor=anchor, class_="tick")
+
+
+def _told(value: float) -> str:
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
+    return svg.count_text(value)
+
+
+def _curve(
+    points: Sequence[Point], chart: Chart, colour: int, across: svg.Scale, up: svg.Scale
+) -> str:
+    places = " ".join(f"{across(each.x):.1f},{up(each.shown(chart)):.1f}" for each in points)
+    parts = [svg.element("polyline", points=places, class_=f"s{colour}")]
+    for each in points:
+        told = f"{each.series}, {_told(each.x)}: {_told(each.shown(chart))}"
+        if each.cases > 1 and not chart.most:
+            told += f" ± {_told(each.deviation)} ({each.cases} runs)"
+        parts.append(
+            svg.element(
+                "circle",
+                svg.element("title", escape(told)),
+                cx=across(each.x),
+                cy=up(each.shown(chart)),
+                r=3.2,
+                class_=f"f{colour}",
+            )
+        )
+        if each.published is not None:
+            title = svg.element(
+                "title", escape(f"the paper, {each.series}: {_told(each.published)}")
+            )
+            x, y = across(each.x), up(each.published)
+            corners = (
+                f"{x - 7:.1f},{y:.1f} {x:.1f},{y - 7:.1f} {x + 7:.1f},{y:.1f} {x:.1f},{y + 7:.1f}"
+            )
+            parts.append(svg.element("polygon", title, points=corners, class_=f"paper s{colour}"))
+    return "".join(parts)
+
+
+def _legend(names: Sequence[str], papers: bool) -> tuple[str, float]:
+    """Return the names of the curves under the picture, and where they end."""
+    x, y = LEFT, BOTTOM + 58
+    parts: list[str] = []
+    entries: list[tuple[str, Callable[[float, float], str]]] = [
+        (name, _dot(number % COLOURS)) for number, name in enumerate(names)
+    ]
+    if papers:
+        entries.append(("the paper's figures", _diamond))
+    for name, mark in entries:
+        width = 22 + LETTER * len(name) + 14
+        if x + width > RIGHT and x > LEFT:
+            x, y = LEFT, y + ROW
+        parts.append(mark(x + 6, y - 4) + svg.text(name, x + 18, y))
+        x += width
+    return "".join(parts), y + 12
+
+
+def _dot(colour: int) -> Callable[[float, float], str]:
+    return lambda x, y: svg.element("circle", cx=x, cy=y, r=4.5, class_=f"f{colour}")
+
+
+def _diamond(x: float, y: float) -> str:
+    corners = f"{x - 6:.1f},{y:.1f} {x:.1f},{y - 6:.1f} {x + 6:.1f},{y:.1f} {x:.1f},{y + 6:.1f}"
+    return svg.element("polygon", points=corners, class_="paper base")

@@ -1,0 +1,149 @@
+"""Play an experiment on Spark, and reduce what came of it to one table.
+
+Results are kept in a directory: `NAME/VERSION/cases` has a row or more for each case, and beside it is the table that they were reduced to, `quick.parquet` or
+`full.parquet`. The version stands for the code that has a part in results: protocols, simulator, and the packages in here. So a campaign goes on where it was
+interrupted, the full form takes over what the quick one has played, and what changed is played anew.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import ensue.protocols
+from ensue.errors import EnsueError
+from ensue.experiments.experiment import COLUMNS, Chart, Claim, Experiment, Point, Table
+from ensue.spark.campaigns import campaign
+
+__all__ = ["Result", "code_version", "play", "reduced"]
+
+_SOURCES = ("*.py", "protocols/**/*.py", "simulation/**/*.py", "experiments/*/**/*.py")
+"""The code that results come from: values, protocols, simulator, and what is played. Which cases there are and what is said of them is not."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of an experiment."""
+
+    experiment: Experiment
+    quick: bool
+    directory: Path
+    table: Table
+    claims: list[Claim]
+    cases: int
+    seconds: float
+    """What all cases took together, each on one core."""
+    full_seconds: float
+    """What all cases of the full form would take; measured if this is it."""
+
+    @property
+    def charts(self) -> list[Chart]:
+        """The figures that there is something to draw of: the full form may have more."""
+        return [each for each in self.experiment.charts if self.table.series(each.figure)]
+
+    @property
+    def met(self) -> bool:
+        """Whether every claim that was judged is met."""
+        return all(each.met is not False for each in self.claims)
+
+
+class CaseFailed(EnsueError):
+    """A case raised, so there is no table."""
+
+
+@cache
+def code_version() -> str:
+    """Return what stands for the code that results come from."""
+    root = Path(ensue.protocols.__file__).parents[1]
+    digest = blake2b(digest_size=4)
+    for path in sorted({path for pattern in _SOURCES for path in root.glob(pattern)}):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def play(
+    spark: SparkSession,
+    experiment: Experiment,
+    *,
+    quick: bool,
+    out: Path,
+    watch: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Play every case that has no result yet, and judge the table of all.
+
+    `watch` is called with how many cases are done, and of how many.
+    """
+    cases = experiment.cases(quick)
+    directory = (out / experiment.name / code_version()).absolute()
+    done: set[str] = set()
+
+    def show(row: Mapping[str, Any]) -> None:
+        if row["error"] is not None:
+            told = {name: row[name] for name in cases[0]}
+            raise CaseFailed(f"{experiment.name}, {told}: {row['error']}")
+        done.add(repr([row[name] for name in cases[0]]))
+        if watch is not None:
+            watch(len(done), len(cases))
+
+    everything = campaign(
+        spark,
+        experiment.play,
+        cases,
+        schema=COLUMNS,
+        watch=show,
+        out=directory / "cases",
+        name=f"experiment {experiment.name}",
+    )
+    names = list(cases[0])
+    # The directory may hold cases of the other form as well.
+    asked = spark.createDataFrame(pa.Table.from_pylist([dict(each) for each in cases]))
+    found = everything.join(asked, on=names, how="left_semi").cache()
+    table = _with_published(reduced(found).toArrow(), experiment)
+    pq.write_table(table, str(directory / f"{'quick' if quick else 'full'}.parquet"))
+    points = Table(Point(**each) for each in table.drop_columns(["experiment"]).to_pylist())
+    took = found.groupBy(*names).agg(f.max("seconds").alias("seconds")).collect()
+    found.unpersist()
+    seconds = sum(each["seconds"] for each in took)
+    done_work = sum(experiment.work(each.asDict()) for each in took)
+    all_work = sum(map(experiment.work, experiment.cases(False)))
+    return Result(
+        experiment=experiment,
+        quick=quick,
+        directory=directory,
+        table=points,
+        claims=list(experiment.judge(points)),
+        cases=len(took),
+        seconds=seconds,
+        full_seconds=seconds if not quick else seconds / done_work * all_work,
+    )
+
+
+def reduced(found: DataFrame) -> DataFrame:
+    """Reduce the rows of all cases to a row for each point of a curve."""
+    return (
+        found.where("figure IS NOT NULL")
+        .groupBy("figure", "series", "x")
+        .agg(
+            f.count("value").alias("cases"),
+            f.avg("value").alias("mean"),
+            f.coalesce(f.stddev_samp("value"), f.lit(0.0)).alias("deviation"),
+            f.min("value").alias("least"),
+            f.max("value").alias("most"),
+        )
+        .orderBy("figure", "series", "x")
+    )
+
+
+def _with_published(table: pa.Table, experiment: Experiment) -> pa.Table:
+    """Put the paper's own figures beside ours, and the name of the experiment before them."""
+    places = zip(*(table[name].to_pylist() for name in ("figure", "series", "x")), strict=True)
+    published = [experiment.published.get(place) for place in places]
+    table = table.append_column("published", pa.array(published, pa.float64()))
+    names = pa.array([experiment.name] * table.num_rows, pa.string())
+    return table.add_column(0, "experiment", names)

@@ -1,0 +1,178 @@
+"""What every experiment must keep to, and how claims, plots and pages come of a table; Spark is left to `tests/spark`."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.cli.helpers import Shell
+
+from ensue.errors import BadInput
+from ensue.experiments.catalogue import EXPERIMENTS, chosen
+from ensue.experiments.experiment import (
+    Chart,
+    Claim,
+    Experiment,
+    Point,
+    Table,
+    between,
+    claim,
+    close_to,
+    row,
+)
+from ensue.experiments.page import figure_table, write
+from ensue.experiments.plots import draw
+from ensue.experiments.running import Result, code_version
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(capsys, monkeypatch)
+
+
+def point(series: str, x: float, mean: float, **others: float) -> Point:
+    figures = {"cases": 1, "deviation": 0.0, "least": mean, "most": mean, **others}
+    return Point(figure="1", series=series, x=x, mean=mean, **figures)  # type: ignore[arg-type]
+
+
+TABLE = Table(
+    [
+        point("ours", 10, 5.0, published=4.0),
+        point("ours", 1, 2.5, most=9.0),
+        point("theirs <script>", 10, 50.0),
+    ]
+)
+CHART = Chart(figure="1", title="One & all", across="nodes", up="units", log_x=True)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
+def test_an_experiment_is_whole(experiment: Experiment) -> None:
+    assert experiment.title
+    assert experiment.setting
+    assert experiment.charts
+    for quick in (True, False):
+        cases = experiment.cases(quick)
+        assert len({tuple(each) for each in cases}) == 1, "all cases have the same columns"
+        assert len({repr(sorted(each.items())) for each in cases}) == len(cases)
+        kinds = {name: {type(each[name]) for each in cases} for name in cases[0]}
+        assert all(len(each) == 1 for each in kinds.values()), kinds
+        assert all(experiment.work(each) > 0 for each in cases)
+    # What is played is in a package below, whose code is part of the version of results.
+    module = experiment.play.__module__.split(".")
+    assert module[:2] == ["ensue", "experiments"]
+    assert len(module) == 4
+    judged = experiment.judge(Table([]))
+    assert all(each.expected and each.criterion for each in judged)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
+def test_nothing_is_met_where_nothing_was_played(experiment: Experiment) -> None:
+    assert not any(each.met for each in experiment.judge(Table([])))
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadInput, match=r"'nope'; there are vcube-single, "):
+        chosen(["vcube-single", "nope"])
+    assert chosen(["all"]) == list(EXPERIMENTS.values())
+    assert [each.name for each in chosen(["merge-growth"] * 2)] == ["merge-growth"]
+
+
+def test_the_commands_tell_what_there_is(shell: Shell) -> None:
+    told = shell("experiment", "list", "--json").json()
+    assert [each["name"] for each in told["experiments"]] == list(EXPERIMENTS)
+    assert all(each["quick_cases"] <= each["cases"] for each in told["experiments"])
+    assert "Figure 4" in shell("experiment", "list").stdout
+    refused = shell("experiment", "run", "nope")
+    assert refused.code == 2
+    assert "there are vcube-single" in refused.stderr
+    nowhere = shell("experiment", "run", "merge-growth", "--docs", "nowhere")
+    assert nowhere.code == 2
+    assert "nowhere is no directory" in nowhere.stderr
+
+
+def test_without_java_it_says_how_to_get_one(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("ensue.spark.java._packaged", lambda: None)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    ended = shell("experiment", "run", "merge-growth", "--quick")
+    assert ended.code == 2
+    assert "pip install 'ensue[java]'" in ended.stderr
+
+
+def test_claims_are_met_or_not_or_not_judged() -> None:
+    assert close_to("1", "", 533, 520, 5).verdict == "met"
+    assert close_to("1", "", 533, 500, 5).verdict == "not met"
+    assert close_to("1", "", 533, None, 5).verdict == "not judged"
+    assert between("1", "", 0.5, 1, 1).met
+    assert not between("1", "", 0.5, 1, 1.01).met
+    twice = claim("1", "", "", [3, 6], lambda a, b: f"{a} {b}", lambda a, b: b == 2 * a)
+    assert (twice.seen, twice.met) == ("3 6", True)
+
+
+def test_a_table_finds_its_points() -> None:
+    assert TABLE.at("1", "ours", 10) == 5
+    assert TABLE.at("1", "ours", 11) is None
+    assert [each.x for each in TABLE.curve("1", "ours")] == [1, 10]
+    assert TABLE.series("1") == ["ours", "theirs <script>"]
+    assert row("1", "ours", 1, 2) == {"figure": "1", "series": "ours", "x": 1.0, "value": 2.0}
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_plot_is_sound_and_shows_every_point(log: bool) -> None:
+    chart = Chart(figure="1", title="<T>", across="x", up="y", log_x=log, log_y=log)
+    picture = ET.fromstring(draw(TABLE, chart))
+    space = "{http://www.w3.org/2000/svg}"
+    # Three points and two names of curves; one figure of the paper, and its key.
+    assert len(picture.findall(f"{space}circle")) == 5
+    assert len(picture.findall(f"{space}polygon")) == 2
+
+
+def test_kinds_are_told_by_name() -> None:
+    chart = Chart(figure="1", title="t", across="x", up="y", names=tuple("abcdefghijk"))
+    assert ">k<" in draw(TABLE, chart)
+    assert "\n| k | 5" in figure_table(TABLE, chart)
+
+
+def test_a_table_of_a_figure_has_the_papers_figures_beside_ours() -> None:
+    assert figure_table(TABLE, CHART).splitlines()[2:] == [
+        "| 1 | 2.50 |  |",
+        "| 10 | 5 (paper: 4) | 50 |",
+    ]
+    largest = Chart(figure="1", title="", across="x", up="y", most=True)
+    assert "| 1 | 9 |" in figure_table(TABLE, largest)
+
+
+def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
+    experiment = chosen(["merge-growth"])[0]
+    claims = [Claim(figure="1", expected="so", criterion="c", seen="s", met=False)]
+    table = Table(
+        [Point(figure="4", series="a", x=1, cases=1, mean=1, deviation=0, least=1, most=1)]
+    )
+    result = Result(
+        experiment=experiment, quick=True, directory=tmp_path, table=table, claims=claims,
+        cases=3, seconds=1.0, full_seconds=9.0,
+    )  # fmt: skip
+    other = tmp_path / "other.md"
+    other.write_text("before\n<!-- experiment merge-growth -->\nold\n<!-- end -->\nafter\n")
+    written = write([result], tmp_path)
+    assert sorted(each.name for each in written) == [
+        "experiments.md",
+        "merge-growth-4.svg",
+        "other.md",
+    ]
+    page = (tmp_path / "experiments.md").read_text()
+    assert "| 1 | so | c | s | not met |" in page
+    assert "0 are met, 1 are not" in page
+    assert "(plots/merge-growth-4.svg)" in page
+    filled = other.read_text()
+    assert "old" not in filled
+    assert filled.startswith("before\n<!-- experiment merge-growth -->\n| rounds | a |")
+    assert filled.endswith("<!-- end -->\nafter\n")
+    assert other not in write([result], tmp_path), "nothing changed in it"
+
+
+def test_the_version_stands_for_the_code() -> None:
+    assert code_version() == code_version()
+    assert len(code_version()) == 8

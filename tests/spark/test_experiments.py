@@ -1,0 +1,80 @@
+"""An experiment on Spark: reduced to one table, and going on where it was interrupted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Row, Table, close_to, row
+from ensue.experiments.running import CaseFailed, play
+
+
+def experiment(marks: Path, *, fails: bool = False) -> Experiment:
+    """Return one that leaves a mark for every case it plays."""
+
+    def played(case: Case) -> Iterator[Row]:
+        with (marks / f"{case['x']}-{case['seed']}").open("a") as mark:
+            mark.write("played\n")
+        if fails and case["x"] == 2:
+            raise ValueError("as planted")
+        yield row("1", "doubled", case["x"], 2 * case["x"] + case["seed"])
+        yield row("1", "halved", case["x"], case["x"] / 2)
+
+    def cases(quick: bool) -> list[Case]:
+        return [{"x": x, "seed": seed} for x in ((1, 2) if quick else (1, 2, 3)) for seed in (0, 1)]
+
+    def judge(table: Table) -> list[Claim]:
+        return [close_to("1", "7.5 at 3", 7.5, table.at("1", "doubled", 3), 20)]
+
+    return Experiment(
+        name="tried",
+        paper="",
+        figures="",
+        title="Tried",
+        setting=("none",),
+        cases=cases,
+        play=played,
+        charts=(Chart(figure="1", title="", across="x", up="y"),),
+        judge=judge,
+        work=lambda case: float(case["x"]),
+        published={("1", "doubled", 3.0): 7.5},
+    )
+
+
+def test_an_experiment_goes_on_where_it_was_interrupted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    marks, out = tmp_path / "marks", tmp_path / "out"
+    marks.mkdir()
+    with pytest.raises(CaseFailed, match=r"tried, \{'x': 2, 'seed': 0\}: .*as planted"):
+        play(spark, experiment(marks, fails=True), quick=True, out=out)
+    seen: list[int] = []
+    tried = experiment(marks)
+    quick = play(spark, tried, quick=True, out=out, watch=lambda done, _of: seen.append(done))
+    assert seen[-1] == 4
+    assert len((marks / "1-0").read_text().split()) == 1, "played twice though it had a result"
+    assert quick.cases == 4
+    assert quick.table.at("1", "doubled", 2) == 4.5
+    assert quick.claims[0].met is None
+    assert quick.met
+    assert quick.full_seconds == pytest.approx(2 * quick.seconds)
+    full = play(spark, tried, quick=False, out=out)
+    assert len((marks / "1-0").read_text().split()) == 1, "the full form took it over"
+    assert full.claims[0].met
+    assert full.full_seconds == full.seconds
+    rows = pq.read_table(str(full.directory / "full.parquet")).to_pylist()
+    assert [(each["series"], each["x"], each["mean"]) for each in rows] == [
+        ("doubled", 1.0, 2.5),
+        ("doubled", 2.0, 4.5),
+        ("doubled", 3.0, 6.5),
+        ("halved", 1.0, 0.5),
+        ("halved", 2.0, 1.0),
+        ("halved", 3.0, 1.5),
+    ]
+    assert rows[2]["published"] == 7.5
+    assert rows[0]["cases"] == 2
+    assert rows[0]["experiment"] == "tried"
+    again = play(spark, tried, quick=True, out=out)
+    assert len(again.table.points) == 4, "cases of the other form are left out"
