@@ -12,6 +12,7 @@ import ensue
 from ensue import trace
 from ensue.checkers import Verdict, check
 from ensue.client.bus import Bus
+from ensue.runtime import roster
 from ensue.store import open_log
 
 ROUGH = "memory://{}?jitter_ms=5&loss=0.2&seed={}"
@@ -217,5 +218,24 @@ def test_who_gives_up_while_it_connects_is_not_waited_for(tmp_path: Path) -> Non
                     await entering
                     await bus.close()  # It was quicker.
                 await until(lambda: registry.present == (stays.name,), "it is gone")
+
+    asyncio.run(main())
+
+
+def test_who_is_not_told_in_time_that_it_is_in_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url, order=ensue.Causal()) as stays,
+        ):
+            registry = server._registries[0].node
+            monkeypatch.setattr(roster, "ENROL_S", 0.2)
+            monkeypatch.setattr(roster.Lists, "take", lambda _self, _members: False)
+            with pytest.raises(ensue.TransportError, match="does not answer"):
+                await ensue.connect(server.url, order=ensue.Causal()).__aenter__()
+            assert len(registry.names) == 2
+            await until(lambda: registry.present == (stays.name,), "it is gone")
 
     asyncio.run(main())
