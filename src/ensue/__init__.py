@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ensue.client import Bus, ReceivedEvent, Subscription, connect
+    from ensue.client.planned import PlannedTransaction
     from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
     from ensue.client.transaction import InvitedTransaction, Transaction
     from ensue.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         SubscriptionLost,
         SubscriptionRefused,
         TransactionAborted,
+        TransactionPending,
         TransportError,
         UnsupportedOrder,
     )
@@ -57,6 +59,7 @@ __all__ = [
     "Park",
     "Parked",
     "PerKey",
+    "PlannedTransaction",
     "Progress",
     "ReceivedEvent",
     "RemoteProtocolError",
@@ -70,6 +73,7 @@ __all__ = [
     "Total",
     "Transaction",
     "TransactionAborted",
+    "TransactionPending",
     "TransportError",
     "UnsupportedOrder",
     "connect",
@@ -84,6 +88,7 @@ _HOMES = (
     "ensue.order",
     "ensue.client.policies",
     "ensue.client.transaction",
+    "ensue.client.planned",
     "ensue.client",
 )
 

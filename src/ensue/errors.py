@@ -27,6 +27,7 @@ __all__ = [
     "SubscriptionLost",
     "SubscriptionRefused",
     "TransactionAborted",
+    "TransactionPending",
     "TransportError",
     "UnsupportedOrder",
 ]
@@ -174,6 +175,10 @@ class TransactionAborted(EnsueError):
         super().__init__(message)
         self.reason = reason
         self.transaction = transaction
+
+
+class TransactionPending(EnsueError, TimeoutError):
+    """A planned transaction was accepted and will be committed, but is not yet: it must not be repeated."""
 
 
 class LogDamaged(EnsueError):

@@ -62,6 +62,10 @@ def test_events_find_their_readers_across_brokers(tmp_path: Path) -> None:
                 assert event.publisher == a.name
                 with pytest.raises(EventRefused, match="no advertisement of"):
                     await within(a.publish({"symbol": "OTHER"}))
+            with pytest.raises(BadInput, match="there is no 'nonsense'"):
+                await within(a.unadvertise("nonsense"))
+            with pytest.raises(BadInput, match="belongs to somebody else"):
+                await within(b.unadvertise(name))
             await within(a.unadvertise(name))
             with pytest.raises(EventRefused):
                 await within(a.publish({"symbol": "ACME", "price": 12}))

@@ -52,7 +52,7 @@ class Moment(msgspec.Struct, frozen=True):
     def before(self, other: "Moment") -> bool | None:
         """Return whether this took effect before another; None if nobody can tell."""
         if self.transaction and self.transaction == other.transaction:
-            return self.path < other.path
+            return None if self.path == other.path else self.path < other.path
         if self.place is not None and other.place is not None:
             return self.place < other.place
         if self.last_ns < other.first_ns:
@@ -396,4 +396,6 @@ def _time(row: Row) -> int:
 
 def _path(row: Row) -> tuple[int, ...]:
     text = (row.event or "").rpartition("#")[2]
-    return tuple(int(part) for part in text.split(".")) if text else ()
+    path = tuple(int(part) for part in text.split(".")) if text else ()
+    # What stands behind a zero was planned to happen in any order.
+    return path[: path.index(0)] if 0 in path else path

@@ -6,8 +6,8 @@ on the same transport; people see the bus's name alone.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -65,6 +65,22 @@ class Listener(Protocol):
         """Hear that nothing more comes."""
 
 
+class _Kept:
+    """What comes for a subscription that a plan has made, until its bus reads it: a turn of the event loop or two."""
+
+    def __init__(self) -> None:
+        self.events: list[Notified] = []
+
+    def notified(self, notified: Notified) -> None:
+        """Keep an event."""
+        self.events.append(notified)
+
+    def lost(self, reason: str) -> None:
+        """Forget them."""
+        del reason
+        self.events.clear()
+
+
 class ContentClient:
     """The client of one bus."""
 
@@ -79,6 +95,9 @@ class ContentClient:
         self._concluded: dict[str, list[Callable[[bool], None]]] = {}
         """By transaction: what to do when it is over."""
         self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
+        self.on_made: Callable[[str, str], Awaitable[None]] | None = None
+        """Given the name and the filter of a subscription that somebody's plan has made for this client."""
+        self._planned = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._driver: Driver[ClientNode] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -198,9 +217,18 @@ class ContentClient:
 
     # -- Subscriptions and transactions ---------------------------------------------------------
 
+    def unique(self) -> str:
+        """Return a part of a name that is never used again."""
+        self._planned += 1
+        return f"{self.name.replace('.', '/')}-{self._planned}"
+
     def read(self, subscription: str, reader: Listener) -> None:
-        """Hand what comes for a subscription to whoever reads it."""
+        """Hand what comes for a subscription to whoever reads it, beginning with what was kept for it."""
+        kept = self._readers.get(subscription)
         self._readers[subscription] = reader
+        if isinstance(kept, _Kept):
+            for notified in kept.events:
+                reader.notified(notified)
 
     def stop_reading(self, subscription: str) -> None:
         """Hand nothing over any more."""
@@ -238,17 +266,45 @@ class ContentClient:
                 if reader is not None:
                     reader.notified(value)
             case Concluded():
-                for call in self._concluded.pop(value.transaction, ()):
-                    call(value.committed)
+                self._over(value)
             case Invitation():
-                task = asyncio.get_running_loop().create_task(self._act(value))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._do(self._act(value))
             case Welcomed() if not self._welcomed.done():
                 self._welcomed.set_result(None)
             case SessionEnded():
                 why = f"{self._bus} was silent for too long, or did not keep up: connect anew"
                 self._give_up(LocalProtocolError(why))
+
+    def _over(self, concluded: Concluded) -> None:
+        """See to the end of a transaction."""
+        for call in self._concluded.pop(concluded.transaction, ()):
+            call(concluded.committed)
+        for name, where in concluded.subscriptions:
+            self._made(name, where)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _made(self, name: str, where: str) -> None:
+        """See to a subscription that a plan has made: this bus's own has its reader already."""
+        if name in self._readers:
+            return
+        if self.on_made is None:
+            _log.warning("a plan subscribed %s to %r, and nobody takes it", self._bus, where)
+            self.withdraw(name)
+        else:
+            self._readers[name] = _Kept()
+            self._do(self._hand_over(self.on_made, name, where))
+
+    async def _hand_over(
+        self, handler: Callable[[str, str], Awaitable[None]], name: str, where: str
+    ) -> None:
+        try:
+            await handler(name, where)
+        except Exception as error:  # noqa: BLE001 - the transaction is over: nobody else could be told
+            _log.warning("a handler of planned subscriptions failed: %r", error)
 
     async def _act(self, invitation: Invitation) -> None:
         """Have the handler do what this client was invited to, and say when it has."""

@@ -1,22 +1,25 @@
 """What a bus can do with content: advertise, and run transactions. Publishing and subscribing by content are in `bus`."""
 
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, overload
 
 from ensue.client.checks import Payload, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import Where
+from ensue.client.planned import PlannedTransaction
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import (
     InvitationHandler,
     InvitedTransaction,
     Transaction,
     check_transaction,
+    share_of,
 )
 from ensue.errors import BadInput
 from ensue.event import Event
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.transactions.frames import PLANNED
 from ensue.runtime.hub import Hub
 
 __all__ = ["ContentBus"]
@@ -63,14 +66,28 @@ class ContentBus:
         """Withdraw an advertisement."""
         await self._overlay_client().unadvertise(name)
 
-    def transaction(self, *, isolation: str = "serializable", timeout: float = 5.0) -> Transaction:
+    @overload
+    def transaction(  # type: ignore[overload-overlap]
+        self, *, isolation: Literal["planned"], timeout: float = 5.0
+    ) -> PlannedTransaction: ...
+
+    @overload
+    def transaction(
+        self, *, isolation: str = "serializable", timeout: float = 5.0
+    ) -> Transaction: ...
+
+    def transaction(
+        self, *, isolation: str = "serializable", timeout: float = 5.0
+    ) -> Transaction | PlannedTransaction:
         """Return a transaction, to be entered with `async with`.
 
-        `isolation` is `serializable`, or `atomic`: all or nothing, but others may see parts of it before it is over. One that is not
-        over after `timeout` seconds is aborted.
+        `isolation` is `serializable`; or `atomic`: all or nothing, but others may see parts of it before it is over; or `planned`: the same, for
+        operations that are all known beforehand, and the fastest. One that is not over after `timeout` seconds is aborted.
         """
         check_transaction(isolation, timeout)
         client = self._overlay_client()
+        if isolation == PLANNED:
+            return PlannedTransaction(client, self._subscribe_where, timeout)
         return Transaction(client, self._subscribe_where, isolation, timeout)
 
     def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
@@ -89,6 +106,26 @@ class ContentBus:
         client = self._overlay_client()
         client.handler = act
         return client.opening()
+
+    def on_subscription(
+        self, handler: Callable[[Subscription], Awaitable[None]]
+    ) -> Awaitable[None]:
+        """Have a handler called with each subscription, open, that another bus's plan has made for this one.
+
+        Without one, such a subscription is withdrawn. Await the result to know that others can plan for this bus.
+        """
+        client = self._overlay_client()
+
+        async def take(name: str, where: str) -> None:
+            wanted = Where(where=where, client=client, made=name)
+            await handler(await self._subscribe_where(wanted).__aenter__())
+
+        client.on_made = take
+        return client.opening()
+
+    def content_name(self, subscription: Subscription) -> str:
+        """Return what an open subscription by content is called among brokers, for the plans of other buses."""
+        return share_of(subscription).subscription
 
     def _overlay_client(self) -> ContentClient:
         hub, _ = self._open()

@@ -25,6 +25,8 @@ class Where(Order, frozen=True, kw_only=True):
     """The bus's client of the overlay."""
     transaction: str = ""
     """The transaction that subscribes; empty: none."""
+    made: str = ""
+    """The name of a subscription that a plan makes, or has made."""
     within: str = ""
     """The invitation within it, if this client does not coordinate."""
 
@@ -46,6 +48,11 @@ class ContentShare:
         """Ask for what is wanted; `Join` comes when that is in effect, or when the transaction has it."""
         del topics, now_ns
         wanted = self._wanted
+        if wanted.made:
+            self.subscription, self.topics = wanted.made, (CONTENT,)
+            self._on_outcome(Join(CONTENT))
+            self._client.read(wanted.made, self)
+            return
 
         def subscribe(client: TransactionClient, now: int) -> int:
             if wanted.transaction:

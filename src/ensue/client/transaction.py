@@ -17,23 +17,33 @@ from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused, Tran
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.protocols.transactions.frames import ATOMIC, SERIALIZABLE
+from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
 from ensue.runtime.hub import PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
     from ensue.protocols.overlay.client import Answered
 
-__all__ = ["InvitedTransaction", "Transaction", "check_transaction"]
+__all__ = ["InvitedTransaction", "Subscribe", "Transaction", "check_transaction", "share_of"]
 
 Subscribe = Callable[[Where], Subscription]
 
 
 def check_transaction(isolation: str, timeout: float) -> None:
     """Refuse what is no isolation or no time."""
-    if isolation not in (SERIALIZABLE, ATOMIC):
-        raise BadInput(f"isolation is {SERIALIZABLE!r} or {ATOMIC!r}, not {isolation!r}")
+    if isolation not in (SERIALIZABLE, ATOMIC, PLANNED):
+        known = f"{SERIALIZABLE!r}, {ATOMIC!r} or {PLANNED!r}"
+        raise BadInput(f"isolation is {known}, not {isolation!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 600:
         raise BadInput(f"timeout is a number of seconds above 0 and up to 600, not {timeout!r}")
+
+
+def share_of(subscription: Subscription) -> ContentShare:
+    """Return what stands behind an open subscription by content."""
+    reader = subscription._reader  # noqa: SLF001 - a part of the bus, as this is
+    share = None if reader is None else reader.node
+    if not isinstance(share, ContentShare) or not share.subscription:
+        raise LocalProtocolError("only an open subscription by content can be withdrawn")
+    return share
 
 
 class _Acting:
@@ -71,10 +81,7 @@ class _Acting:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
-        reader = subscription._reader  # noqa: SLF001 - a part of the bus, as this is
-        share = None if reader is None else reader.node
-        if not isinstance(share, ContentShare) or not share.subscription:
-            raise LocalProtocolError("only an open subscription by content can be withdrawn")
+        share = share_of(subscription)
         await self._act("usub", name=share.subscription)
         self._client.when_over(self.name, lambda done: share.withdrawn() if done else None)
 

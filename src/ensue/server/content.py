@@ -28,6 +28,7 @@ from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.frames import Change, Publication
 from ensue.protocols.overlay.nodes import BrokerNode, broker_of
+from ensue.protocols.overlay.refusing import INVERSE
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.recorder import Recorder
@@ -247,7 +248,8 @@ def _operation(
     if change is not None:
         if change.action not in _CHANGES:
             raise RemoteProtocolError("a change of the tables that is none")
-        if not change.name.startswith(f"{client}."):
+        # Whether there is such a name to be withdrawn, the broker says.
+        if change.action in INVERSE and not change.name.startswith(f"{client}."):
             raise RemoteProtocolError(f"{change.name[:100]!r} is no name that {client!r} gives")
         if change.action == f.SUBSCRIBE:
             yield rules.why_not(visitor, "subscribe", f.CONTENT)

@@ -160,7 +160,7 @@ class TransactionClient(OverlayClient):
 
     def planned_name(self, client: str, number: int) -> str:
         """Return a name for what the next plan makes for a client: nobody else will ever use it."""
-        return f"{client}.{self.name}-{self._numbered + 1}-{number}"
+        return f"{client}.plan-{self.name.replace('.', '/')}-{self._numbered + 1}-{number}"
 
     def _next_path(self, transaction: str, within: str) -> str:
         thread = self._threads.get(f"{transaction}|{within}")

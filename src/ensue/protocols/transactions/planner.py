@@ -115,6 +115,9 @@ class TransactionBroker(Coordinator):
     # -- The coordinator's home -----------------------------------------------------------------
 
     def _submit(self, frame: t.Submit, client: str, now_ns: int) -> None:
+        frame = msgspec.structs.replace(
+            frame, operations=tuple(self._by_whole_name(one) for one in frame.operations)
+        )
         refused = flaw(frame, self.tables, self._members, self.config)
         if refused:
             self._send(client, f.Done(number=frame.number, refused=refused))
@@ -133,6 +136,19 @@ class TransactionBroker(Coordinator):
             self._send(client, f.Done(number=frame.number, transaction=name))
         else:
             self._close(t.Close(transaction=name, commit=True), "", now_ns)
+
+    def _by_whole_name(self, one: t.Operation) -> t.Operation:
+        """Return an operation as one of the client that is meant (`acting`)."""
+        whole = self._whole_name(one.client)
+        if whole == one.client:
+            return one
+        change, publication = one.change, one.publication
+        if change is not None and change.name.startswith(f"{one.client}."):
+            own = change.name.removeprefix(one.client)
+            change = Change(change.action, f"{whole}{own}", change.where)
+        if publication is not None and publication.publisher == one.client:
+            publication = msgspec.structs.replace(publication, publisher=whole)
+        return msgspec.structs.replace(one, client=whole, change=change, publication=publication)
 
     def _end(self, frame: t.End, client: str, now_ns: int) -> None:
         handed = self._handed.get(frame.transaction)
@@ -325,11 +341,12 @@ class TransactionBroker(Coordinator):
         if not plan.over:
             plan.over = True
             self._record(action="committed" if commit else "aborted", transaction=name)
+            # Ahead of events: whoever was subscribed hears of that first.
+            self._tell_participants(name, plan, commit=commit, reason=reason)
             if commit:
                 self._deliver(name, plan.deliveries)
                 done, plan.issued = plan.issued, []
                 self._withdrawn_for_good(done)
-            self._tell_participants(name, plan, commit=commit, reason=reason)
         if plan.waiting:
             return
         if plan.parent:

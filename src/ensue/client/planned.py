@@ -1,0 +1,244 @@
+"""Planned transactions of a bus: all operations are known when the block is left, and go to the brokers in one message.
+
+    async with bus.transaction(isolation="planned") as plan:
+        await plan.unsubscribe(mine)
+        await plan.client("agent").subscribe("instance = 'x1'")
+        await plan.publish({"instance": "x1"})
+
+The calls only write the plan down, in the order in which everybody does it; operations `with plan.together():` may happen in any order among themselves. An exception in
+the block throws the plan away: nothing has happened. Leaving it hands the plan in, and returns when it is committed. What a plan subscribes
+for another bus is handed to that bus (`bus.on_subscription`).
+
+A plan that was accepted is certain to be committed, also if this process dies. If a broker that has to take part is away, it is committed when that is back:
+after `timeout` seconds `TransactionPending` says so, and the plan must not be repeated.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from ensue.client.checks import Payload, check_payload
+from ensue.client.content import CONTENT, ContentClient
+from ensue.client.content_reader import ContentShare, Where
+from ensue.client.subscription import Subscription
+from ensue.client.transaction import Subscribe, share_of
+from ensue.errors import LocalProtocolError, TransactionAborted, TransactionPending
+from ensue.protocols.overlay.filters import event_of
+from ensue.protocols.overlay.frames import (
+    ADVERTISE,
+    SUBSCRIBE,
+    UNADVERTISE,
+    UNSUBSCRIBE,
+    Change,
+)
+from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.frames import Operation
+from ensue.runtime.hub import PAYLOAD_BYTES_MAX
+
+__all__ = ["PlannedClient", "PlannedTransaction"]
+
+
+class _Step(msgspec.Struct):
+    """One operation as it was written down."""
+
+    client: str
+    path: str
+    after: tuple[str, ...]
+    action: str = ""
+    """Empty: it publishes."""
+    name: str = ""
+    where: str = ""
+    attributes: Mapping[str, object] = {}
+    payload: bytes = b""
+
+
+class PlannedClient:
+    """What another client does within a plan. Made by `PlannedTransaction.client`."""
+
+    def __init__(self, plan: "PlannedTransaction", name: str) -> None:
+        self._plan = plan
+        self._name = name
+
+    async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
+        """Have it publish an event that it has advertised."""
+        self._plan.note_event(self._name, attributes, payload)
+
+    async def advertise(self, where: str) -> str:
+        """Have it say what it will publish; return the advertisement's name."""
+        return self._plan.note_new(self._name, ADVERTISE, where)
+
+    async def unadvertise(self, name: str) -> None:
+        """Have it withdraw an advertisement."""
+        self._plan.note_end(self._name, UNADVERTISE, name)
+
+    async def subscribe(self, where: str) -> str:
+        """Have it subscribe; return the subscription's name. Its bus is handed the subscription."""
+        return self._plan.note_new(self._name, SUBSCRIBE, where)
+
+    async def unsubscribe(self, name: str) -> None:
+        """Have it withdraw a subscription, by its name among brokers, which its bus knows (`bus.content_name`)."""
+        self._plan.note_end(self._name, UNSUBSCRIBE, name)
+
+
+class PlannedTransaction:
+    """Made by `Bus.transaction(isolation="planned")`; entered with `async with`."""
+
+    isolation = "planned"
+
+    def __init__(self, client: ContentClient, subscribe: Subscribe, timeout: float) -> None:
+        self._client = client
+        self._subscribe = subscribe
+        self._timeout_s = timeout
+        self._entered = self._open = False
+        self._steps: list[_Step] = []
+        self._before: tuple[str, ...] = ()
+        """What the next operation comes after."""
+        self._group: list[str] | None = None
+        """Operations of the block `together` that is open."""
+        self._groups = 0
+        self._made: list[Subscription] = []
+        self._withdrawn: list[ContentShare] = []
+        self.name = ""
+        """The transaction's name, once it is committed."""
+
+    async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
+        """Publish an event: delivered when the transaction is committed."""
+        self.note_event(self._client.name, attributes, payload)
+
+    async def advertise(self, where: str) -> str:
+        """Say what will be published; return the advertisement's name."""
+        return self.note_new(self._client.name, ADVERTISE, where)
+
+    async def unadvertise(self, name: str) -> None:
+        """Withdraw an advertisement."""
+        self.note_end(self._client.name, UNADVERTISE, name)
+
+    async def subscribe(self, where: str) -> Subscription:
+        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
+        name = self.note_new(self._client.name, SUBSCRIBE, where)
+        wanted = Where(where=where, client=self._client, made=name)
+        made = await self._subscribe(wanted).__aenter__()
+        self._made.append(made)
+        return made
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
+        share = share_of(subscription)
+        self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
+        self._withdrawn.append(share)
+
+    def client(self, name: str) -> PlannedClient:
+        """Return what plans for another bus, by the name it was given, or by its whole `bus.name`."""
+        self._check_open()
+        return PlannedClient(self, f"{name}.{CONTENT}")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let the operations of a block happen in any order among themselves: after all before it, before all behind it."""
+        self._check_open()
+        if self._group is not None:
+            raise LocalProtocolError("one block of operations together at a time")
+        self._groups += 1
+        group = self._group = []
+        try:
+            yield
+        finally:
+            self._group = None
+            self._before = tuple(group) or self._before
+
+    # -- Writing it down ------------------------------------------------------------------------
+
+    def note_event(self, client: str, attributes: Mapping[str, object], payload: Payload) -> None:
+        """Write a publication down."""
+        checked = check_payload(payload, PAYLOAD_BYTES_MAX)
+        self._note(client, attributes=event_of(attributes), payload=checked)
+
+    def note_new(self, client: str, action: str, where: str) -> str:
+        """Write an advertisement or a subscription down; return its name."""
+        text = parse(where).to_text()
+        name = f"{client}.plan-{self._client.unique()}"
+        self._note(client, action=action, name=name, where=text)
+        return name
+
+    def note_end(self, client: str, action: str, name: str) -> None:
+        """Write down that one ends."""
+        self._note(client, action=action, name=name)
+
+    def _note(self, client: str, **what: Any) -> None:
+        self._check_open()
+        number = len(self._steps) + 1
+        # A zero says that what is behind it says nothing about the sequence.
+        path = str(number) if self._group is None else f"{number - len(self._group)}.0.{number}"
+        self._steps.append(_Step(client, path, self._before, **what))
+        if self._group is None:
+            self._before = (path,)
+        else:
+            self._group.append(path)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise LocalProtocolError(
+                'use it inside `async with bus.transaction(isolation="planned") as plan`'
+            )
+
+    # -- Handing it in --------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise LocalProtocolError("a transaction is entered once")
+        self._entered = self._open = True
+        await self._client.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open = False
+        if kind is not None:
+            self._undo()
+        elif self._steps:
+            await self._hand_in()
+
+    async def _hand_in(self) -> None:
+        timeout_ns = int(self._timeout_s * 1_000_000_000)
+
+        def submit(client: TransactionClient, now_ns: int) -> int:
+            operations = [_operation(client, step, now_ns) for step in self._steps]
+            return client.submit(operations, timeout_ns, now_ns=now_ns)
+
+        answering = self._client.ask(submit)
+        done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
+        if not done:
+            raise TransactionPending(
+                f"the plan will be committed, and is not after {self._timeout_s:g} s: a broker is away, or "
+                "there is much to do; don't repeat it"
+            )
+        answer = answering.result()
+        if answer.refused:
+            self._undo()
+            raise TransactionAborted(
+                f"the plan can't be carried out: {answer.refused}", reason=answer.refused
+            )
+        self.name = answer.transaction
+        for share in self._withdrawn:
+            share.withdrawn()
+
+    def _undo(self) -> None:
+        for made in self._made:
+            share_of(made).withdrawn()
+
+
+def _operation(client: TransactionClient, step: _Step, now_ns: int) -> Operation:
+    if step.action:
+        change = Change(step.action, step.name, step.where)
+        return Operation(path=step.path, client=step.client, after=step.after, change=change)
+    made = client.planned_publication(step.client, step.attributes, step.payload, now_ns=now_ns)
+    return Operation(path=step.path, client=step.client, after=step.after, publication=made)

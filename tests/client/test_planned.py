@@ -1,0 +1,219 @@
+"""Planned transactions, in memory and on servers: written down, handed in, and done by everybody or by nobody."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.server.helpers import People, serving, within
+from tests.server.test_serving import chain
+
+import ensue
+from ensue.errors import BadInput, LocalProtocolError, TransactionAborted, TransactionPending
+from ensue.server import Server
+
+TRANSPORTS = ["memory", "servers"]
+SYNC_S = 0.5
+
+
+@asynccontextmanager
+async def three(kind: str, tmp_path: Path) -> AsyncIterator[tuple[ensue.Bus, ensue.Bus, ensue.Bus]]:
+    """Three buses at three brokers: `a`, `b` and `c`."""
+    servers: list[Server] = []
+    urls = ["memory://planned?brokers=3"] * 3
+    if kind == "servers":
+        servers = await chain(tmp_path, 3, sync_s=SYNC_S)
+        urls = [server.url for server in servers]
+    try:
+        async with (
+            ensue.connect(urls[0], order=None, name="a") as a,
+            ensue.connect(urls[1], order=None, name="b") as b,
+            ensue.connect(urls[2], order=None, name="c") as c,
+        ):
+            yield a, b, c
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+async def read(events: ensue.Subscription, count: int) -> list[bytes]:
+    return [(await within(anext(events))).payload for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_a_plan_moves_a_subscription_and_no_event_is_lost_or_doubled(
+    kind: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with three(kind, tmp_path) as (a, b, c):
+            await within(a.advertise(where="x exists"))
+            handed: asyncio.Queue[ensue.Subscription] = asyncio.Queue()
+            await within(c.on_subscription(handed.put))
+            async with b.subscribe(where="x = 1") as old:
+                name = b.content_name(old)
+                async with a.transaction(isolation="planned", timeout=60) as plan:
+                    await plan.publish({"x": 1}, b"for b")
+                    await plan.client("b").unsubscribe(name)
+                    await plan.client(c.name).subscribe("x = 1")
+                    await plan.publish({"x": 1}, b"for c")
+                    assert not old.waiting
+                assert plan.name
+                new = await within(handed.get())
+                assert await read(old, 1) == [b"for b"]
+                assert await read(new, 1) == [b"for c"]
+                await within(a.publish({"x": 1}, b"regular"))
+                assert await read(new, 1) == [b"regular"]
+                assert not old.waiting
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_all_operations_can_be_planned_for_oneself_and_for_others(
+    kind: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with three(kind, tmp_path) as (a, b, _):
+            await within(b.on_subscription(lambda _events: asyncio.sleep(0)))
+            async with a.transaction(isolation="planned", timeout=60) as plan:
+                mine = await plan.subscribe("x exists")
+                with plan.together():
+                    promised = await plan.advertise("x < 10")
+                    await plan.client("b").advertise("x >= 10")
+                await plan.publish({"x": 1}, b"own")
+                await plan.client("b").publish({"x": 11}, b"theirs")
+                theirs = await plan.client("b").subscribe("x = 0")
+            assert sorted(await read(mine, 2)) == [b"own", b"theirs"]
+            await within(b.publish({"x": 12}, b"advertised"))
+            assert await read(mine, 1) == [b"advertised"]
+            async with a.transaction(isolation="planned", timeout=60) as plan:
+                await plan.unadvertise(promised)
+                await plan.client("b").unsubscribe(theirs)
+                await plan.unsubscribe(mine)
+            with pytest.raises(ensue.EventRefused):
+                await within(a.publish({"x": 1}))
+            assert mine.topics == ()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_a_plan_that_is_thrown_away_or_refused_has_done_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with three(kind, tmp_path) as (a, b, _):
+            await within(a.advertise(where="x exists"))
+            made: list[ensue.Subscription] = []
+
+            async def fail() -> None:
+                async with a.transaction(isolation="planned", timeout=60) as plan:
+                    made.append(await plan.subscribe("x = 1"))
+                    await plan.publish({"x": 1}, b"never")
+                    raise ZeroDivisionError
+
+            async with b.subscribe(where="x = 1") as events:
+                with pytest.raises(ZeroDivisionError):
+                    await fail()
+                with pytest.raises(TransactionAborted, match="nobody here is called"):
+                    async with a.transaction(isolation="planned", timeout=60) as plan:
+                        await plan.client("nobody").publish({"x": 1}, b"never")
+                with pytest.raises(TransactionAborted, match="no advertisement of"):
+                    async with a.transaction(isolation="planned", timeout=60) as plan:
+                        await plan.client("b").publish({"x": 1}, b"never")
+                async with a.transaction(isolation="planned", timeout=60):
+                    pass
+                await within(a.publish({"x": 1}, b"regular"))
+                assert await read(events, 1) == [b"regular"]
+            assert made[0].topics == ()
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_is_said() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://", order=None, name="a") as a:
+            plan = a.transaction(isolation="planned")
+            with pytest.raises(LocalProtocolError, match="inside"):
+                await plan.publish({"x": 1})
+            async with plan:
+                with pytest.raises(ensue.FilterError):
+                    await plan.subscribe("x >")
+                with pytest.raises(BadInput):
+                    await plan.publish({"x": 1}, "text")  # type: ignore[arg-type]
+                with (
+                    pytest.raises(LocalProtocolError, match="at a time"),
+                    plan.together(),
+                    plan.together(),
+                ):
+                    pass
+            with pytest.raises(LocalProtocolError, match="entered once"):
+                await plan.__aenter__()
+            with pytest.raises(LocalProtocolError, match="inside"):
+                plan.client("b")
+
+    asyncio.run(main())
+
+
+def test_a_subscription_that_nobody_takes_is_withdrawn(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with three("memory", tmp_path) as (a, b, _):
+            await within(a.advertise(where="x exists"))
+            await within(b.advertise(where="y exists"))
+            async with a.transaction(isolation="planned", timeout=60) as plan:
+                await plan.client("b").subscribe("x = 1")
+            await within(a.publish({"x": 1}))
+            await within(b.publish({"y": 1}))
+
+    asyncio.run(main())
+    assert "nobody takes it" in caplog.text
+
+
+def test_whoever_waits_for_a_broker_that_is_away_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = await chain(tmp_path, 2, sync_s=SYNC_S)
+        try:
+            async with (
+                ensue.connect(servers[0].url, order=None, name="a") as a,
+                ensue.connect(servers[1].url, order=None, name="b") as b,
+            ):
+                await within(a.advertise(where="x exists"))
+                async with b.subscribe(where="x = 1") as events:
+                    await servers[1].stop()
+                    plan = a.transaction(isolation="planned", timeout=0.3)
+                    await plan.__aenter__()
+                    await plan.advertise("y exists")  # Has to be echoed.
+                    await plan.publish({"x": 1}, b"late")
+                    with pytest.raises(TransactionPending, match="don't repeat it"):
+                        await plan.__aexit__(None, None, None)
+                    servers[1] = Server(servers[1].config)
+                    await within(servers[1].start())
+                    assert await read(events, 1) == [b"late"]
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_user_plans_for_its_own_clients_alone(tmp_path: Path) -> None:
+    people = People(alice=(["*"], ["*"]), bob=(["*"], ["*"]))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="one") as one,
+            ensue.connect(people.url(server, "alice"), order=None, name="two") as two,
+            ensue.connect(people.url(server, "bob"), order=None, name="other") as other,
+        ):
+            for bus in (two, other):
+                await within(bus.advertise(where="x exists"))
+            async with one.transaction(isolation="planned", timeout=60) as plan:
+                await plan.client(two.name).publish({"x": 1})
+            for name in (other.name, "other"):
+                with pytest.raises(TransactionAborted, match="is no client of 'alice'"):
+                    async with one.transaction(isolation="planned", timeout=60) as plan:
+                        await plan.client(name).publish({"x": 1})
+
+    asyncio.run(main())
