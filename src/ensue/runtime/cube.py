@@ -52,6 +52,7 @@ async def enrol_node(
         suspect_ns=SUSPECT_NS,
         patience_ns=PATIENCE_NS,
         batch_bytes_max=min(config.batch_bytes_max, bytes_max),
+        row_bytes_max=min(config.row_bytes_max, bytes_max // 2),
     )
     return EnrolledNode(
         name=name, registry=registry, lists=lists, config=config, now_ns=clock.now_ns()

@@ -11,6 +11,7 @@ from ensue.protocols.core import (
     Leave,
     Persist,
     Publish,
+    Refuse,
     Send,
     Settle,
 )
@@ -90,7 +91,7 @@ class Table:
                 case Deliver(event=event, position=position):
                     self.delivered[number].append(event.payload.decode())
                     assert position == len(self.delivered[number])
-                case Join() | Leave() | Settle() | Discard() | Publish():
+                case Join() | Leave() | Settle() | Discard() | Publish() | Refuse():
                     self.outcomes[number].append(effect)
 
     def act(self, number: int, command: Callable[[HypercubeNode], object]) -> None:

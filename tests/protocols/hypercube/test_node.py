@@ -2,20 +2,33 @@
 
 import msgspec
 import pytest
-from tests.protocols.hypercube.harness import CALM, MS, SECOND, Table
+from tests.protocols.hypercube.harness import CALM, CODEC, MS, SECOND, Table
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.core import Deliver, Discard, Frame, Join, Leave, Persist, Publish, Settle
+from ensue.errors import ConfigurationError, LimitReached, RemoteProtocolError
+from ensue.protocols.core import (
+    Deliver,
+    Discard,
+    Frame,
+    Join,
+    Leave,
+    Persist,
+    Publish,
+    Refuse,
+    Settle,
+)
 from ensue.protocols.hypercube.causality import Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.frames import (
+    JOINS_MAX,
     Beat,
     Change,
     Counts,
     Fill,
     Gone,
     Publication,
+    Receipt,
     Row,
+    Rows,
     Summary,
 )
 from ensue.protocols.hypercube.node import HypercubeNode
@@ -805,3 +818,93 @@ def test_leaving_while_joining_ends_in_peace() -> None:
     table.wait(SECOND)
     assert table.delivered[2] == []
     assert not [one for one in table.outcomes[2] if isinstance(one, Join | Leave | Discard)]
+
+
+# -- Sizes ---------------------------------------------------------------------------------------
+
+
+def test_one_node_is_in_so_many_topics_and_no_more() -> None:
+    table = Table(2, replace(ACROSS, topics_max=3))
+    table.subscribe(0, "a", "b", "c", "d", "e")
+    table.run()
+    assert table.nodes[0].topics == ("a", "b", "c")
+    (refused,) = [one for one in table.outcomes[0] if isinstance(one, Refuse)]
+    assert refused.topics == ("d", "e")
+    assert "topics_max" in refused.reason
+    table.publish(1, "seen", "a")
+    table.run()
+    table.publish(0, "f", "f")  # Which it would have to follow.
+    table.publish(0, "a", "a")
+    table.wait(SECOND)
+    voids = [one for one in table.outcomes[0] if isinstance(one, Settle) and one.verdict == "void"]
+    assert [(one.event.topic, "topics_max" in one.reason) for one in voids] == [("f", True)]
+    assert table.delivered[0] == ["seen", "a"], "nobody else waits for it"
+    table.unsubscribe(0, "b")
+    table.subscribe(0, "d")
+    table.wait(SECOND)
+    assert table.nodes[0].topics == ("a", "c", "d")
+
+
+def test_the_names_of_a_nodes_topics_have_a_limit_together() -> None:
+    table = Table(2, replace(ACROSS, row_bytes_max=1000))
+    topics = [f"{number:-<200}" for number in range(6)]
+    table.subscribe(0, *topics)
+    table.run()
+    assert list(table.nodes[0].topics) == topics[:4]
+    row = Row(0, 9, tuple(topics))
+    table.nodes[1].receive(Rows(rows=(row,)), source="p0", now_ns=table.now_ns)
+    known = {each.node: each.topics for each in table.nodes[1].rows}
+    assert list(known[0]) == topics[:4], "nor is more believed"
+
+
+def test_rows_travel_in_messages_of_a_limited_size() -> None:
+    size = 4096
+    table = Table(12, replace(ACROSS, batch_bytes_max=size, row_bytes_max=2048))
+    table.isolate(0)
+    for number in range(1, 12):
+        table.subscribe(number, "t", *(f"{number}/{each:-<200}" for each in range(7)))
+        table.wait(10 * MS)
+    table.wait(5 * SECOND)
+    table.heal()
+    table.sent.clear()
+    table.wait(20 * SECOND)
+    table.subscribe(0, "t")
+    table.wait(20 * SECOND)
+    assert len(table.nodes[0].rows) == 12, "everybody is known all the same"
+    largest: dict[type, int] = {}
+    for _, _, frame in table.sent:
+        encoded = len(CODEC.encode(frame))
+        largest[type(frame)] = max(encoded, largest.get(type(frame), 0))
+    assert size // 2 < largest[Rows] <= size
+    assert size // 2 < largest[Receipt] <= size + 200
+
+
+def test_many_topics_are_joined_in_messages_of_a_limited_size() -> None:
+    table = Table(3, ACROSS)
+    topics = [f"t{number}" for number in range(2 * JOINS_MAX + 1)]
+    table.subscribe(0, *topics)
+    table.subscribe(1, *topics)
+    table.wait(SECOND)
+    assert list(table.nodes[1].topics) == topics
+    joins = [len(frame.joins) for _, _, frame in table.sent if isinstance(frame, Change)]
+    assert max(joins) == JOINS_MAX
+    for number, topic in enumerate(topics):
+        table.publish(2, str(number), topic)
+    table.wait(SECOND)
+    assert len(table.delivered[0]) == len(table.delivered[1]) == len(topics)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Beat(digest=bytes(17)),
+        Publication(token=1, height=1, below=bytes(8193), items=()),
+        Change(token=1, height=1, below=b"", row=Row(0, 1, ()), joins=("t",) * (JOINS_MAX + 1)),
+        Receipt(token=1, covered=bytes(8193), final=True),
+        Rows(rows=(Row(0, 1, ("t",) * 65_537),)),
+    ],
+    ids=lambda frame: type(frame).__name__,
+)
+def test_what_is_larger_than_anybody_sends_is_not_read(frame: Frame) -> None:
+    with pytest.raises(RemoteProtocolError):
+        CODEC.decode(CODEC.encode(frame))

@@ -1,8 +1,11 @@
 """The configuration that the nodes of one cube share."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ensue.errors import ConfigurationError
+from ensue.protocols.hypercube.frames import topic_bytes
 
 __all__ = ["HypercubeConfig"]
 
@@ -43,6 +46,10 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """… but no more once they come to this, unless one alone is more."""
     outgoing_max: int = 65_536
     """Events of one node that are not yet out."""
+    topics_max: int = 16_384
+    """Topics that one node is in, those included that it follows to publish there; more are refused, …"""
+    row_bytes_max: int = 512 * 1024
+    """… and so are more whose names come to this: whoever is told of one is told of all."""
     held_max: int = 65_536
     """Events of one topic that wait for others; more are dropped, and asked for again."""
     retained_max: int = 65_536
@@ -61,6 +68,8 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
             "window",
             "batch_max",
             "batch_bytes_max",
+            "topics_max",
+            "row_bytes_max",
             "outgoing_max",
             "held_max",
             "retained_max",
@@ -69,3 +78,12 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"HypercubeConfig.{field} must be at least 1, not {getattr(self, field)}"
                 )
+
+    def topics_that_fit(self, topics: Sequence[str]) -> int:
+        """Return how many of these topics, from the first on, one row has room for."""
+        size = 0
+        for count, topic in enumerate(topics):
+            size += topic_bytes(topic)
+            if count >= self.topics_max or size > self.row_bytes_max:
+                return count
+        return len(topics)

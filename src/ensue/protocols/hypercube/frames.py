@@ -14,6 +14,10 @@
 | `Rows` | neighbour | neighbour | subscriptions that you don't know |
 
 Nodes are named by their numbers in the cube. A number that nobody bears is stepped over.
+
+Limits. A set of nodes is at most 8 KiB, a digest 16 bytes; rows have `topics_max` topics and `row_bytes_max` bytes at the most, a `Change` asks
+for `JOINS_MAX` topics, and `Rows` and the rows of a `Receipt` are sent up to `batch_bytes_max`. So a message is at most so large with what one
+topic and source add to it: 12 bytes for each source of a topic in a vector or a barrier.
 """
 
 from typing import Annotated
@@ -25,6 +29,7 @@ from ensue.protocols.core import Frame
 
 __all__ = [
     "FRAMES",
+    "JOINS_MAX",
     "Beat",
     "Change",
     "Counts",
@@ -40,12 +45,20 @@ __all__ = [
     "Summary",
     "Versions",
     "item_bytes",
+    "row_bytes",
+    "topic_bytes",
 ]
 
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 """A node."""
 Height = Annotated[int, msgspec.Meta(ge=1, le=16)]
 """A cluster."""
+Nodes = Annotated[bytes, msgspec.Meta(max_length=8192)]
+"""A set of nodes of one cluster, a bit for each."""
+JOINS_MAX = 64
+"""Topics for which one message asks for start vectors, or brings them."""
+TOPICS_MAX = 65_536
+"""Topics of a row that are believed at all; see `HypercubeConfig.topics_max`."""
 Counts = dict[Number, Count]
 """Source to how many of its events of one topic: 1, 2, … up to that number."""
 _COUNT_BYTES = 12
@@ -76,7 +89,17 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown
 
     node: Number
     version: Count
-    topics: tuple[Name, ...]
+    topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=TOPICS_MAX)]
+
+
+def row_bytes(row: Row) -> int:
+    """Return how many bytes a row takes in a message: never less than it does."""
+    return _COUNT_BYTES + _TOPIC_BYTES + sum(map(topic_bytes, row.topics))
+
+
+def topic_bytes(topic: str) -> int:
+    """Return how many bytes a topic adds to a row."""
+    return text_bytes(topic) + _TOPIC_BYTES
 
 
 class Publication(Frame, frozen=True, tag=80):
@@ -86,7 +109,7 @@ class Publication(Frame, frozen=True, tag=80):
     """Names this copy between parent and child."""
     height: Height
     """The cluster of the parent in which the child is."""
-    below: bytes
+    below: Nodes
     """Whom else of that cluster the child has to see to."""
     items: tuple[Item, ...]
 
@@ -96,9 +119,9 @@ class Change(Frame, frozen=True, tag=81):
 
     token: Count
     height: Height
-    below: bytes
+    below: Nodes
     row: Row
-    joins: tuple[Name, ...] = ()
+    joins: Annotated[tuple[Name, ...], msgspec.Meta(max_length=JOINS_MAX)] = ()
     """Topics for which it needs a start vector."""
 
 
@@ -106,7 +129,7 @@ class Receipt(Frame, frozen=True, tag=82):
     """Who of a cluster has got a message."""
 
     token: Count
-    covered: bytes
+    covered: Nodes
     final: bool
     """False: there may be more to come; True: whoever is not covered can't be reached from here."""
     rows: tuple[Row, ...] = ()
@@ -150,7 +173,7 @@ class Gone(Frame, frozen=True, tag=85):
 class Beat(Frame, frozen=True, tag=86):
     """A sign of life that wants an answer."""
 
-    digest: bytes
+    digest: Annotated[bytes, msgspec.Meta(max_length=16)]
     """Of the versions of all rows."""
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 
 from ensue.errors import ConfigurationError
 from ensue.event import Event
-from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Send
+from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Send, Settle
 from ensue.protocols.hypercube.causality import IN, JOINING, OUT, Causality
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits
 from ensue.protocols.hypercube.forsaking import Forsaking
-from ensue.protocols.hypercube.frames import Change, Counts, Item, Publication, Row
+from ensue.protocols.hypercube.frames import JOINS_MAX, Change, Counts, Item, Publication, Row
 from ensue.protocols.hypercube.memory import Memory
 from ensue.protocols.hypercube.neighbours import Neighbours
 from ensue.protocols.hypercube.outbox import Outbox
@@ -38,6 +38,9 @@ __all__ = ["Member"]
 
 TOKENS_PER_RUN = 1 << 40
 """Copies that one run of a node can send before its tokens could be those of another run."""
+NO_ROOM = (
+    "this client is in too many topics, or their names are too long (topics_max, row_bytes_max)"
+)
 
 
 class Member:
@@ -136,7 +139,8 @@ class Member:
         """Ask everybody where to start in topics that are being joined."""
         for topic in joins:
             self._joins[topic] = self._rolls.version(self.number)
-        self._send_row(joins, self._cube.everyone, now_ns)
+        for first in range(0, max(1, len(joins)), JOINS_MAX):
+            self._send_row(joins[first : first + JOINS_MAX], self._cube.everyone, now_ns)
 
     def _send_row(self, joins: tuple[str, ...], targets: int, now_ns: int) -> Relay:
         """Send this node's row to others, and ask how far they are in topics."""
@@ -189,19 +193,6 @@ class Member:
             self._causality.skip(topic, {each: vector.get(each, 0) for each in back})
             self._memory.touch(topic)
 
-    def _ask_again(self, now_ns: int) -> None:
-        """Ask for starts that could not be had so far, and ask those who are in doubt."""
-        idle = [topic for topic, version in self._joins.items() if version is None]
-        if idle:
-            self._ask_for_start(tuple(idle), now_ns)
-        for topic, state in self._causality.topics.items():
-            doubt = state.doubt & self._cube.everyone if state.state == IN else 0
-            if not doubt:
-                continue
-            self._join_due_ns = now_ns + self.config.retry_ns_max
-            if back := doubt & ~self._suspects.suspected:
-                self._send_row((topic,), back, now_ns)
-
     def _started(self, topic: str, vector: Counts, doubt: int, now_ns: int) -> None:
         skipped = self._causality.joined(topic, vector, doubt)
         if doubt:
@@ -215,7 +206,8 @@ class Member:
 
     def _take_row(self, row: Row, now_ns: int) -> None:
         """Learn what another node is subscribed to; of a number that nobody bears yet, another time."""
-        if row.node == self.number or row.node >= len(self._cube.names):
+        nobody = row.node == self.number or row.node >= len(self._cube.names)
+        if nobody or self.config.topics_that_fit(row.topics) < len(row.topics):
             return
         before = self._rolls.rows.get(row.node)
         if not self._rolls.put(row):
@@ -241,13 +233,25 @@ class Member:
                 return
             if self.config.across_topics and self._causality.has_foreign_past:
                 state = self._state(topic)
+                if state == OUT and not self._room_for([topic]):
+                    self._no_longer_waits(number)
+                    self._effects.append(Settle(event, "void", NO_ROOM))
+                    continue
                 if state == OUT:
                     self._join([topic], now_ns)
                 if state != IN:
                     return
-            del self._waiting[number]
-            self._memory.waiting(number, None)
+            self._no_longer_waits(number)
             self._place(event, now_ns)
+
+    def _no_longer_waits(self, number: int) -> None:
+        del self._waiting[number]
+        self._memory.waiting(number, None)
+
+    def _room_for(self, topics: list[str]) -> int:
+        """Return with how many of these topics this node's row is not too large."""
+        there = [each for each, state in self._causality.topics.items() if state.state != OUT]
+        return self.config.topics_that_fit([*there, *topics]) - len(there)
 
     def _may_place(self, _topic: str) -> bool:
         """Tell whether events of a topic may go out yet; those after them wait, too."""
@@ -351,8 +355,8 @@ class Member:
         """Ask everybody how far they are in topics of which something can't be had any more."""
         for topic, lost in self._repair.lost.items():
             if self._forsaking.begin(topic, lost):
-                relay = self._send_row((topic,), self._cube.everyone, now_ns)
-                self._forsaking.asked(topic, relay)
+                question = self._send_row((topic,), self._cube.everyone, now_ns)
+                self._forsaking.asked(topic, question)
         self._repair.lost.clear()
 
     def _forsake(self, now_ns: int) -> bool:
@@ -375,9 +379,8 @@ class Member:
 
     def _topic_record(self, topic: str) -> TopicRecord:
         outbox = self._outboxes.get(topic)
-        settled = 0 if outbox is None else outbox.settled
-        state = self._causality.topic(topic)
-        return topic_record(state, wanted=topic in self._wanted, settled=settled)
+        wanted, settled = topic in self._wanted, 0 if outbox is None else outbox.settled
+        return topic_record(self._causality.topic(topic), wanted=wanted, settled=settled)
 
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
         kept: list[tuple[str, int, int, Item]] = []

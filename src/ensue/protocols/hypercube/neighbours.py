@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ensue.protocols.core import Frame
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, first_in_cluster, split
-from ensue.protocols.hypercube.frames import Beat, Here, Rows, Versions
+from ensue.protocols.hypercube.frames import Beat, Here, Row, Rows, Versions, row_bytes
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.suspects import Suspects
 
@@ -20,7 +20,7 @@ __all__ = ["Neighbours"]
 SUSPECTS_ASKED = 4
 """So many of the suspected are asked in one beat whether they are back."""
 ROWS_MAX = 256
-"""Rows in one message."""
+"""Rows in one message, as far as `batch_bytes_max` goes."""
 
 
 class Neighbours:
@@ -82,9 +82,16 @@ class Neighbours:
 
     def versions(self, frame: Versions, peer: int) -> None:
         """Tell a peer what it does not know, and ask for what it knows better."""
-        newer = self._rolls.newer_than(frame.versions)
-        for start in range(0, len(newer), ROWS_MAX):
-            self._send(peer, Rows(rows=newer[start : start + ROWS_MAX]))
+        rows: list[Row] = []
+        size = 0
+        for row in self._rolls.newer_than(frame.versions):
+            size += row_bytes(row)
+            if rows and (len(rows) >= ROWS_MAX or size > self._config.batch_bytes_max):
+                self._send(peer, Rows(rows=tuple(rows)))
+                rows, size = [], row_bytes(row)
+            rows.append(row)
+        if rows:
+            self._send(peer, Rows(rows=tuple(rows)))
         known = self._rolls.version
         if not frame.answer and any(known(node) < one for node, one in frame.versions.items()):
             self._send(peer, Versions(versions=self._rolls.versions(), answer=True))

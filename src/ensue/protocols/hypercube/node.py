@@ -34,7 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ensue.errors import LimitReached
 from ensue.event import Event
-from ensue.protocols.core import Effect, Frame, Join, Leave, Publish
+from ensue.protocols.core import Effect, Frame, Join, Leave, Publish, Refuse
 from ensue.protocols.hypercube.causality import IN, OUT
 from ensue.protocols.hypercube.frames import (
     Beat,
@@ -49,7 +49,7 @@ from ensue.protocols.hypercube.frames import (
     Summary,
     Versions,
 )
-from ensue.protocols.hypercube.member import Member
+from ensue.protocols.hypercube.member import NO_ROOM, Member
 
 __all__ = ["HypercubeNode"]
 
@@ -132,17 +132,18 @@ class HypercubeNode(Member):
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Ask for topics; each takes effect with its `Join`."""
-        new: list[str] = []
-        for topic in topics:
-            if topic in self._wanted:
-                continue
-            self._wanted[topic] = None
-            self._memory.touch(topic)
-            if self._state(topic) == IN:
-                self._effects.append(Join(topic))
-            elif self._state(topic) == OUT:
-                new.append(topic)
-        self._join(new, now_ns)
+        asked = [topic for topic in dict.fromkeys(topics) if topic not in self._wanted]
+        new = [topic for topic in asked if self._state(topic) == OUT]
+        room = self._room_for(new)
+        if refused := tuple(new[room:]):
+            self._effects.append(Refuse(refused, NO_ROOM))
+        for topic in asked:
+            if topic not in refused:
+                self._wanted[topic] = None
+                self._memory.touch(topic)
+                if self._state(topic) == IN:
+                    self._effects.append(Join(topic))
+        self._join(new[:room], now_ns)
         self._finish(now_ns)
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
@@ -214,6 +215,19 @@ class HypercubeNode(Member):
             self._join_due_ns = None
             self._ask_again(now_ns)
         self._finish(now_ns)
+
+    def _ask_again(self, now_ns: int) -> None:
+        """Ask for starts that could not be had so far, and ask those who are in doubt."""
+        idle = [topic for topic, version in self._joins.items() if version is None]
+        if idle:
+            self._ask_for_start(tuple(idle), now_ns)
+        for topic, state in self._causality.topics.items():
+            doubt = state.doubt & self._cube.everyone if state.state == IN else 0
+            if not doubt:
+                continue
+            self._join_due_ns = now_ns + self.config.retry_ns_max
+            if back := doubt & ~self._suspects.suspected:
+                self._send_row((topic,), back, now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""

@@ -16,7 +16,7 @@ has used, so that nobody's old receipt fits a new copy.
 
 HAZARD: a node that lost its records and bears its old name would use tokens again. Give it a new name.
 
-Limits: `finished_max` answers are remembered for parents that ask again; beyond, a message is passed
+Limits: `batch_bytes_max` of rows in a receipt; `FINISHED_MAX` answers are remembered for parents that ask again; beyond, a message is passed
 on once more, which costs copies and nothing else.
 """
 
@@ -36,7 +36,7 @@ from ensue.protocols.hypercube.cube import (
     split,
     unpack,
 )
-from ensue.protocols.hypercube.frames import Change, Counts, Publication, Receipt, Row
+from ensue.protocols.hypercube.frames import Change, Counts, Publication, Receipt, Row, row_bytes
 from ensue.protocols.hypercube.suspects import Suspects
 
 __all__ = ["FINISHED_MAX", "Message", "Relay", "Trees", "raise_counts"]
@@ -305,11 +305,19 @@ class Trees:
     def _receipt(self, relay: Relay, *, final: bool) -> Receipt:
         assert relay.parent is not None
         height = relay.height + 1
+        rows: list[Row] = []
+        size = 0
+        for node in sorted(relay.rows):
+            # Who is left out is heard of by the neighbours, before long.
+            size += row_bytes(relay.rows[node])
+            if size > self._config.batch_bytes_max:
+                break
+            rows.append(relay.rows[node])
         return Receipt(
             token=relay.token,
             covered=pack(relay.covered, block(self._me, height), height),
             final=final,
-            rows=tuple(relay.rows[node] for node in sorted(relay.rows)),
+            rows=tuple(rows),
             vectors=relay.vectors if final else _copied(relay.vectors),
             doubts={topic: tuple(bits(nodes)) for topic, nodes in relay.doubts.items() if nodes},
         )
