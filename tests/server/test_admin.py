@@ -326,7 +326,7 @@ def test_what_is_refused_and_what_is_dropped_are_counted_by_kind(tmp_path: Path)
             server.listener.send("nobody", b"lost")
             told = await exposed(server)
             assert told.labelled("ensue_refusals_total") == {"permission": 1, "login": 1}
-            assert told.labelled("ensue_messages_dropped_total") == {"slow": 0, "gone": 1}
+            assert told.labelled("ensue_messages_dropped_total") == {"slow": 0, "gone": 1, "stranger": 0}
 
     asyncio.run(main())
 
@@ -342,7 +342,7 @@ def test_a_reader_that_is_too_slow_is_counted(tmp_path: Path) -> None:
                 visitor.write(b"\0\0\0\1\1")
                 visitor.write(b"\0\0\0\1\1")
                 told = await exposed(server)
-            assert told.labelled("ensue_messages_dropped_total") == {"slow": 1, "gone": 0}
+            assert told.labelled("ensue_messages_dropped_total") == {"slow": 1, "gone": 0, "stranger": 0}
 
     asyncio.run(main())
 

@@ -15,7 +15,15 @@ from ensue.errors import AccessDenied, EventRefused, SubscriptionRefused
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
 from ensue.protocols.enlistment import Lists
-from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Notify, Put
+from ensue.protocols.ens import (
+    Accepted,
+    Attached,
+    AttachRequest,
+    DetachRequest,
+    Fetch,
+    Notify,
+    Put,
+)
 from ensue.protocols.exchange import Declined
 from ensue.protocols.gossip.frames import Message, Rumours
 from ensue.protocols.hypercube.enrolment import (
@@ -198,6 +206,7 @@ def test_what_no_client_would_send_costs_the_connection(
         async with serving(tmp_path / "d") as server:
             good = await Raw.hello(server)
             assert await good.enter("raw~2") is None
+            await enrol(good, "raw~2")
             bad = await Raw.hello(server)
             assert await bad.enter("raw~1") is None
             bad.bundle("raw~1", frame, target=target)
@@ -206,6 +215,111 @@ def test_what_no_client_would_send_costs_the_connection(
             good.bundle("raw~2", Beat(digest=b"mine"), target="raw~2")
             assert await good.frame() == Beat(digest=b"mine")
             good.close()
+
+    asyncio.run(main())
+
+
+async def enrol(raw: Raw, name: str, *others: Raw, registry: str = CUBE) -> None:
+    """Enrol, and read what this one is told, and the others."""
+    raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=registry)
+    for each in dict.fromkeys((raw, *others)):
+        assert isinstance(await each.frame(), Members)
+
+
+def test_clients_reach_only_those_who_enrolled_with_the_same_registry(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            listener = server.listener
+            assert listener is not None
+            raws = {}
+            for name, registry in (
+                ("across~1", CUBE), ("across~2", CUBE), ("topic~1", f"{CUBE}-topic"), ("total~1", ""),
+            ):  # fmt: skip
+                raw = raws[name] = await Raw.hello(server)
+                assert await raw.enter(name) is None
+                if registry:
+                    others = [raws["across~1"]] if name == "across~2" else []
+                    await enrol(raw, name, *others, registry=registry)
+            for source, target in (
+                ("across~1", "topic~1"), ("across~1", "total~1"), ("total~1", "across~1"),
+                ("topic~1", "across~1"),
+            ):  # fmt: skip
+                raws[source].bundle(source, publication(event(publisher=source)), target=target)
+            await until(lambda: listener.dropped_strange == 4)
+            raws["across~1"].bundle("across~1", Here(), target="across~2")
+            raws["across~2"].bundle("across~2", Here(), target="across~1")
+            for name in ("across~1", "across~2"):
+                assert await raws[name].frame() == Here()
+            assert listener.passed_on == {"Here": 2}
+            # Over a new connection it has to be said again.
+            raws["across~2"].close()
+            again = await Raw.hello(server)
+            assert await again.enter("across~2") is None
+            raws["across~1"].bundle("across~1", Here(), target="across~2")
+            await until(lambda: listener.dropped_strange == 5)
+            await enrol(again, "across~2")
+            raws["across~1"].bundle("across~1", Here(), target="across~2")
+            assert await again.frame() == Here()
+            again.close()
+            for raw in raws.values():
+                raw.close()
+
+    asyncio.run(main())
+
+
+def test_who_detaches_elsewhere_has_no_more_topics_for_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = Limits(topics_per_subscription=2)
+        async with serving(tmp_path / "d", limits=limits) as server:
+            raw = await Raw.hello(server)
+            assert await raw.enter("raw~1") is None
+
+            async def attach(topic: str) -> Frame:
+                raw.bundle("raw~1", AttachRequest(topic=topic, from_slot=0), target=MERGED_EXCHANGE)
+                return await raw.frame()
+
+            for topic in ("a", "b"):
+                assert isinstance(await attach(topic), Attached)
+                for elsewhere in ("node-1", "node-1/none"):
+                    raw.bundle("raw~1", DetachRequest(topic=topic), target=elsewhere)
+            assert isinstance(await attach("c"), Declined)
+            raw.bundle("raw~1", DetachRequest(topic="a"), target=MERGED_EXCHANGE)
+            assert isinstance(await attach("c"), Attached)
+            raw.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("across_topics", [True, False])
+def test_in_causal_order_a_client_has_so_many_topics(
+    tmp_path: Path, *, across_topics: bool
+) -> None:
+    order = ensue.Causal(across_topics=across_topics)
+
+    async def main() -> None:
+        limits = Limits(topics_per_subscription=2)
+        async with (
+            serving(tmp_path / "d", limits=limits) as server,
+            ensue.connect(server.url, order=order) as bus,
+            bus.subscribe("a", "b") as events,
+        ):
+            with pytest.raises(SubscriptionRefused, match="topics_per_subscription"):
+                await within(events.subscribe("c"))
+            await events.unsubscribe("a")
+            await within(events.subscribe("c"))
+            with pytest.raises(SubscriptionRefused, match="topics_per_subscription"):
+                await within(events.subscribe("a"))
+            driver = bus._driver
+            assert driver is not None
+            # Nor by another connection, on which nothing is known of it yet.
+            assert server.listener is not None
+            for visitor in server.listener.visitors:
+                visitor.attached.clear()
+            driver.command(lambda node, now: node.repeat(now_ns=now))
+            await within(bus.publish("b", b"still here"))
+            assert await read(events, 1) == [b"still here"]
+            with pytest.raises(SubscriptionRefused, match="topics_per_subscription"):
+                await within(events.subscribe("a"))
 
     asyncio.run(main())
 
@@ -219,6 +333,7 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
             for user in ("alice", "bob", "eve"):
                 raw = raws[user] = await Raw.hello(server, token=people.tokens[user])
                 assert await raw.enter(f"{user}~1") is None
+                await enrol(raw, f"{user}~1", *raws.values())
             of_alice, of_bob = (
                 event(topic=topic, publisher=f"{user}~1")
                 for topic, user in (("a", "alice"), ("b", "bob"))

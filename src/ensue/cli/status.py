@@ -97,6 +97,7 @@ def _show(found: Json, *, json: bool) -> None:
     _show_servers(found)
     _show_topics(found)
     _show_subscriptions(found)
+    _show_rooms(found)
     lines = []
     if "groups" in found:
         groups, errors = found["groups"], found["errors"]
@@ -195,6 +196,43 @@ def _show_subscriptions(found: Json) -> None:
                 for each in subscriptions
             ],
             right=(3, 4, 5),
+        )
+
+
+def _show_rooms(found: Json) -> None:
+    """Print who keeps an order among themselves, by order and server."""
+    rooms = found.get("rooms", ())
+    if rooms:
+        output.print_table(
+            "orders that clients keep among themselves",
+            ("order", "server", "clients", "numbers given", "events carried"),
+            [
+                (
+                    each["order"],
+                    _plain(each["server"]),
+                    _number(each["members_count"]),
+                    f"{each['numbers']:,} of {each['numbers_max']:,}" if "numbers" in each else "-",
+                    _number(each.get("events")),
+                )
+                for each in rooms
+            ],
+            right=(2, 3, 4),
+        )
+    members = [(room, member) for room in rooms for member in room["members"]]
+    if members:
+        output.print_table(
+            _title("clients", len(members), sum(room["members_count"] for room in rooms)),
+            ("client", "order", "topics", "last heard"),
+            [
+                (
+                    _plain(member["name"]),
+                    room["order"],
+                    _number(member.get("topics")),
+                    f"{_duration(member['heard_s'])} ago" if "heard_s" in member else "-",
+                )
+                for room, member in members
+            ],
+            right=(2, 3),
         )
 
 

@@ -19,6 +19,7 @@ from ensue.protocols.hypercube.enrolment import (
     Enrol,
     Expelled,
     Granted,
+    Leave,
     Members,
     Resign,
 )
@@ -114,8 +115,11 @@ class Enlistment:
             self._ask(topic, action, now_ns)
 
     def withdraw(self, topic: str, action: Action) -> None:
-        """Wait for no answer."""
+        """Wait for no answer, and make no more use of a topic that was granted."""
         self._asks.pop((topic, action), None)
+        if topic in self._granted[action]:
+            self._granted[action].discard(topic)
+            self.effects.append(Send(self.registry, Leave(topic=topic)))
 
     # -- Who is there ---------------------------------------------------------------------------
 
@@ -162,8 +166,10 @@ class Enlistment:
             self.effects.append(Send(self.registry, self.lists.question()))
 
     def repeat(self, now_ns: int) -> None:
-        """Ask again at once for whatever may be lost."""
+        """Ask again at once for whatever may be lost, and say which topics are in use."""
         self.question(now_ns)
+        for topic in sorted(self._granted["subscribe"]):
+            self.effects.append(Send(self.registry, Ask(topic=topic, action="subscribe")))
         for topic, action in self._asks:
             self._ask(topic, action, now_ns)
 

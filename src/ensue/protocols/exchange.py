@@ -60,6 +60,11 @@ class Exchange:
         """Return who is attached to a topic."""
         return tuple(self._listeners.get(topic, ()))
 
+    @property
+    def members(self) -> dict[str, int]:
+        """Who is attached, and to how many topics."""
+        return {peer: len(topics) for peer, topics in self._topics.items()}
+
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
         del now_ns

@@ -161,7 +161,7 @@ class _Chain:
                     {"server": member.name, "rank": rank, "address": member.address, "error": error}
                 )
             else:
-                apart = ("topics", "topics_count", "subscriptions", "subscriptions_count")
+                apart = ("topics", "topics_count", "subscriptions", "subscriptions_count", "rooms")
                 servers.append({key: each for key, each in state.items() if key not in apart})
         whole = [state for state in states.values() if state["everything"]]
         subscriptions = _subscriptions(states.values(), bounds)
@@ -306,6 +306,9 @@ def _sums(states: Sequence[Json]) -> Json:
         "open_stamps": sum(state["open_stamps"] for state in states),
         "early_requests": sum(state["early_requests"] for state in states),
         "connections": sum(state["connections"] or 0 for state in states),
+        "rooms": [
+            {**room, "server": state["server"]} for state in states for room in state["rooms"]
+        ],
         "errors": errors,
     }
 

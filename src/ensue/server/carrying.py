@@ -7,7 +7,9 @@ a registry): the event fails with `EventRefused`, the topic with `SubscriptionRe
 What clients send each other in causal order, or with deadlines, is looked at on its way: an event goes only from who may publish it, or may read it and passes it
 on, to who may read it. Nobody is told of one that does not: whoever behaves has asked beforehand.
 
-HAZARD: who is subscribed to what, and whose an event is that somebody passes on, those who order events among themselves believe each other, and they tell each other
+Only those who have enrolled with the same registry may send to each other, over this connection, and only what its nodes expect; all else is dropped and counted, or costs the connection.
+
+HAZARD: who has enrolled may send what it likes of these frames to any other whose name it knows. Who is subscribed to what, and whose an event is that somebody passes on, those who order events among themselves believe each other, and they tell each other
 the names of all topics in use. So there permissions keep events from who may not read them; somebody with a token who lies can
 hold up others on any topic, and publish, in another's name, on topics that it may only read.
 """
@@ -18,7 +20,7 @@ from ensue.protocols.core import Frame
 from ensue.protocols.ens import AttachRequest, DetachRequest, Put
 from ensue.protocols.exchange import Declined
 from ensue.protocols.gossip.frames import BETWEEN_BROKERS, Message
-from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol
+from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol, Leave
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.hypercube.frames import Fill, Publication
 from ensue.server.access import Action
@@ -31,7 +33,7 @@ _PASSED = frozenset((*CUBE_FRAMES, *BETWEEN_BROKERS))
 
 
 def screen_exchanged(
-    rules: Rules, visitor: Visitor, source: str, frames: list[Frame]
+    rules: Rules, exchange: str, visitor: Visitor, source: str, frames: list[Frame]
 ) -> tuple[list[Frame], list[Frame]]:
     """Return what a client may send to an exchange of all it sent, and what it is told about the rest."""
     if len(frames) > BUNDLE_ITEMS_MAX:
@@ -46,9 +48,9 @@ def screen_exchanged(
                 topic, event_id = event.topic, event.id
                 why = rules.place_refusal(topic) or rules.event_refusal(visitor, event)
             case AttachRequest(topic=topic):
-                why = rules.attach_refusal(visitor, source, topic)
+                why = rules.attach_refusal(visitor, source, exchange, topic)
             case DetachRequest(topic=topic):
-                visitor.attached.get(source, {}).pop(topic, None)
+                rules.detach(visitor, source, exchange, topic)
             case _:
                 raise RemoteProtocolError(f"{type(frame).__name__} is not for an exchange")
         if why:
@@ -59,13 +61,12 @@ def screen_exchanged(
 
 
 def screen_enrolled(
-    rules: Rules, visitor: Visitor, source: str, frames: list[Frame], *, across: bool
+    rules: Rules, registry: str, visitor: Visitor, source: str, frames: list[Frame], *, across: bool
 ) -> tuple[list[Frame], list[Frame]]:
     """Return what a client may send to a registry of all it sent, and what it is told about the rest.
 
     Across topics a publisher follows what it publishes on, so it has to be allowed both.
     """
-    del source
     if len(frames) > BUNDLE_ITEMS_MAX:
         raise RemoteProtocolError("a bundle of more than any client puts into one")
     admitted: list[Frame] = []
@@ -79,19 +80,28 @@ def screen_enrolled(
             if enrols:
                 continue
             enrols = True
-        why = ""
-        if isinstance(frame, Ask):
-            topic = frame.topic
-            why = rules.unknown_topic(topic)
-            if not why and frame.action == "publish":
-                why = rules.why_not(visitor, "publish", topic)
-            if not why and (across or frame.action == "subscribe"):
-                why = rules.why_not(visitor, "subscribe", topic)
-        if why and isinstance(frame, Ask):
-            answers.append(Denied(topic=frame.topic, action=frame.action, reason=why))
-        else:
-            admitted.append(frame)
+            visitor.enrolled[source] = registry
+        elif isinstance(frame, Leave):
+            rules.detach(visitor, source, registry, frame.topic)
+        elif isinstance(frame, Ask):
+            why = _asking_refusal(rules, visitor, frame, across=across)
+            if not why and frame.action == "subscribe":
+                why = rules.join_refusal(visitor, source, registry, frame.topic)
+            if why:
+                answers.append(Denied(topic=frame.topic, action=frame.action, reason=why))
+                continue
+        admitted.append(frame)
     return admitted, answers
+
+
+def _asking_refusal(rules: Rules, visitor: Visitor, ask: Ask, *, across: bool) -> str:
+    """Say why somebody may not use a topic; empty: it may."""
+    why = rules.unknown_topic(ask.topic)
+    if not why and ask.action == "publish":
+        why = rules.why_not(visitor, "publish", ask.topic)
+    if not why and (across or ask.action == "subscribe"):
+        why = rules.why_not(visitor, "subscribe", ask.topic)
+    return why
 
 
 def screen_passed(

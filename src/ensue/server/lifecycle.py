@@ -15,6 +15,7 @@ from ensue.errors import InternalError
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
+from ensue.protocols.exchange import Exchange
 from ensue.protocols.hypercube.enrolment import ORDERS, Registry, registry_of
 from ensue.protocols.station import Station
 from ensue.runtime.driver import Driver
@@ -22,6 +23,7 @@ from ensue.server.admin import Admin
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
 from ensue.server.listener import Listener, check_free
+from ensue.server.rooms import Rooms
 from ensue.server.state import View
 from ensue.server.stations import SECOND_NS, build_station, claim, placement_of, retain
 from ensue.transports.framed import FramedTransport
@@ -44,6 +46,7 @@ class StationServer(ABC):
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
         self._registries: list[Driver[Registry]] = []
+        self._exchanges: list[Driver[Exchange]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[None] | None = None
         self._stopped = False
@@ -111,6 +114,7 @@ class StationServer(ABC):
             journal=journal,
             commit=commit,
             transport=transport,
+            rooms=Rooms(self._registries, self._exchanges),
             listener=listener,
         )
         retaining = retain(journal, self.config.retention, driver, built.station, self._fail)

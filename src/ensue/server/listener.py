@@ -112,6 +112,10 @@ class Listener:
         """Messages that reached nobody: too much was pending, or there was nobody of that name."""
         self.dropped_slow = 0
         """Those of them for which too much was pending."""
+        self.dropped_strange = 0
+        """Messages of a client for another that were dropped because the two had not enrolled together."""
+        self.passed_on: Counter[str] = Counter()
+        """Frames that clients sent each other, by kind."""
         self.arrivals = 0
         """Connections since the start."""
         self.unfinished = 0
@@ -283,7 +287,7 @@ class Listener:
 
     def let_go(self, visitor: Visitor, name: str) -> None:
         """Have no more messages for a name go to a connection."""
-        visitor.attached.pop(name, None)
+        visitor.forget(name)
         if visitor.names.pop(name, None) is not None:
             self._leave(visitor, name)
 
@@ -365,9 +369,16 @@ class Listener:
             raise RemoteProtocolError(f"a bundle for {target!r}, which is not here")
         receiver = self.routes.get(target)
         admitted = screen_passed(self.rules, visitor, source, receiver or visitor, frames)
+        registry = visitor.enrolled.get(source)
         if receiver is None:
             self.dropped += 1
-        elif len(admitted) == len(frames):
+            return
+        if registry is None or receiver.enrolled.get(target) != registry:
+            self.dropped_strange += 1
+            return
+        for frame in admitted:
+            self.passed_on[type(frame).__name__] += 1
+        if len(admitted) == len(frames):
             receiver.write(framed(self._message))
         elif admitted:
             bodies = [self._codec.body(frame) for frame in admitted]

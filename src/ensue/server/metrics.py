@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Literal
 
+from ensue.protocols.hypercube.cube import NODES_MAX
+
 if TYPE_CHECKING:
     from ensue.protocols.sequencer.stage import Stage
     from ensue.server.state import View
@@ -186,6 +188,7 @@ class Metrics:
             self._server,
             self._events,
             self._subscribers,
+            self._rooms,
             self._traffic,
             self._journal,
             self._process,
@@ -275,6 +278,36 @@ class Metrics:
         )
         out.gauge("ensue_lag_events", "The lag of all of them.", sum(each.lag for each in progress))
 
+    def _rooms(self, out: Exposition) -> None:
+        rooms = self._view.rooms
+        registries, exchanges = rooms.registries, rooms.exchanges
+        members = {order: len(each.present) for order, each in registries.items()}
+        members |= {order: len(each.members) for order, each in exchanges.items()}
+        out.gauges(
+            "ensue_room_members",
+            "Clients that keep an order among themselves, by order: those who are numbered, or listen.",
+            [({"order": order}, count) for order, count in members.items()],
+        )
+        out.gauges(
+            "ensue_room_numbers",
+            f"Numbers given to clients since a room was last empty, of {NODES_MAX}.",
+            [({"order": order}, len(each.names)) for order, each in registries.items()],
+        )
+        out.counters(
+            "ensue_room_events_total",
+            "Events carried to whoever listened, and not kept.",
+            [({"order": order}, each.passed_on) for order, each in exchanges.items()],
+        )
+        if self._view.listener is not None:
+            out.counters(
+                "ensue_passed_on_frames_total",
+                "Frames of clients that were passed on to other clients, by kind.",
+                [
+                    ({"kind": kind}, count)
+                    for kind, count in sorted(self._view.listener.passed_on.items())
+                ],
+            )
+
     def _traffic(self, out: Exposition) -> None:
         view = self._view
         traffic, listener = view.traffic, view.listener
@@ -297,7 +330,7 @@ class Metrics:
         )
         out.counters(
             "ensue_messages_dropped_total",
-            "Messages that reached nobody: their reader was too slow, or gone.",
+            "Messages that reached nobody: their reader was too slow, or gone, or no one to send to.",
             [({"reason": reason}, count) for reason, count in view.dropped.items()],
         )
 

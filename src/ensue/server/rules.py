@@ -302,22 +302,30 @@ class Rules:
                 why = self._reading_refusal(visitor, topic)
                 return Refused(number=0, reason=why) if why else None
             case DetachRequest(topic=topic):
-                visitor.attached.get(source, {}).pop(topic, None)
+                self.detach(visitor, source, self.server, topic)
         return None
 
-    def attach_refusal(self, visitor: Visitor, source: str, topic: str) -> str:
-        """Say why somebody may not listen to a topic; empty: it may, and does."""
+    def attach_refusal(self, visitor: Visitor, source: str, place: str, topic: str) -> str:
+        """Say why somebody may not listen to a topic at a station or an exchange; empty: it may, and does."""
+        return self._reading_refusal(visitor, topic) or self.join_refusal(
+            visitor, source, place, topic
+        )
+
+    def join_refusal(self, visitor: Visitor, source: str, place: str, topic: str) -> str:
+        """Say why somebody may not have one more topic; empty: it may, and has."""
         attached = visitor.attached.setdefault(source, {})
         limit = self.limits.topics_per_subscription
-        why = self._reading_refusal(visitor, topic)
-        if not why and topic not in attached and len(attached) >= limit:
-            why = f"a subscription has at most {limit} topics (topics_per_subscription)"
-        if not why:
-            attached[topic] = None
-        return why
+        if (place, topic) not in attached and len(attached) >= limit:
+            return f"a subscription has at most {limit} topics (topics_per_subscription)"
+        attached[place, topic] = None
+        return ""
+
+    def detach(self, visitor: Visitor, source: str, place: str, topic: str) -> None:
+        """Note that somebody does not listen to a topic any more, there."""
+        visitor.attached.get(source, {}).pop((place, topic), None)
 
     def _attach_refusal(self, visitor: Visitor, source: str, frame: AttachRequest) -> Frame | None:
-        why = self.attach_refusal(visitor, source, frame.topic)
+        why = self.attach_refusal(visitor, source, self.server, frame.topic)
         if not why:
             return None
         if frame.from_slot:

@@ -51,7 +51,6 @@ class Server(StationServer):
         self._context: ssl.SSLContext | None = None
         self._carriers: list[TcpCarrier] = []
         """To the other servers of the chain."""
-        self._exchanges: list[Driver[Exchange]] = []
 
     @property
     def url(self) -> str:
@@ -112,7 +111,7 @@ class Server(StationServer):
         for registry in await self._enrol(transport, journal, commit):
             across = registry.node.across
             listener.screens[registry.node.name] = partial(
-                screen_enrolled, listener.rules, across=across
+                screen_enrolled, listener.rules, registry.node.name, across=across
             )
         await listener.start()
         await self._show()
@@ -139,7 +138,7 @@ class Server(StationServer):
             await transport.enter(node.name)
             driver = Driver(node, transport=transport, clock=self._clock, blames_sender=True)
             self._exchanges.append(driver)
-            listener.screens[node.name] = partial(screen_exchanged, listener.rules)
+            listener.screens[node.name] = partial(screen_exchanged, listener.rules, node.name)
 
         def left(name: str) -> None:
             for exchange in self._exchanges:

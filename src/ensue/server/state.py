@@ -34,6 +34,7 @@ from ensue.protocols.station import EPHEMERAL, Station
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
 from ensue.server.listener import Listener
+from ensue.server.rooms import Rooms
 from ensue.transports.framed import FramedTransport
 from ensue.transports.traffic import Traffic
 
@@ -110,9 +111,11 @@ class View:
         journal: Journal,
         commit: GroupCommit,
         transport: FramedTransport,
+        rooms: Rooms,
         listener: Listener | None = None,
     ) -> None:
         self.config = config
+        self.rooms = rooms
         self.station = station
         self.journal = journal
         self.commit = commit
@@ -160,7 +163,11 @@ class View:
         listener = self.listener
         if listener is None:
             return {"slow": self.transport.carrier.dropped}
-        return {"slow": listener.dropped_slow, "gone": listener.dropped - listener.dropped_slow}
+        return {
+            "slow": listener.dropped_slow,
+            "gone": listener.dropped - listener.dropped_slow,
+            "stranger": listener.dropped_strange,
+        }
 
     @property
     def errors(self) -> dict[str, int]:
@@ -277,7 +284,9 @@ class View:
             **self._topics(patterns, told),
             **self._subscriptions(patterns, now_ns, told),
         }
-        return state | self._inner() if everything else state
+        if not everything:
+            return state
+        return state | self._inner() | {"rooms": self.rooms.state(now_ns, told)}
 
     def _listening(self) -> str:
         listener = self.listener

@@ -105,8 +105,10 @@ class Visitor(asyncio.Protocol):
         """Topics that were looked at, and why it may not use them; empty: it may."""
         self.names: dict[str, int] = {}
         """Names that it has entered under, and its turn at each."""
-        self.attached: dict[str, dict[str, None]] = {}
-        """Names to the topics that they listen to."""
+        self.attached: dict[str, dict[tuple[str, str], None]] = {}
+        """Names to where and to which topics they listen, or are in."""
+        self.enrolled: dict[str, str] = {}
+        """Names to the registry by which they know others, who may send to them."""
         self.station = ""
         """The server of the chain that it is, if it is one."""
         self.address = "?"
@@ -244,8 +246,13 @@ class Visitor(asyncio.Protocol):
     def exited(self, name: str, reason: str) -> None:
         """Tell that the name is not, or no longer, its own."""
         self.names.pop(name, None)
-        self.attached.pop(name, None)
+        self.forget(name)
         self.tell(Exited(name=name, reason=reason))
+
+    def forget(self, name: str) -> None:
+        """Forget what a name had to do with others."""
+        self.attached.pop(name, None)
+        self.enrolled.pop(name, None)
 
     @property
     def held(self) -> int:

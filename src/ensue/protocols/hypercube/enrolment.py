@@ -47,6 +47,7 @@ __all__ = [
     "Enrol",
     "Expelled",
     "Granted",
+    "Leave",
     "Lists",
     "Members",
     "Registry",
@@ -179,8 +180,14 @@ class Denied(Frame, frozen=True, tag=76):
     reason: str
 
 
-FRAMES: tuple[type[Frame], ...] = (Enrol, Members, Expelled, Resign, Ask, Granted, Denied)
-FROM_NODES: tuple[type[Frame], ...] = (Enrol, Resign, Ask)
+class Leave(Frame, frozen=True, tag=77):
+    """I am not subscribed to this topic any more, and will ask should I want it again."""
+
+    topic: Name
+
+
+FRAMES: tuple[type[Frame], ...] = (Enrol, Members, Expelled, Resign, Ask, Granted, Denied, Leave)
+FROM_NODES: tuple[type[Frame], ...] = (Enrol, Resign, Ask, Leave)
 
 
 class Registry:
@@ -229,6 +236,11 @@ class Registry:
     def present(self) -> tuple[str, ...]:
         """Those who are there."""
         return tuple(self._present)
+
+    @property
+    def heard(self) -> dict[str, int]:
+        """When each of them was last heard of."""
+        return dict(self._present)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a node."""
