@@ -15,14 +15,17 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from ensue.errors import RemoteProtocolError
+from ensue.errors import LimitReached, RemoteProtocolError
 from ensue.event import COUNT_MAX
 from ensue.protocols.core import Frame, Multicast, Node, Persist, Send
 from ensue.protocols.enlistment import Lists
-from ensue.protocols.ens import EnsConfig
+from ensue.protocols.ens import AttachRequest, DetachRequest, EnsConfig, Put
 from ensue.protocols.exchange import Exchange
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.enrolled import EnrolledBroker
+from ensue.protocols.gossip.frames import BETWEEN_BROKERS
+from ensue.protocols.hypercube import enrolment
+from ensue.protocols.hypercube import frames as cube
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Members, Registry
@@ -83,6 +86,14 @@ class Draw:
 
 
 KINDS = [inspect.type_info(kind) for kind in FRAMES]
+OWN = {
+    EXCHANGE: (Put, AttachRequest, DetachRequest),
+    REGISTRY: enrolment.FROM_NODES,
+    NODE: (*cube.FRAMES, *enrolment.FRAMES),
+    BROKER: (*BETWEEN_BROKERS, *enrolment.FRAMES),
+}
+"""What those who are no stations expect; of all else hardly anything would be for them."""
+OWN_KINDS = {rig: [inspect.type_info(kind) for kind in kinds] for rig, kinds in OWN.items()}
 
 
 def value(info: inspect.Type, draw: Draw) -> Any:
@@ -94,11 +105,15 @@ def value(info: inspect.Type, draw: Draw) -> Any:
                 return COUNT_MAX - draw.number(3)
             if kind == 1:
                 return draw.number(COUNT_MAX)
-            return draw.number(6)
+            # Often none: nobody begins otherwise.
+            return draw.number(6) if kind < 5 else 0
         case inspect.StrType():
             return NAMES[draw.number(len(NAMES))]
         case inspect.BytesType():
-            if draw.number(3):
+            kind = draw.number(4)
+            if kind == 1:
+                return b""
+            if kind:
                 # A frame within a frame, as links carry them.
                 inner = KINDS[draw.number(len(KINDS))]
                 return bytes((VERSION,)) + msgspec.msgpack.encode(value(inner, draw))
@@ -207,6 +222,26 @@ class Rig:
         self._node.receive(frame, source=source, now_ns=self._now_ns)
         self._carry_out()
 
+    def command(self, draw: Draw) -> None:
+        """Have whoever uses the node, or runs it, ask something of it."""
+        node, now_ns = self._node, self._now_ns
+        topic = NAMES[draw.number(3)]
+        match node:
+            case Exchange():
+                node.forget(SOURCES[draw.number(len(SOURCES))])
+            case EnrolledNode() | EnrolledBroker():
+                match draw.number(4):
+                    case 0:
+                        node.subscribe((topic,), now_ns=now_ns)
+                    case 1:
+                        node.unsubscribe((topic,), now_ns=now_ns)
+                    case 2:
+                        with suppress(LimitReached):
+                            node.publish(topic, b"x", now_ns=now_ns)
+                    case _:
+                        node.repeat(now_ns=now_ns)
+        self._carry_out()
+
     def wait(self) -> None:
         """Let time pass."""
         self._now_ns += STEP_NS
@@ -221,6 +256,7 @@ class Rig:
         self._carry_out()
 
     def _carry_out(self) -> None:
+        answers: list[tuple[Frame, str]] = []
         for effect in self._node.take_effects():
             if isinstance(effect, Persist):
                 if effect.value is None:
@@ -229,6 +265,20 @@ class Rig:
                     self._records[effect.key] = effect.value
             elif isinstance(effect, Send | Multicast):
                 CODEC.body(effect.frame)
+                if isinstance(effect, Send) and (answer := _polite(effect.frame)) is not None:
+                    answers.append((answer, effect.peer))
+        for answer, peer in answers:
+            self.receive(answer, peer)
+
+
+def _polite(frame: Frame) -> Frame | None:
+    """Return what is said to a node of a cube, without which it would be in no topic: others answer."""
+    match frame:
+        case cube.Change(token=token) | cube.Publication(token=token):
+            return cube.Receipt(token=token, covered=b"\x07", final=True)
+        case enrolment.Ask(topic=topic, action=action) if topic != "a.b":
+            return enrolment.Granted(topic=topic, action=action)
+    return None
 
 
 def stream(draw: Draw) -> None:
@@ -262,18 +312,22 @@ def inside(draw: Draw) -> None:
 
 def frames(draw: Draw) -> None:
     """Make frames, have them travel, and hand them over."""
-    rig = Rig(RIGS[draw.number(len(RIGS))])
+    kind = RIGS[draw.number(len(RIGS))]
+    rig = Rig(kind)
     for _ in range(FRAMES_MAX):
         if draw.done:
             break
-        chosen = draw.number(len(KINDS) + 2)
-        if chosen == len(KINDS):
+        kinds = OWN_KINDS.get(kind, KINDS) if draw.number(8) else KINDS
+        chosen = draw.number(len(kinds) + 3)
+        if chosen == len(kinds):
             rig.wait()
-        elif chosen == len(KINDS) + 1:
+        elif chosen == len(kinds) + 1:
             rig.restart()
+        elif chosen == len(kinds) + 2:
+            rig.command(draw)
         else:
             source = SOURCES[draw.number(len(SOURCES))]
-            body = msgspec.msgpack.encode(value(KINDS[chosen], draw))
+            body = msgspec.msgpack.encode(value(kinds[chosen], draw))
             try:
                 _, _, found = CODEC.unbundle(bundle("s1", source, [body]))
             except RemoteProtocolError:

@@ -1,16 +1,26 @@
 """The fuzz target itself: it reaches what it is meant to reach, and goes red where it should."""
 
+import sys
+from collections.abc import Callable
+from inspect import CO_NEWLOCALS
+from pathlib import Path
 from random import Random
+from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 import pytest
 from fuzz import wire
 
 from ensue.errors import RemoteProtocolError
+from ensue.protocols import enlistment, exchange
 from ensue.protocols.exchange import Exchange
 from ensue.protocols.gossip.enrolled import EnrolledBroker
+from ensue.protocols.hypercube import enrolment, member, node, repair
 from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Registry
 from ensue.protocols.station import FRAMES, Station
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 def inputs(count: int) -> list[bytes]:
@@ -55,6 +65,53 @@ def test_what_runs_beside_a_station_is_reached_too(
     monkeypatch.setattr(kind, "receive", broken)
     with pytest.raises(ValueError, match="planted"):
         try_all()
+
+
+def lines_of(code: CodeType) -> set[int]:
+    """Return the lines of the functions within a module, or a class, that do anything."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    own = (
+        {line for _, _, line in code.co_lines() if line} if code.co_flags & CO_NEWLOCALS else set()
+    )
+    return own.union(*map(lines_of, inner))
+
+
+@pytest.mark.parametrize(
+    ("module", "rig", "share"),
+    [
+        (exchange, wire.EXCHANGE, 0.85),
+        (enrolment, wire.REGISTRY, 0.9),
+        (enlistment, wire.NODE, 0.7),
+        (node, wire.NODE, 0.6),
+        (member, wire.NODE, 0.55),
+        (repair, wire.NODE, 0.55),
+    ],
+    ids=lambda each: each.__name__.rpartition(".")[2] if isinstance(each, ModuleType) else "",
+)
+def test_most_of_what_runs_beside_a_station_is_run(
+    module: ModuleType, rig: int, share: float
+) -> None:
+    """Not only its door: of what a message could do there, most is done."""
+    path = str(module.__file__)
+    wanted = lines_of(compile(Path(path).read_text(encoding="utf-8"), path, "exec"))
+    seen: set[int] = set()
+
+    def within(frame: FrameType, _what: str, _given: object) -> TraceFunction:
+        seen.add(frame.f_lineno)
+        return within
+
+    def trace(frame: FrameType, what: str, given: object) -> TraceFunction | None:
+        return within(frame, what, given) if frame.f_code.co_filename == path else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for data in inputs(300):
+            wire.one_input(bytes((2, wire.RIGS.index(rig))) + data)
+    finally:
+        sys.settrace(before)
+    reached = len(seen & wanted) / len(wanted)
+    assert reached >= share, f"{reached:.0%}; not {sorted(wanted - seen)}"
 
 
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

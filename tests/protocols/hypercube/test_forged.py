@@ -34,6 +34,13 @@ def test_what_nobody_has_sent_is_asked_of_nobody() -> None:
     assert peers <= {"b", "c"}
 
 
+def test_a_row_that_names_a_topic_twice_is_one_that_names_it_once() -> None:
+    node = joined("t")
+    for version, topics in ((1, ("u", "u")), (2, ("u",)), (3, ())):
+        node.receive(Rows(rows=(Row(2, version, topics),)), source="b", now_ns=3)
+        assert bool(node._rolls.members("u")) == bool(topics)
+
+
 @pytest.mark.parametrize("row", [Row(NOBODY, 1, ("t",)), Row(2, COUNT_MAX, ("t",))])
 def test_such_a_row_is_passed_over(row: Row) -> None:
     node = joined("t")

@@ -47,7 +47,7 @@ class Rolls:
         if known is not None:
             if known.version >= row.version:
                 return False
-            for topic in known.topics:
+            for topic in dict.fromkeys(known.topics):  # Who lies may name one twice.
                 left = self._members[topic] & ~(1 << row.node)
                 if left:
                     self._members[topic] = left
