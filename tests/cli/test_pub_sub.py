@@ -266,7 +266,23 @@ def test_a_bad_line_is_named_with_code_2_and_those_before_it_are_out(
         (("sub", "t", "--order", "merged"), "say by how much they may differ"),
         (("pub", "t", "--order", "merged", "--epsilon", "1"), "say by how much they may differ"),
         (("sub", "t", "--order", "causal", "--delta", "1"), "--delta is for --order merged"),
-        (("sub", "t", "--late", "deliver"), "--late is for --order merged, not for --order total"),
+        (
+            ("sub", "t", "--late", "tag"),
+            "--late is for --order merged and --order deadline, not for --order total",
+        ),
+        (("sub", "t", "--order", "deadline"), "how long an event is of use"),
+        (("pub", "t", "--order", "deadline"), "as with --ms 200"),
+        (("pub", "t", "--order", "deadline", "--ms", "0"), "ms must be from 1 to"),
+        (
+            ("sub", "t", "--order", "deadline", "--ms", "9", "--late", "deliver"),
+            "--late must be drop or tag, not 'deliver'",
+        ),
+        (("pub", "t", "--ms", "9"), "--ms is for --order deadline, not for --order total"),
+        (("pub", "t", "--order", "dead"), "one of total, causal, merged, deadline, none"),
+        (
+            ("sub", "t", "--order", "deadline", "--ms", "9", "--name", "x"),
+            "--name: nothing is kept in deadline order",
+        ),
         (("sub", "t", "--order", "merged", "--epsilon", "-1", "--delta", "1"), "epsilon must be"),
         (
             ("sub", "t", "--order", "causal", "--name", "x"),
@@ -296,6 +312,7 @@ def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) 
     [
         ("--order", "causal"),
         ("--order", "merged", "--epsilon", "0.01", "--delta", "1"),
+        ("--order", "deadline", "--ms", "5000"),
         ("--order", "none"),
     ],
     ids=lambda words: str(words[1]),

@@ -5,14 +5,24 @@ from typing import Annotated
 import typer
 
 from ensue.errors import BadInput
-from ensue.order import Merged, Order, Total, parse
+from ensue.order import Deadline, Merged, Order, Total, parse
 
-__all__ = ["DeltaOption", "EpsilonOption", "OrderOption", "check_kept", "chosen_order"]
+__all__ = [
+    "DeltaOption",
+    "EpsilonOption",
+    "LateOption",
+    "MsOption",
+    "OrderOption",
+    "check_kept",
+    "chosen_order",
+]
+
+_ORDERS = ("total", "causal", "merged", "deadline", "none")
 
 OrderOption = Annotated[
     str,
     typer.Option(
-        metavar="total|causal|merged|none",
+        metavar="|".join(_ORDERS),
         help="The order: the same for all who share these topics.",
     ),
 ]
@@ -26,24 +36,64 @@ DeltaOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", help="With --order merged: how long an event may take."),
 ]
+MsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--ms",
+        metavar="MILLISECONDS",
+        help="With --order deadline: how long an event is of use, the same for everybody.",
+    ),
+]
+LateOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="drop|tag",
+        help="With --order merged or deadline: what becomes of an event that comes too late; drop, unless given.",
+    ),
+]
+_MEANT = {
+    "--epsilon": ("merged",),
+    "--delta": ("merged",),
+    "--ms": ("deadline",),
+    "--late": ("merged", "deadline"),
+}
+"""Which orders an option is for."""
 
 
 def chosen_order(
-    name: str, *, epsilon: float | None, delta: float | None, late: str | None = None
+    name: str,
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    ms: float | None,
+    late: str | None = None,
 ) -> Order | None:
     """Return the order that the options name, or say what is wrong with them."""
-    if name.strip().lower() != "merged":
-        given = {"--epsilon": epsilon, "--delta": delta, "--late": late}
-        for option, value in given.items():
-            if value is not None:
-                raise BadInput(f"{option} is for --order merged, not for --order {name}")
+    order = name.strip().lower()
+    if order not in _ORDERS:
+        raise BadInput(f"there is no order {name!r}; expected one of {', '.join(_ORDERS)}")
+    given = {"--epsilon": epsilon, "--delta": delta, "--ms": ms, "--late": late}
+    for option, value in given.items():
+        if value is not None and order not in _MEANT[option]:
+            meant = " and ".join(f"--order {each}" for each in _MEANT[option])
+            raise BadInput(f"{option} is for {meant}, not for --order {name}")
+    if late not in (None, "drop", "tag"):
+        raise BadInput(f"--late must be drop or tag, not {late!r}")
+    if order == "deadline":
+        if ms is None:
+            raise BadInput(
+                "--order deadline needs to know how long an event is of use, the same for everybody, "
+                "as with --ms 200"
+            )
+        return Deadline(ms=ms, on_late=late or "drop")
+    if order != "merged":
         return parse(name)
     if epsilon is None or delta is None:
         raise BadInput(
             "--order merged goes by clocks: say by how much they may differ and how long an event "
             "may take, the same for everybody, as with --epsilon 0.01 --delta 1"
         )
-    return Merged(epsilon=epsilon, delta=delta, late=late or "drop")
+    return Merged(epsilon=epsilon, delta=delta, late="deliver" if late == "tag" else "drop")
 
 
 def check_kept(order: Order | None, options: dict[str, bool]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from ensue import Bus, connect
 from ensue.cli import output
-from ensue.cli.ordering import DeltaOption, EpsilonOption, OrderOption, chosen_order
+from ensue.cli.ordering import DeltaOption, EpsilonOption, MsOption, OrderOption, chosen_order
 from ensue.cli.streams import lines_of
 from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
@@ -59,6 +59,7 @@ def pub(
     order: OrderOption = "total",
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
+    ms: MsOption = None,
     key: Annotated[str | None, typer.Option(help="The key of every event.")] = None,
     key_separator: Annotated[
         str | None,
@@ -91,7 +92,7 @@ def pub(
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
     check_topics((topic,))
-    chosen = chosen_order(order, epsilon=epsilon, delta=delta)
+    chosen = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms)
     headers = parse_headers(header or [])
     if json and (key is not None or key_separator is not None):
         raise BadInput(

@@ -17,6 +17,8 @@ from ensue.cli import output
 from ensue.cli.ordering import (
     DeltaOption,
     EpsilonOption,
+    LateOption,
+    MsOption,
     OrderOption,
     check_kept,
     chosen_order,
@@ -97,13 +99,8 @@ def sub(
     order: OrderOption = "total",
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
-    late: Annotated[
-        str | None,
-        typer.Option(
-            metavar="drop|deliver",
-            help="With --order merged: what becomes of an event that comes after its turn (drop).",
-        ),
-    ] = None,
+    ms: MsOption = None,
+    late: LateOption = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -149,7 +146,7 @@ def sub(
         raise BadInput("--json and --format exclude each other")
     if timeout is not None and timeout <= 0:
         raise BadInput("--timeout: expected a number of seconds above 0")
-    wanted = chosen_order(order, epsilon=epsilon, delta=delta, late=late)
+    wanted = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms, late=late)
     write = _as_json if json else formatter(r"{payload}\n" if template is None else template)
     reading = _Reading(write, count=count, timeout_s=timeout)
     begin = _start(start)
