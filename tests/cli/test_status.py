@@ -115,6 +115,32 @@ def test_one_server_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) ->
     assert "refused: nothing" in ended.stdout
 
 
+def test_those_who_keep_an_order_among_themselves_are_shown(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+    merged = ensue.Merged(epsilon=0.01, delta=0.2)
+
+    async def main() -> None:
+        async with (
+            ensue.connect(server.url, order=ensue.Causal(), name="chat") as chat,
+            ensue.connect(server.url, order=merged, name="desk") as desk,
+            desk.subscribe("prices", "orders"),
+        ):
+            ended = await asyncio.to_thread(shell, "status", server.url)
+            assert ended.code == 0
+            assert "1 of 65,536" in ended.stdout
+            assert chat.name in ended.stdout
+            ended = await asyncio.to_thread(shell, "status", server.url, "--json")
+            rooms = {room["order"]: room for room in ended.json()["rooms"]}
+            assert rooms.keys() == {"causal", "merged"}
+            assert [each["name"] for each in rooms["causal"]["members"]] == [chat.name]
+            assert [each["topics"] for each in rooms["merged"]["members"]] == [2]
+            assert rooms["merged"]["server"] == "node-1"
+
+    asyncio.run(main())
+
+
 def test_a_server_named_by_the_environment_fits_into_80_columns(
     shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

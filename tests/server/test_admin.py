@@ -326,7 +326,11 @@ def test_what_is_refused_and_what_is_dropped_are_counted_by_kind(tmp_path: Path)
             server.listener.send("nobody", b"lost")
             told = await exposed(server)
             assert told.labelled("ensue_refusals_total") == {"permission": 1, "login": 1}
-            assert told.labelled("ensue_messages_dropped_total") == {"slow": 0, "gone": 1, "stranger": 0}
+            assert told.labelled("ensue_messages_dropped_total") == {
+                "slow": 0,
+                "gone": 1,
+                "stranger": 0,
+            }
 
     asyncio.run(main())
 
@@ -342,7 +346,11 @@ def test_a_reader_that_is_too_slow_is_counted(tmp_path: Path) -> None:
                 visitor.write(b"\0\0\0\1\1")
                 visitor.write(b"\0\0\0\1\1")
                 told = await exposed(server)
-            assert told.labelled("ensue_messages_dropped_total") == {"slow": 1, "gone": 0, "stranger": 0}
+            assert told.labelled("ensue_messages_dropped_total") == {
+                "slow": 1,
+                "gone": 0,
+                "stranger": 0,
+            }
 
     asyncio.run(main())
 
@@ -444,6 +452,49 @@ def test_status_is_one_object_with_everything(tmp_path: Path) -> None:
             assert told["everything"] is True
             assert told["events"] == 1
             assert [each["topic"] for each in told["topics"]] == ["x"]
+
+    asyncio.run(main())
+
+
+def test_those_who_keep_an_order_among_themselves_are_shown(tmp_path: Path) -> None:
+    causal, merged = ensue.Causal(), ensue.Merged(epsilon=0.01, delta=0.2)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", admin=ADMIN) as server:
+            assert json.loads((await get(server, "/status")).text)["rooms"] == []
+            async with (
+                ensue.connect(server.url, order=causal, name="stays") as one,
+                one.subscribe("t") as events,
+            ):
+                async with (
+                    ensue.connect(server.url, order=causal) as other,
+                    ensue.connect(server.url, order=merged, name="sorts") as third,
+                    third.subscribe("a", "b"),
+                ):
+                    await other.publish("t", b"1")
+                    await third.publish("a", b"1")
+                    await third.publish("nobody listens", b"1")
+                    assert await read(events, 1) == [b"1"]
+                    told = await exposed(server)
+                    members = told.labelled("ensue_room_members")
+                    assert members == {
+                        "causal": 2, "causal-topic": 0, "deadline": 0, "merged": 1, "none": 0,
+                    }  # fmt: skip
+                    assert told["ensue_room_events_total", "order", "merged"] == 2
+                    passed = told.labelled("ensue_passed_on_frames_total")
+                    assert passed["Publication"] >= 1
+                told = await exposed(server)
+                assert told.labelled("ensue_room_members")["causal"] == 1
+                assert told["ensue_room_numbers", "order", "causal"] == 2, "one of them is gone"
+                assert server.view is not None
+                server.view._answers.clear()
+                rooms = json.loads((await get(server, "/status")).text)["rooms"]
+                assert [room["order"] for room in rooms] == ["causal", "merged"]
+                assert rooms[0]["numbers"] == 2
+                assert rooms[0]["members_count"] == 1
+                (member,) = rooms[0]["members"]
+                assert member["name"] == one.name
+                assert 0 <= member["heard_s"] < 60
 
     asyncio.run(main())
 
