@@ -33,6 +33,7 @@ RETRY_NS = 500_000_000
 STRANGER_NS = 50_000_000
 """The registry is asked about strangers no more often than this."""
 STRANGERS_MAX = 256
+"""Those who are on no list and are remembered: the last that said anything."""
 
 
 class Lists(enrolment.Lists):
@@ -147,8 +148,12 @@ class Enlistment:
 
     def stranger(self, name: str, frame: Frame, now_ns: int) -> None:
         """Have the registry say who somebody is who is on no list."""
-        if len(self._strangers) < STRANGERS_MAX or name in self._strangers:
-            self._strangers[name] = frame
+        self._strangers.pop(name, None)
+        if len(self._strangers) >= STRANGERS_MAX:
+            del self._strangers[
+                next(iter(self._strangers))
+            ]  # Who is on no list by now may never be.
+        self._strangers[name] = frame
         if not 0 <= now_ns - self._asked_ns < STRANGER_NS:
             self.question(now_ns)
 

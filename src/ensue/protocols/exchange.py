@@ -3,7 +3,7 @@
 This is what a plain broker gives, for orders that ask no more of it: events stamped by clocks are sorted by those who
 get them. A server has an exchange for each such order beside its station, under a name of its own (`exchange_of`). What is put out goes to whoever is
 attached at that moment and is then forgotten; nothing is persisted. After a restart nobody is attached: those
-who listen ask again when their connection is back, and now and then besides.
+who listen ask again when their connection is back.
 
 Answers: `Accepted`, it went out; `Attached`, you listen; `Declined`, you may not.
 

@@ -30,7 +30,6 @@ from ensue.server.config import Limits
 from ensue.server.door import ROOM_TO_REFUSE, Door
 from ensue.server.rules import Rules
 from ensue.server.visitor import LINGER_S, Visitor
-from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
 from ensue.transports.tcp_messages import (
     TAKEN_OVER,
@@ -40,7 +39,7 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.transports.tcp_options import parse_address
+from ensue.transports.tcp_options import CAPABILITIES, parse_address
 from ensue.wire import Codec, bundle
 
 __all__ = ["Listener", "Outside", "check_free"]
@@ -81,9 +80,7 @@ class Listener:
     """Listens for connections; carries messages from and to them."""
 
     name = "ensue://"
-    capabilities = Capabilities(
-        orders=("total",), fifo=True, durable=True, replay=True, conditional=True
-    )
+    capabilities = CAPABILITIES
 
     def __init__(
         self,

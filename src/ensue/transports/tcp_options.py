@@ -10,9 +10,17 @@ from ensue.transports.address import read_options
 from ensue.transports.base import Capabilities
 from ensue.transports.tls import TLS_OPTIONS, TlsOptions
 
-__all__ = ["DEFAULT_PORT", "TcpOptions", "parse_address"]
+__all__ = ["CAPABILITIES", "DEFAULT_PORT", "TcpOptions", "parse_address"]
 
 DEFAULT_PORT = 7400
+CAPABILITIES = Capabilities(
+    orders=("total", "causal", "merged", "deadline", "none"),
+    fifo=True,
+    durable=True,
+    replay=True,
+    conditional=True,
+)
+"""What Ensue's own servers can do."""
 
 
 def parse_address(text: str, *, what: str) -> tuple[str, int]:
@@ -66,10 +74,4 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def capabilities(self) -> Capabilities:
         """What Ensue's own servers can do."""
-        return Capabilities(
-            orders=("total", "causal", "merged", "deadline", "none"),
-            fifo=True,
-            durable=True,
-            replay=True,
-            conditional=True,
-        )
+        return CAPABILITIES

@@ -20,7 +20,7 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.enlistment import Lists
+from ensue.protocols.enlistment import STRANGERS_MAX, Enlistment, Lists
 from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.enrolled import EnrolledNode
@@ -37,7 +37,7 @@ from ensue.protocols.hypercube.enrolment import (
     Resign,
 )
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
-from ensue.protocols.hypercube.frames import Fill, Publication
+from ensue.protocols.hypercube.frames import Fill, Here, Publication
 from ensue.protocols.station import FRAMES
 from ensue.wire import Codec
 
@@ -303,6 +303,19 @@ def test_who_was_gone_before_its_name_was_told_is_dismissed(
         node.receive(told, source=REGISTRY, now_ns=desk.now_ns)
     assert node._cube.names == ["a~1", "b~0", "b~1", "b~2", "b~3"]
     assert node._cube.everyone == 1, "nobody else is there"
+
+
+def test_strangers_who_are_never_told_of_make_room_for_others() -> None:
+    lists = Lists()
+    names = ("a~1",)
+    lists.take(Members(epoch=9, first=0, names=names, total=1, gone_first=0, gone=(), gone_total=0))
+    enlistment = Enlistment(REGISTRY, lists, now_ns=0)
+    for number in range(2 * STRANGERS_MAX):
+        enlistment.stranger(f"liar~{number}", Here(), 0)
+    enlistment.stranger("late~1", Here(), 0)
+    assert enlistment.introduce("late~1") == Here()
+    assert enlistment.introduce("liar~0") is None
+    assert len(enlistment._strangers) < STRANGERS_MAX
 
 
 def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
