@@ -1,12 +1,13 @@
 """All experiments, by name."""
 
 from ensue.errors import BadInput
-from ensue.experiments import deadlines, merges, vcube, vcube_wider
+from ensue.experiments import deadlines, merges, total, vcube, vcube_wider
 from ensue.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "chosen"]
 
 _ALL = (
+    *total.EXPERIMENTS,
     *vcube.EXPERIMENTS,
     *vcube_wider.EXPERIMENTS,
     *merges.EXPERIMENTS,

@@ -1,0 +1,60 @@
+"""The cases of the experiments on stamps, played."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ensue.experiments.experiment import Case, Row, row
+from ensue.experiments.stamping.servers import Load, measure
+from ensue.experiments.stamping.workload import TOPICS, counts_of, law, subscribe
+
+__all__ = ["PATTERNS", "play_rates", "play_sizes"]
+
+MS = 1_000_000
+PATTERNS = {0.901: "geographic", 0.349: "spray-and-diffuse"}
+"""By shape, what the paper calls it."""
+
+
+def play_sizes(case: Case) -> Iterator[Row]:
+    """Figures 7 and 8: how many entries a stamp has, of every topic once."""
+    shape, each = case["shape"], case["each"]
+    chances = law(shape)
+    random = np.random.default_rng([int(shape * 1000), case["subscribers"], each, case["seed"]])
+    counts = counts_of(subscribe(chances, case["subscribers"], each, random))
+    total = case["subscribers"] * each / 1000
+    published = (counts >= 2).sum(axis=1)
+    grouped = counts >= 1
+    # A partner is named if it was published on since the topic's last event.
+    named = (grouped * (chances / (chances + chances[:, None]))).sum(axis=1)
+    yield row("7", f"published rules, {shape}", total, published.mean())
+    yield row("7", f"ours, {shape}", total, named.mean())
+    yield row("8", f"published rules, {shape}", total, published.std())
+    yield row("8", f"ours, {shape}", total, named.std())
+    yield row("events", f"published rules, {shape}", total, (published * chances).sum())
+    yield row("events", f"ours, {shape}", total, (named * chances).sum())
+    assert published.max() < TOPICS
+
+
+def play_rates(case: Case) -> Iterator[Row]:
+    """Figures 9 to 14: latency, throughput and traffic between servers."""
+    load = Load(
+        shape=case["shape"],
+        per_second=case["per_second"],
+        each=case["each"],
+        duration_ns=case["duration_ms"] * MS,
+        seed=case["seed"],
+    )
+    found = measure(case["system"], load)
+    series = f"{case['system']}, {PATTERNS[case['shape']]}"
+    subscribed = load.clients * case["each"] / 1000
+    if case["each"] == 10:
+        yield row("9", series, case["per_second"], found.latency_ms)
+        yield row("10", series, case["per_second"], found.per_second)
+    if case["per_second"] == 5000:
+        yield row("13", series, subscribed, found.latency_ms)
+        yield row("14", series, subscribed, found.per_second)
+    if case["per_second"] == 1000 and case["each"] == 10:
+        figure = "11" if case["shape"] == 0.901 else "12"
+        for server, share in found.outgoing.items():
+            yield row(figure, case["system"], server, 100 * share)
+    yield row("entries", series, subscribed, found.entries)

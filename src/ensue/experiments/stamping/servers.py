@@ -1,0 +1,301 @@
+"""Five servers that make stamps, and clients that ask for them, with links as long as in the paper.
+
+Three systems. *Published*: the rules of the paper, as far as they decide latency and load: topics are ordered together if two subscriptions share them, a stamp
+names all of them, and visits every server above that hosts one, skipping those that host none. *Ours*: the nodes that run in production, groups by one common subscription, entries left out that have not changed.
+*Placed*: the same with the placement that `ensue.spark.placement` computes.
+
+The paper's requests climb to server 1; here stage 0 is where they start, so its server 5 is stage 0. Serving a stamp takes `SERVICE_NS` at each server it visits:
+five servers then make 5,000 a second at the most, which is where the paper's prototype peaks. A client is at the site of a server, 10 ± 2 ms from it and 100 ± 10 ms from all others, as servers are from each other.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+import numpy as np
+
+from ensue.event import Stamp
+from ensue.experiments.stamping.workload import SITES, TOPICS, Sites
+from ensue.protocols.core import Effect, Frame, Node, Send
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Fill, Grant, Stamped, StampRequest
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.placement import Placement
+from ensue.simulation import NetworkConfig, QueueConfig, World
+from ensue.simulation.delays import Normal
+from ensue.simulation.network import LinkDelay
+from ensue.simulation.process import Factory
+from ensue.spark.splitting import Problem, solve
+
+__all__ = ["SYSTEMS", "Load", "Measured", "measure"]
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+SERVICE_NS = 1 * MS
+NEAR, FAR = Normal(10 * MS, 2 * MS), Normal(100 * MS, 10 * MS)
+PUBLISHED, OURS, PLACED = "published rules", "ours", "ours, placed"
+SYSTEMS = (PUBLISHED, OURS, PLACED)
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the servers."""
+
+    shape: float
+    per_second: int
+    each: int
+    """Topics of a client."""
+    duration_ns: int
+    seed: int
+    clients: int = 1000
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    latency_ms: float
+    """From asking for a stamp to having it, of what was asked for in the second half and came by the end of twice the time."""
+    per_second: float
+    """Stamps that came in the second half."""
+    outgoing: dict[int, float]
+    """By server as the paper numbers them: entries passed on to other servers, as a share of all that it handled."""
+    entries: float
+    """Of a stamp."""
+
+
+class _Asker:
+    """A client: it asks for stamps. Command: `ask`."""
+
+    def __init__(self, name: str, hosts: Sequence[str]) -> None:
+        self.name = name
+        self._hosts = hosts
+        self._numbers: dict[str, int] = {}
+        self._asked_ns: dict[tuple[str, int], int] = {}
+        self.waits: list[tuple[int, int, int]] = []
+        """When each was asked for, when it came, and its entries."""
+        self._effects: list[Effect] = []
+
+    def ask(self, topic: int, now_ns: int) -> None:
+        """Ask for a stamp."""
+        host = self._hosts[topic]
+        number = self._numbers[host] = self._numbers.get(host, 0) + 1
+        self._asked_ns[host, number] = now_ns
+        request = StampRequest(number=number, topics=(f"t{topic}",), settled=1)
+        self._effects.append(Send(host, request))
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Take stamps."""
+        del source
+        if isinstance(frame, Stamped):
+            for grant in frame.grants:
+                asked_ns = self._asked_ns.pop((frame.origin, grant.number))
+                self.waits.append((asked_ns, now_ns, len(grant.stamp.entries)))
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do nothing: nothing is lost."""
+
+    def next_timer_ns(self) -> int | None:
+        """Return nothing."""
+        return None
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return effects
+
+
+class _Traffic:
+    """Counts entries of stamps that leave a server, to others or to clients."""
+
+    def __init__(self) -> None:
+        self.onward = 0
+        self.done = 0
+
+    def count(self, effects: Sequence[Effect]) -> Sequence[Effect]:
+        """Count, and pass on."""
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.frame, Fill):
+                self.onward += len(effect.frame.stamp.entries)
+            elif isinstance(effect, Send) and isinstance(effect.frame, Stamped):
+                self.done += sum(len(grant.stamp.entries) for grant in effect.frame.grants)
+        return effects
+
+
+class _Ours(SequencerNode):
+    """A node, watched."""
+
+    traffic: _Traffic
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        return self.traffic.count(super().take_effects())
+
+    def next_timer_ns(self) -> None:
+        """Return nothing: a run is shorter than a lease."""
+
+
+class _Published:
+    """A server of the paper's topic managers: stamps are filled in by every server on their way."""
+
+    def __init__(self, name: str, ways: Sequence[tuple[str, ...]], sizes: Sequence[int]) -> None:
+        self.name = name
+        self.traffic = _Traffic()
+        self._ways = ways
+        """By topic: the servers above that its stamps visit."""
+        self._stamps = [Stamp({f"{index}": 1 for index in range(size)}) for size in sizes]
+        """By topic: a stamp of that many entries; which they are does not matter here."""
+        self._effects: list[Effect] = []
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Fill a stamp in, and pass it on."""
+        del now_ns
+        if isinstance(frame, StampRequest):
+            topic = frame.topics[0]
+            self._onward(topic, source, self.name, frame.number, 0)
+        elif isinstance(frame, Fill):
+            self._onward(frame.topic, frame.publisher, frame.origin, frame.number, frame.last)
+
+    def _onward(self, topic: str, client: str, origin: str, number: int, step: int) -> None:
+        index = int(topic[1:])
+        way, stamp = self._ways[index], self._stamps[index]
+        if step < len(way):
+            fill = Fill(
+                publisher=client,
+                origin=origin,
+                number=number,
+                topic=topic,
+                stamp=stamp,
+                last=step + 1,
+            )
+            self._effects.append(Send(way[step], fill))
+        else:
+            stamped = Stamped(origin=origin, grants=(Grant(number, stamp),))
+            self._effects.append(Send(client, stamped))
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do nothing: nothing is lost."""
+
+    def next_timer_ns(self) -> int | None:
+        """Return nothing."""
+        return None
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain what is to be done."""
+        effects, self._effects = self._effects, []
+        return self.traffic.count(effects)
+
+
+def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
+    """Return the stage of each topic, and the site of each stage."""
+    own = TOPICS // SITES
+    if system != PLACED:
+        return [SITES - 1 - topic // own for topic in range(TOPICS)], list(reversed(range(SITES)))
+    rate = sites.chances.sum(axis=0)
+    left, right = np.nonzero(np.triu(sites.counts))
+    solution = solve(
+        Problem(
+            rate=rate,
+            component=np.zeros(TOPICS, dtype=np.int64),
+            away=rate[:, None] - sites.chances.T,
+            left=left,
+            right=right,
+            shared=sites.counts[left, right].astype(np.float64),
+            crowded=np.zeros(TOPICS, dtype=np.bool_),
+            balance=1.2,
+        )
+    )
+    return solution.stage.tolist(), list(solution.chain)
+
+
+def measure(system: str, load: Load) -> Measured:
+    """Let clients ask for stamps, and measure."""
+    sites = Sites.draw(load.shape, load.clients, load.each, load.seed)
+    stages, where = _stages(system, sites)
+    names = [f"server-{stage}" for stage in range(SITES)]
+    pairs = tuple(
+        LinkDelay(
+            source=f"site-{a}", target=f"site-{b}", delay=NEAR if a == b else FAR, both_ways=False
+        )
+        for a in range(SITES)
+        for b in range(SITES)
+    )
+    world = World(
+        load.seed,
+        network=NetworkConfig(sites=pairs, fifo=True),
+        queueing=QueueConfig(
+            service_ns_by_frame={"StampRequest": SERVICE_NS, "Fill": SERVICE_NS, "Stamped": 0}
+        ),
+    )
+    servers = _servers(system, sites, stages, names)
+    for stage, server in enumerate(servers):
+        world.add(names[stage], _as_it_is(server), site=f"site-{where[stage]}")
+    hosts = [names[stage] for stage in stages]
+    askers = [_Asker(f"client-{number}", hosts) for number in range(load.clients)]
+    for number, asker in enumerate(askers):
+        world.add(asker.name, _as_it_is(asker), site=f"site-{number * SITES // load.clients}")
+    _ask(world, load, sites)
+    world.run(until_ns=2 * load.duration_ns)
+    half_ns = load.duration_ns // 2
+    waits = [each for asker in askers for each in asker.waits]
+    late = [came - asked for asked, came, _ in waits if half_ns <= asked < load.duration_ns]
+    made = sum(half_ns <= came < load.duration_ns for _, came, _ in waits)
+    return Measured(
+        latency_ms=sum(late) / len(late) / MS,
+        per_second=made / (half_ns / SECOND),
+        outgoing={
+            SITES - stage: traffic.onward / max(1, traffic.onward + traffic.done)
+            for stage, traffic in enumerate(server.traffic for server in servers)
+        },
+        entries=sum(size for _, _, size in waits) / len(waits),
+    )
+
+
+def _as_it_is(node: Node) -> Factory:
+    """Return what makes a node that is there already: nobody crashes here."""
+    return lambda _records, _now_ns: node
+
+
+def _servers(
+    system: str, sites: Sites, stages: Sequence[int], names: Sequence[str]
+) -> Sequence[_Ours | _Published]:
+    if system == PUBLISHED:
+        grouped = sites.counts >= 2
+        ways = []
+        for topic in range(TOPICS):
+            partners = np.flatnonzero(grouped[topic]).tolist()
+            above = {stages[each] for each in partners if stages[each] > stages[topic]}
+            ways.append(tuple(names[stage] for stage in sorted(above)))
+        sizes = (grouped.sum(axis=1) + 1).tolist()
+        return [_Published(name, ways, sizes) for name in names]
+    topics = {name: [f"t{t}" for t in range(TOPICS) if names[stages[t]] == name] for name in names}
+    fixed = {
+        f"s{number}": tuple(f"t{topic}" for topic in chosen)
+        for number, chosen in enumerate(sites.subscriptions)
+    }
+    placement = Placement(names, topics=topics, closed=True)
+    config = SequencerConfig(fixed=fixed, durable=False, publisher_order=False, window=1_000_000)
+    made = []
+    for name in names:
+        node = _Ours(name=name, placement=placement, config=config)
+        node.traffic = _Traffic()
+        made.append(node)
+    return made
+
+
+def _ask(world: World, load: Load, sites: Sites) -> None:
+    """Let clients drawn at random ask at random times, for topics by their site's law."""
+    random = Random(f"asking/{load.shape}/{load.per_second}/{load.each}/{load.seed}")
+    chooser = np.random.default_rng([load.per_second, load.each, load.seed])
+    total = int(load.per_second * load.duration_ns / SECOND)
+    drawn = [
+        chooser.choice(TOPICS, size=total, p=sites.chances[site]).tolist() for site in range(SITES)
+    ]
+    at_ns = 0.0
+    for index in range(total):
+        at_ns += random.expovariate(load.per_second) * SECOND
+        number = random.randrange(load.clients)
+        topic = drawn[number * SITES // load.clients][index]
+
+        def command(node: _Asker, now_ns: int, topic: int = topic) -> None:
+            node.ask(topic, now_ns)
+
+        world.call(f"client-{number}", command, at_ns=int(at_ns))
