@@ -1,7 +1,7 @@
 """Who keeps an order among themselves at a server that only carries it, for people and programs that look at it.
 
 A room is what clients of one order share at one server: a registry, which numbers them (causal order, deadlines), or an exchange, which
-carries events (merged order, or none). How much each client holds back only that client knows: `Subscription.held_count`.
+carries events (merged order, or none). How much each client holds back only that client knows: `Subscription.held_back`.
 """
 
 from collections.abc import Sequence
