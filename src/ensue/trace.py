@@ -38,6 +38,7 @@ ACTIONS = (
     "crashed",
     "restarted",
     "sent",
+    "held",
 )
 
 

@@ -110,7 +110,7 @@ def test_each_order_has_its_rules() -> None:
         "deadline": ["fifo", "causal", "deadline", "complete"],
         "fifo": ["fifo", "complete"],
         "none": ["complete"],
-        "transactions": ["atomic", "sequential", "serializable"],
+        "transactions": ["atomic", "sequential", "serializable", "converged"],
     }
     with_causal = check(good(), "total", causal=True)
     assert [finding.checker for finding in with_causal.findings] == [

@@ -118,6 +118,14 @@ def test_commits_have_one_sequence() -> None:
     assert trace.anomalies() == {"cycle": 1}
 
 
+def test_a_commit_that_seems_to_come_before_its_beginning_has_a_place_too() -> None:
+    trace = Trace().add("b", "began", transaction="1-b", topic="serializable")
+    trace.add("b2", "committed", transaction="2-b").add("b2", "committed", transaction="1-b")
+    trace.add("b", "began", transaction="2-b", topic="serializable")
+    trace.add("b", "committed", transaction="1-b").add("b", "committed", transaction="2-b")
+    assert trace.anomalies() == {"cycle": 1}
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_a_regular_event_never_sees_half_of_a_move(both: bool) -> None:
     """Schedule 2 of the paper, and the one in which the event is lost."""
@@ -142,6 +150,67 @@ def test_a_regular_event_never_sees_half_of_a_move(both: bool) -> None:
 def test_an_event_after_a_commit_sees_it() -> None:
     trace = moved().add("c1", "published", event="c1/1", topic="x = 1", publisher="c1")
     assert delivered(trace, *GOOD, ("c1/1", "c3.s")).anomalies() == {"mixed": 1}
+
+
+def reported(trace: Trace, **changed: Any) -> Trace:
+    """Two brokers report their tables: c1 at b0 advertises, c2 at b1 subscribes."""
+    entries = {
+        "b0": [
+            ("advertisement", "c1.a", "c1"),
+            ("subscription", "c2.s", "b1"),
+        ],
+        "b1": [
+            ("advertisement", "c1.a", "b0"),
+            ("subscription", "c2.s", "c2"),
+            ("sent", "c2.s", "b0"),
+        ],
+    }
+    for node, rows in {**entries, **changed.pop("entries", {})}.items():
+        commits = changed.get(node, 3)
+        trace.add(node, "held", verdict="tables", publisher_seq=commits)
+        for verdict, name, peer in rows:
+            trace.add(node, "held", verdict=verdict, subscription=name, publisher=peer)
+    return trace
+
+
+def test_tables_that_fit_have_converged() -> None:
+    assert reported(Trace()).anomalies() == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "anomalies"),
+    [
+        ({"b1": 2}, {"behind": 1}),
+        ({"entries": {"b0": [("subscription", "c2.s", "b1")]}}, {"unadvertised": 1}),
+        ({"entries": {"b0": [("advertisement", "c1.a", "c1")]}}, {"differ": 1}),
+        (
+            {
+                "entries": {
+                    "b0": [
+                        ("advertisement", "c1.a", "c1"),
+                        ("subscription", "c2.s", "b1"),
+                        ("subscription", "c3.s", "b1"),
+                    ]
+                }
+            },
+            {"differ": 1},
+        ),
+    ],
+)
+def test_tables_that_do_not_fit_are_found(
+    changed: dict[str, Any], anomalies: dict[str, int]
+) -> None:
+    assert reported(Trace(), **changed).anomalies() == anomalies
+
+
+def test_nothing_of_a_client_that_is_gone_is_held() -> None:
+    trace = Trace().add("b1", "unsubscribed", publisher="c2", verdict="gone")
+    assert reported(trace).anomalies() == {"orphan": 1}
+
+
+def test_the_last_report_of_a_broker_counts() -> None:
+    trace = reported(Trace(), b1=2, entries={"b0": []})
+    assert reported(trace).anomalies() == {}
 
 
 def test_a_trace_of_topics_is_not_judged() -> None:

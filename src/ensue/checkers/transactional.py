@@ -13,6 +13,8 @@ none that it must not (`stale`).
 **serializable.** All brokers commit serializable transactions in one sequence (`cycle`). Events outside of transactions are delivered as one state
 of the tables between two commits says, whichever (`mixed`: as in schedule 2 of the paper, where a subscription is moved and an event reaches both places or none).
 
+**converged.** The tables that brokers reported at rest fit each other: see `converged`.
+
 *Must and must not.* A subscription is there for a publication if it came before it, and is not if it ended before or came later. Between two
 serializable transactions, and within one, that is decided by the sequence of commits and the operations' places. Otherwise only by time, and only
 if one was over before the other began; if they were concurrent, either is right, and nothing is judged. Nothing is owed to a client that is gone,
@@ -24,6 +26,7 @@ from itertools import pairwise
 
 import msgspec
 
+from ensue.checkers import converged
 from ensue.checkers.content import attributes_of, matches
 from ensue.checkers.verdict import Collector, Report, Subscriber, Verdict
 from ensue.errors import BadInput
@@ -31,7 +34,7 @@ from ensue.trace import Row
 
 __all__ = ["RULES", "Ledger", "check", "judge", "ledgers"]
 
-RULES = ("atomic", "sequential", "serializable")
+RULES = ("atomic", "sequential", "serializable", "converged")
 _FOREVER = 1 << 62
 Place = tuple[int, tuple[int, ...]]
 """The number of a commit, and an operation's place in that transaction."""
@@ -92,6 +95,10 @@ class Ledger:
         self.processed: dict[tuple[str, str], list[tuple[tuple[int, ...], str]]] = {}
         self.delivered: dict[tuple[str, str], list[Row]] = {}
         """By event and subscription."""
+        self.recipients: dict[str, list[str]] = {}
+        """By event: the subscriptions that it was delivered to."""
+        self.held: list[Row] = []
+        """What brokers reported of their tables."""
         self.events: list[Published] = []
         self.subscriptions: dict[str, Held] = {}
         self.commits: dict[str, list[str]] = {}
@@ -99,6 +106,12 @@ class Ledger:
         self._rows = sorted(rows, key=lambda row: (_time(row), row.node, row.step))
         self._refused = {row.event for row in rows if row.action == "discarded"}
         self.gone = _gone(self._rows)
+        for row in self._rows:
+            if (
+                row.action == "began"
+            ):  # Known first, for clocks may say that a commit came before it.
+                self.isolation[row.transaction or ""] = row.topic or ""
+                self.began_ns[row.transaction or ""] = _time(row)
         for row in self._rows:
             self._read(row)
         order = max(self.commits.values(), key=len, default=[])
@@ -108,10 +121,7 @@ class Ledger:
 
     def _read(self, row: Row) -> None:
         name = row.transaction or ""
-        if row.action == "began":
-            self.isolation[name] = row.topic or ""
-            self.began_ns[name] = _time(row)
-        elif row.action == "committed":
+        if row.action == "committed":
             self.committed.setdefault(name, {})[row.node] = _time(row)
             if self.isolation.get(name) == "serializable":
                 self.commits.setdefault(row.node, []).append(name)
@@ -122,7 +132,11 @@ class Ledger:
             steps.append((_path(row), row.event or ""))
         elif row.action == "delivered":
             key = (row.event or "", row.subscription or "")
+            if key not in self.delivered:
+                self.recipients.setdefault(key[0], []).append(key[1])
             self.delivered.setdefault(key, []).append(row)
+        elif row.action == "held":
+            self.held.append(row)
 
     def _moment(self, row: Row) -> Moment | None:
         """Return when an operation took effect; None if it never did.
@@ -198,6 +212,8 @@ def judge(ledger: Ledger, collectors: dict[str, Collector]) -> None:
     if "serializable" in collectors:
         _judge_commits(ledger, collectors["serializable"])
         _judge_regular(ledger, collectors["serializable"])
+    if "converged" in collectors:
+        converged.judge(ledger.run, ledger.held, ledger.gone, collectors["converged"])
 
 
 def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
@@ -298,7 +314,8 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
             continue
         event = attributes_of(published.text)
         interested = [held for held in ledger.subscriptions.values() if matches(held.where, event)]
-        for its, subscription in _recipients(ledger, published.event):
+        its = published.event
+        for subscription in ledger.recipients.get(its, ()):
             held = ledger.subscriptions.get(subscription)
             if held is None and ledger.owner(subscription) in ledger.gone:
                 continue  # It went before it was told that it had subscribed.
@@ -318,7 +335,7 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
         ]
         possible = range(max(known, default=0), len(ledger.sequence) + 1)
         if not any(_explained(ledger, published, interested, commits) for commits in possible):
-            got = sorted(name for _, name in _recipients(ledger, published.event))
+            got = sorted(ledger.recipients.get(published.event, ()))
             collector.violation(
                 "mixed",
                 tuple(_at(ledger, ledger.owner(name), name) for name in got)
@@ -341,10 +358,6 @@ def _explained(
         if owed is not None and owed != ((published.event, held.name) in ledger.delivered):
             return False
     return True
-
-
-def _recipients(ledger: Ledger, event: str) -> list[tuple[str, str]]:
-    return [key for key in ledger.delivered if key[0] == event]
 
 
 def check(rows: Sequence[Row], *, violations_max: int) -> Report:

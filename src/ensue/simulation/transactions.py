@@ -6,6 +6,7 @@ they are not, and only the end is judged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -152,6 +153,7 @@ class TransactionDeployment(Deployment):
     def judge(self, rows: list[Row]) -> Report:
         """Judge the trace, and the tables that brokers have at the end."""
         whole = not self.scenario.overlay.silent_crashes
+        self._record_tables()
         report = check(rows if whole else rows[:0], order="transactions")
         if not whole:  # The trace has gaps: only what there is at the end can be judged.
             report = msgspec.structs.replace(report, verdict=Verdict.VALID, reasons=())
@@ -167,6 +169,21 @@ class TransactionDeployment(Deployment):
             findings=(*report.findings, finding),
             verdict=Verdict.worst([report.verdict, finding.verdict]),
         )
+
+    def _record_tables(self) -> None:
+        """Write the tables that brokers have at the end into the trace."""
+        recorder, now_ns = self.world.recorder, self.world.now_ns
+        if recorder is None:
+            return
+        for name, broker in self.brokers().items():
+            summary: dict[str, Any] = {
+                "action": "held",
+                "verdict": "tables",
+                "publisher_seq": broker.version,
+            }
+            for columns in (summary, *broker.tables.rows()):
+                told = Told(None, columns)
+                recorder.outcome(name, None, told, self.world.clock_ns(name), now_ns)
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield nothing: there is no log, and no slots in one."""

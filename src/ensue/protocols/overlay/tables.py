@@ -126,6 +126,29 @@ class Tables:
         about = change.action in (ADVERTISE, UNADVERTISE)
         return self.advertisements if about else self.subscriptions
 
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Yield the tables as rows of a trace: see `checkers.converged`."""
+        for verdict, table in (
+            ("advertisement", self.advertisements),
+            ("subscription", self.subscriptions),
+        ):
+            for name, entry in table.items():
+                yield {
+                    "action": "held",
+                    "subscription": name,
+                    "topic": entry.where,
+                    "publisher": entry.hop,
+                    "verdict": verdict,
+                }
+        for neighbour in self.neighbours:
+            for name in self.sent(neighbour):
+                yield {
+                    "action": "held",
+                    "subscription": name,
+                    "publisher": neighbour,
+                    "verdict": "sent",
+                }
+
     def sent(self, neighbour: str) -> list[str]:
         """Return the subscriptions that a neighbour was sent."""
         return sorted(name for name, coverer in self.passed[neighbour].items() if not coverer)
