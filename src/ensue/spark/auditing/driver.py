@@ -25,6 +25,7 @@ from ensue.spark.auditing.frames import pack_frame
 from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
 from ensue.spark.auditing.punctual import judge_times
 from ensue.spark.auditing.result import Audit, Totals
+from ensue.spark.auditing.transactions import audit_transactions
 from ensue.spark.sessions import session
 from ensue.spark.traces import check_trace, is_local, read_trace
 
@@ -69,8 +70,6 @@ def audit(
             "causal-topic is not audited on Spark: use ensue check; or audit causal, which is "
             "more than that"
         )
-    if order == "transactions":
-        raise BadInput("transactions are not audited on Spark: use ensue check")
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     terms = Terms(
@@ -85,6 +84,8 @@ def audit(
         frame = read_trace(session(), trace)
         if is_local(trace):
             found = pieces(Path(trace), sizes.fragment_rows)
+    if order == "transactions":
+        return audit_transactions(frame, violations_max=violations_max)
     slow: pa.Table | None = None
     if within_ns is not None:
         slow = judge_times(

@@ -19,7 +19,16 @@ from ensue.checkers.history import Excerpt, History, histories
 from ensue.checkers.verdict import Collector, Finding
 from ensue.trace import Row
 
-__all__ = ["JUDGED", "JUDGED_ARROW", "ROW_COLUMNS", "judge_excerpt", "judge_whole"]
+__all__ = [
+    "JUDGED",
+    "JUDGED_ARROW",
+    "ROW_COLUMNS",
+    "judge_excerpt",
+    "judge_whole",
+    "judged_table",
+    "rows_of",
+    "told",
+]
 
 ROW_COLUMNS = (
     "run",
@@ -67,7 +76,7 @@ def judge_whole(
 ) -> pa.Table:
     """Judge all rows of a run."""
     return _judge(
-        table.column("run")[0].as_py(), histories(_rows(table)), rules, terms, violations_max
+        table.column("run")[0].as_py(), histories(rows_of(table)), rules, terms, violations_max
     )
 
 
@@ -81,7 +90,7 @@ def judge_excerpt(
 ) -> pa.Table:
     """Judge the rows of the doubtful events of a tile."""
     run = table.column("run")[0].as_py()
-    rows = [*_rows(table), *changes.get(run, ())]
+    rows = [*rows_of(table), *changes.get(run, ())]
     tile = table.column("tile")[0].as_py()
     read = histories(rows, excerpt=excerpts[run])
     return _judge(run, read, rules, terms, violations_max, tile)
@@ -101,28 +110,32 @@ def _judge(
         for rule in rules:
             collector = Collector(rule, violations_max=violations_max)
             checkers.judge(history, {rule: collector}, terms, violations_max)
-            judged += _told(collector.finding())
+            judged += told(collector.finding())
             judged += [
                 {"what": "tally", "checker": rule, "anomaly": name, "count": count}
                 for name, count in collector.facts.items()
             ]
+    return judged_table(run, judged, tile)
+
+
+def judged_table(run: str, judged: Sequence[Mapping[str, Any]], tile: int = 0) -> pa.Table:
+    """Return what was found in a run, or in a tile of it, as it leaves a task."""
     empty: dict[str, Any] = {**dict.fromkeys(JUDGED_ARROW.names), "run": run, "tile": tile}
     rows = [{**empty, **one, "place": place} for place, one in enumerate(judged)]
     return pa.Table.from_pylist(rows, schema=JUDGED_ARROW)
 
 
-def _rows(table: pa.Table) -> list[Row]:
-    columns = [table.column(name).to_pylist() for name in ROW_COLUMNS]
-    return [
-        Row(**dict(zip(ROW_COLUMNS, values, strict=True))) for values in zip(*columns, strict=True)
-    ]
+def rows_of(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> list[Row]:
+    """Return the rows of a trace that these columns are of."""
+    columns = [table.column(name).to_pylist() for name in names]
+    return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
 
-def _told(finding: Finding) -> Iterator[dict[str, Any]]:
+def told(finding: Finding) -> Iterator[dict[str, Any]]:
     """Turn a finding into rows."""
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for violation in finding.violations:
-        told[violation.anomaly] = told.get(violation.anomaly, 0) + 1
+        counts[violation.anomaly] = counts.get(violation.anomaly, 0) + 1
         one, other = violation.subscribers[0], violation.subscribers[-1]
         two = len(violation.subscribers) > 1
         yield {
@@ -138,7 +151,7 @@ def _told(finding: Finding) -> Iterator[dict[str, Any]]:
             "because": violation.because,
         }
     for anomaly, count in finding.anomaly_counts.items():
-        untold = count - told.get(anomaly, 0)
+        untold = count - counts.get(anomaly, 0)
         if untold:
             yield {
                 "what": "untold",

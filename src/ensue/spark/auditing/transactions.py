@@ -1,0 +1,267 @@
+"""Audit transactions of several clients: the rules of `ensue.checkers.transactional`, and the same verdict.
+
+Most rows of such a trace say that a broker has processed an operation, once for each broker, and what tables hold: those are judged where they lie, by windows and joins. *sequential* compares each
+operation that a broker processed within a transaction with the one before it; *converged* compares what brokers say they sent each other with what they have. *atomic* and *serializable* ask which
+subscriptions there were when an event was published, which depends on all commits before it: they are judged run by run, by the checker itself, from the rest of the rows.
+
+HAZARD: a run's rows without `received` and `held` must fit into the memory of one task.
+"""
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from ensue.checkers import transactional
+from ensue.checkers.verdict import Collector
+from ensue.errors import BadInput
+from ensue.spark.auditing import words
+from ensue.spark.auditing.result import Audit, Totals
+
+__all__ = ["audit_transactions"]
+
+COLUMNS = (*words.ROW_COLUMNS, "transaction")
+WHOLE = ("atomic", "serializable")
+"""Rules that the checker judges, a run at a time."""
+TALLIES = ("events", "deliveries", "subscribers")
+
+
+def audit_transactions(trace: DataFrame, *, violations_max: int) -> Audit:
+    """Judge a trace of transactions."""
+    judge = partial(_judge_run, violations_max=violations_max)
+
+    def judge_run(table: pa.Table) -> pa.Table:
+        return judge(table)
+
+    rest = trace.where("action NOT IN ('received', 'held')").select(*COLUMNS)
+    judged = pa.concat_tables(
+        [
+            rest.groupBy("run").applyInArrow(judge_run, words.JUDGED).toArrow(),
+            _found(_out_of_sequence(trace), "sequential", violations_max),
+            _found(_unlike(trace), "converged", violations_max),
+        ]
+    )
+    told = judged.to_pylist()
+    runs = trace.select("run").distinct().count()
+    reasons = sorted(row["because"] for row in told if row["what"] == "reason")
+    if not runs:
+        reasons.append("the trace is empty")
+    tallies = dict.fromkeys(TALLIES, 0)
+    for row in told:
+        if row["what"] == "tally":
+            tallies[row["anomaly"]] += row["count"]
+    return Audit(
+        trace.sparkSession,
+        order="transactions",
+        rules=transactional.RULES,
+        totals=Totals(runs=runs, **tallies),
+        judged=judged,
+        reasons=reasons,
+        notes={},
+    )
+
+
+def _judge_run(table: pa.Table, violations_max: int) -> pa.Table:
+    """Judge one run by the rules that ask for all of it."""
+    run = table.column("run")[0].as_py()
+    collectors = {rule: Collector(rule, violations_max=violations_max) for rule in WHOLE}
+    (ledger,) = transactional.ledgers(words.rows_of(table, COLUMNS))
+    judged: list[dict[str, Any]] = []
+    try:
+        transactional.judge(ledger, collectors)
+    except BadInput as error:
+        judged.append({"what": "reason", "because": f"run {run} is not one of content: {error}"})
+    for collector in collectors.values():
+        judged += words.told(collector.finding())
+    counts = (len(ledger.events), _count(ledger), len(ledger.subscriptions))
+    judged += [
+        {"what": "tally", "anomaly": name, "count": count}
+        for name, count in zip(TALLIES, counts, strict=True)
+    ]
+    return words.judged_table(run, judged)
+
+
+def _count(ledger: transactional.Ledger) -> int:
+    return sum(len(rows) for rows in ledger.delivered.values())
+
+
+def _found(violations: DataFrame, rule: str, violations_max: int) -> pa.Table:
+    """Return violations of a rule as all are told: the first few of each anomaly, and how many more there are."""
+    sequence = Window.partitionBy("anomaly").orderBy("run", "node", "first", "because")
+    ranked = violations.withColumns(
+        {
+            "place": f.row_number().over(sequence),
+            "of": f.count("*").over(Window.partitionBy("anomaly")),
+        }
+    )
+    rows: list[dict[str, Any]] = []
+    for found in ranked.where(f.col("place") <= violations_max).collect():
+        one = found.asDict()
+        place, count = one.pop("place"), one.pop("of")
+        rows.append({**one, "what": "violation", "checker": rule, "tile": 0, "place": place})
+        if place == violations_max and count > place:
+            untold = {"run": one["run"], "anomaly": one["anomaly"], "count": count - place}
+            rows.append({**untold, "what": "untold", "checker": rule, "tile": 0, "place": place})
+    empty = dict.fromkeys(words.JUDGED_ARROW.names)
+    return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=words.JUDGED_ARROW)
+
+
+# -- sequential ------------------------------------------------------------------------------------
+
+
+def _out_of_sequence(trace: DataFrame) -> DataFrame:
+    """Return, for each broker and transaction, the first operation that was processed after a later one."""
+    at = f.coalesce("true_ns", "at_ns")
+    within = Window.partitionBy("run", "node", "transaction").orderBy(at, "step")
+    place = f.coalesce(f.substring_index("event", "#", -1), f.lit(""))
+    numbers = f.split(place, r"\.").cast("array<int>")
+    path = f.when(place == "", f.array().cast("array<int>")).otherwise(numbers)
+    steps = trace.where("action = 'received' AND transaction != ''").withColumns(
+        {
+            "path": path,
+            "path_before": f.lag(path).over(within),
+            "before": f.lag("event").over(within),
+            "number": f.row_number().over(within),
+        }
+    )
+    wrong = steps.where(f.col("path") < f.col("path_before"))
+    first = f.min_by(
+        f.struct(f.col("before").alias("first"), f.col("event").alias("second")), "number"
+    )
+    because = f.concat_ws(
+        "", "node", f.lit(" processed "), "first", f.lit(" before "), "second",
+        f.lit(", which comes first in "), "transaction",
+    )  # fmt: skip
+    return (
+        wrong.groupBy("run", "node", "transaction")
+        .agg(first.alias("found"))
+        .select("run", "node", "transaction", "found.*")
+        .select(
+            "run", "node", f.lit("").alias("subscription"), f.lit("sequential").alias("anomaly"),
+            "first", "second", because.alias("because"),
+        )
+    )  # fmt: skip
+
+
+# -- converged -------------------------------------------------------------------------------------
+
+
+def _unlike(trace: DataFrame) -> DataFrame:
+    """Return what is wrong with the tables that brokers reported last."""
+    held = trace.where("action = 'held'")
+    brokers = (
+        held.where("verdict = 'tables'")
+        .groupBy("run", "node")
+        .agg(
+            f.max_by(f.struct("step", f.coalesce("publisher_seq", f.lit(0))), "step").alias("last")
+        )
+        .select(
+            "run", "node", f.col("last.step").alias("since"), f.col("last.col2").alias("commits")
+        )
+    )
+    last = (
+        held.join(brokers.select("run", "node", "since"), ["run", "node"])
+        .where("step > since")
+        .select(
+            "run",
+            "node",
+            "verdict",
+            f.col("publisher").alias("peer"),
+            f.col("subscription").alias("name"),
+        )
+    )
+    advertised = last.where("verdict = 'advertisement'").select("run", "node", "name").distinct()
+    behind = brokers.withColumn("most", f.max("commits").over(Window.partitionBy("run"))).where(
+        "commits < most"
+    )
+    unadvertised = (
+        advertised.select("run", "name")
+        .distinct()
+        .join(brokers.select("run", "node"), "run")
+        .join(advertised, ["run", "node", "name"], "left_anti")
+    )
+    orphans = last.where("verdict IN ('advertisement', 'subscription')").join(
+        _gone(trace), ["run", "peer"], "left_semi"
+    )
+    found = [
+        _fault(
+            behind,
+            "behind",
+            "node",
+            f.format_string(
+                "%s has committed %d transactions, others %d", "node", "commits", "most"
+            ),
+        ),
+        _fault(
+            unadvertised,
+            "unadvertised",
+            "name",
+            f.format_string("%s does not have the advertisement %s", "node", "name"),
+        ),
+        _fault(
+            orphans,
+            "orphan",
+            "name",
+            f.format_string("%s has %s of %s, who is gone", "node", "name", "peer"),
+        ),
+        *_differences(last, brokers),
+    ]
+    together = found[0]
+    for more in found[1:]:
+        together = together.unionByName(more)
+    return together
+
+
+def _differences(last: DataFrame, brokers: DataFrame) -> list[DataFrame]:
+    """Compare what each broker sent to another with what that has of it."""
+    peers = brokers.select("run", f.col("node").alias("peer"))
+    between = last.join(peers, ["run", "peer"], "left_semi")
+    sent = between.where("verdict = 'sent'").select("run", "node", "peer", "name").distinct()
+    came = (
+        between.where("verdict = 'subscription'")
+        .select("run", f.col("peer").alias("node"), f.col("node").alias("peer"), "name")
+        .distinct()
+    )
+    keys = ["run", "node", "peer", "name"]
+    missing = sent.join(came, keys, "left_anti")
+    surplus = came.join(sent, keys, "left_anti")
+    turned = surplus.select("run", f.col("peer").alias("node"), f.col("node").alias("peer"), "name")
+    return [
+        _fault(
+            missing,
+            "differ",
+            "name",
+            f.format_string("%s sent %s to %s, which does not have it", "node", "name", "peer"),
+        ),
+        _fault(
+            turned,
+            "differ",
+            "name",
+            f.format_string("%s has %s of %s, which did not send it", "node", "name", "peer"),
+        ),
+    ]
+
+
+def _fault(found: DataFrame, anomaly: str, first: str, because: Column) -> DataFrame:
+    return found.select(
+        "run", "node", f.lit("").alias("subscription"), f.lit(anomaly).alias("anomaly"),
+        f.col(first).alias("first"), f.lit(None).cast("string").alias("second"), because.alias("because"),
+    )  # fmt: skip
+
+
+def _gone(trace: DataFrame) -> DataFrame:
+    """Return the clients that crashed for good, or were taken for gone."""
+    at = f.coalesce("true_ns", "at_ns")
+    up_or_down = (
+        trace.where("action IN ('crashed', 'restarted')")
+        .groupBy("run", "node")
+        .agg(f.max_by("action", f.struct(at, "step")).alias("last"))
+        .where("last = 'crashed'")
+        .select("run", f.col("node").alias("peer"))
+    )
+    taken = trace.where("action = 'unsubscribed' AND verdict = 'gone'").select(
+        "run", f.col("publisher").alias("peer")
+    )
+    return up_or_down.unionByName(taken).distinct()

@@ -1,0 +1,228 @@
+"""Transactions audited on Spark: what the checker says, of good runs and of broken ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from ensue import trace
+from ensue.checkers import Report, Verdict, check
+from ensue.checkers.transactional import RULES
+from ensue.errors import BadInput
+from ensue.simulation.run import play
+from ensue.simulation.swarm_transactions import draw
+from ensue.spark import audit, read_trace
+from ensue.trace import Row
+
+SEEDS = (0, 1, 4, 12)
+"""With every kind of transaction, commits and aborts; none of them crashes without a word."""
+ALL = 9_999
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Row]:
+    return [row for seed in SEEDS for row in play(draw(seed), seed).rows]
+
+
+def told(report: Report) -> list[tuple[object, ...]]:
+    """Return all that a report says, in one sequence."""
+    return sorted(
+        (one.checker, each.anomaly, str(each.subscribers), each.first_event, str(each.second_event), each.because)
+        for one in report.findings
+        for each in one.violations
+    )  # fmt: skip
+
+
+def assert_same(mine: Report, theirs: Report) -> None:
+    assert mine.verdict is theirs.verdict
+    assert [one.checker for one in mine.findings] == [one.checker for one in theirs.findings]
+    for rule in RULES:
+        assert mine[rule].anomaly_counts == theirs[rule].anomaly_counts, rule
+        assert mine[rule].verdict is theirs[rule].verdict, rule
+    assert told(mine) == told(theirs)
+    assert mine.reasons == theirs.reasons
+    assert (mine.run_count, mine.event_count, mine.delivery_count, mine.subscriber_count) == (
+        theirs.run_count, theirs.event_count, theirs.delivery_count, theirs.subscriber_count,
+    )  # fmt: skip
+
+
+def test_the_audit_says_of_good_runs_what_the_checker_says(
+    spark: SparkSession, tmp_path: Path, runs: list[Row]
+) -> None:
+    trace.write(runs, tmp_path / "runs")
+    expected = check(runs, "transactions")
+    assert expected.verdict is Verdict.VALID
+    assert expected.delivery_count > 20
+    assert any(row.action == "held" for row in runs)
+    assert_same(audit(tmp_path / "runs", "transactions").report(), expected)
+
+
+Break = Callable[[list[Row], Random], list[Row]]
+
+
+def _replaced(rows: list[Row], old: Row, **changed: object) -> list[Row]:
+    return [msgspec.structs.replace(row, **changed) if row is old else row for row in rows]
+
+
+def _added(rows: list[Row], like: Row, **changed: object) -> list[Row]:
+    """Add a row at the end of its node."""
+    step = max(row.step for row in rows if (row.run, row.node) == (like.run, like.node)) + 1
+    return [*rows, msgspec.structs.replace(like, step=step, **changed)]
+
+
+def _some(rows: list[Row], random: Random, wanted: Callable[[Row], bool]) -> Row:
+    return random.choice([row for row in rows if wanted(row)])
+
+
+def split(rows: list[Row], random: Random) -> list[Row]:
+    """A broker aborts what others commit."""
+    one = _some(rows, random, lambda row: row.action == "committed")
+    return _replaced(rows, one, action="aborted")
+
+
+def dirty(rows: list[Row], random: Random) -> list[Row]:
+    """A transaction that nobody committed delivers."""
+    one = _some(rows, random, lambda row: row.action == "delivered" and bool(row.transaction))
+    return [
+        row
+        for row in rows
+        if not (
+            row.action == "committed" and (row.run, row.transaction) == (one.run, one.transaction)
+        )
+    ]
+
+
+def duplicate(rows: list[Row], random: Random) -> list[Row]:
+    one = _some(rows, random, lambda row: row.action == "delivered")
+    return _added(rows, one)
+
+
+def torn(rows: list[Row], random: Random) -> list[Row]:
+    """Nothing of any transaction is delivered to some client."""
+    one = _some(rows, random, lambda row: row.action == "delivered" and bool(row.transaction))
+    return [
+        row
+        for row in rows
+        if not (
+            row.action == "delivered"
+            and row.transaction
+            and (row.run, row.node) == (one.run, one.node)
+        )
+    ]
+
+
+def mixed(rows: list[Row], random: Random) -> list[Row]:
+    """Regular events come to nobody."""
+    one = _some(rows, random, lambda row: row.action == "delivered" and not row.transaction)
+    return [
+        row
+        for row in rows
+        if not (row.action == "delivered" and not row.transaction and row.run == one.run)
+    ]
+
+
+def stale(rows: list[Row], random: Random) -> list[Row]:
+    """Somebody is given what it did not ask for."""
+    one = _some(rows, random, lambda row: row.action == "delivered")
+    return _added(rows, one, subscription=f"{one.node}.nothing")
+
+
+def sequential(rows: list[Row], random: Random) -> list[Row]:
+    """A broker processes an operation again, behind all others."""
+    one = _some(
+        rows,
+        random,
+        lambda row: row.action == "received" and (row.event or "").endswith("#1"),
+    )
+    last_ns = max(row.true_ns or 0 for row in rows if row.run == one.run)
+    again = _added(rows, one, event=f"{one.transaction}#7", true_ns=last_ns)
+    return _added(again, one, event=f"{one.transaction}#6", true_ns=last_ns)
+
+
+def cycle(rows: list[Row], random: Random) -> list[Row]:
+    """A broker commits two transactions the other way round."""
+    began = {
+        (row.run, row.transaction)
+        for row in rows
+        if row.action == "began" and row.topic == "serializable"
+    }
+    commits: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.action == "committed" and row.node[0] == "b" and (row.run, row.transaction) in began:
+            commits.setdefault((row.run, row.node), []).append(row)
+    one, other = random.choice([found[:2] for found in commits.values() if len(found) > 1])
+    swapped = _replaced(rows, one, transaction=other.transaction)
+    return _replaced(swapped, other, transaction=one.transaction)
+
+
+def behind(rows: list[Row], random: Random) -> list[Row]:
+    one = _some(rows, random, lambda row: row.verdict == "tables" and bool(row.publisher_seq))
+    return _replaced(rows, one, publisher_seq=0)
+
+
+def tables(rows: list[Row], random: Random) -> list[Row]:
+    """A broker lacks an entry."""
+    for verdict in ("advertisement", "subscription", "sent"):
+        one = _some(rows, random, lambda row, verdict=verdict: row.verdict == verdict)  # type: ignore[misc]
+        rows = [row for row in rows if row is not one]
+    return rows
+
+
+def orphan(rows: list[Row], random: Random) -> list[Row]:
+    one = _some(rows, random, lambda row: row.verdict in ("advertisement", "subscription"))
+    gone = {"action": "unsubscribed", "verdict": "gone", "subscription": None, "topic": None}
+    told = msgspec.structs.replace(one, node="b9", step=1, publisher="c9", **gone)
+    return [*_replaced(rows, one, publisher="c9"), told]
+
+
+BREAKS: tuple[Break, ...] = (
+    split, dirty, duplicate, torn, mixed, stale, sequential, cycle, behind, tables, orphan,
+)  # fmt: skip
+ANOMALIES = {
+    "split", "dirty", "duplicate", "torn", "mixed", "stale", "sequential", "cycle", "behind",
+    "unadvertised", "differ", "orphan",
+}  # fmt: skip
+
+
+def broken(runs: list[Row]) -> list[Row]:
+    """Return a run broken in each way, a name of its own each, beside those that are not."""
+    rows = list(runs)
+    for number, change in enumerate(BREAKS):
+        for seed in range(2):
+            random = Random(f"{number}/{seed}")
+            rows += (
+                msgspec.structs.replace(row, run=f"{row.run}-{change.__name__}-{seed}")
+                for row in change(runs, random)
+            )
+    return rows
+
+
+def test_the_audit_says_of_broken_runs_what_the_checker_says(
+    spark: SparkSession, tmp_path: Path, runs: list[Row]
+) -> None:
+    rows = broken(runs)
+    trace.write(rows, tmp_path / "runs")
+    expected = check(rows, "transactions", violations_max=ALL)
+    found = {name for one in expected.findings for name in one.anomaly_counts}
+    assert found == ANOMALIES, "every way to break a run was found"
+    report = audit(tmp_path / "runs", "transactions", violations_max=ALL).report(violations_max=ALL)
+    assert_same(report, expected)
+    some = audit(read_trace(spark, tmp_path / "runs"), "transactions", violations_max=1)
+    for rule in RULES:
+        assert some.report()[rule].anomaly_counts == expected[rule].anomaly_counts, rule
+
+
+def test_what_is_not_a_trace_of_content_is_not_judged(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [
+        Row(run="r", node="c", step=1, at_ns=1, action="subscribed", topic="orders", subscription="c.s"),
+        Row(run="r", node="p", step=1, at_ns=2, action="published", event="p/orders/1", topic="orders"),
+    ]  # fmt: skip
+    trace.write(rows, tmp_path / "runs")
+    assert_same(audit(tmp_path / "runs", "transactions").report(), check(rows, "transactions"))
+    trace.write([], tmp_path / "empty")
+    assert_same(audit(tmp_path / "empty", "transactions").report(), check([], "transactions"))
+    with pytest.raises(BadInput, match="at least 1"):
+        audit(tmp_path / "runs", "transactions", violations_max=0)
