@@ -2,17 +2,23 @@
 
 import msgspec
 import pytest
-from experiments.transactions import __main__ as program
-from experiments.transactions import model
-from experiments.transactions.model import BL_WAIT, OVERLAYS, SCHEMES, Dispatching, Setting, play
-from experiments.transactions.regular import disturb
-from experiments.transactions.waiting import shortest_wait
 
+from ensue.experiments.transactions import model
+from ensue.experiments.transactions.model import (
+    BL_WAIT,
+    OVERLAYS,
+    SCHEMES,
+    Dispatching,
+    Setting,
+    play,
+)
+from ensue.experiments.transactions.playing import play_dispatching, waited
+from ensue.experiments.transactions.regular import disturb
+from ensue.experiments.transactions.waiting import shortest_wait
 from ensue.protocols.overlay.nodes import check_tree
 from ensue.simulation import Constant
 
 MS = 1_000_000
-FEW = program.Options(6, 1, 300)
 
 
 def test_the_latency_of_a_plan_on_one_broker_is_that_counted_by_hand(
@@ -46,9 +52,11 @@ def test_more_at_once_is_more_a_second_and_each_takes_longer() -> None:
 
 def test_the_schemes_compare_as_in_the_paper() -> None:
     """Figure 5: S-TX before BL-WAIT before D-TX; D-TX takes about 570 ms, the baseline about 190 ms."""
-    rows: program.Rows = []
-    list(program.base(program.Options(10, 2, 0), rows))
-    latency = {row["scheme"]: row["latency_ms"] for row in rows}
+    case = {"varies": "scheme", "brokers": 3, "concurrent": 1, "clients": 4, "transactions": 10}
+    latency = {}
+    for scheme in SCHEMES:
+        found = play_dispatching({**case, "scheme": scheme, "seed": 1})
+        latency[scheme] = next(each["value"] for each in found if each["figure"] == "5 latency")
     assert latency["S-TX"] < latency[BL_WAIT] < latency["D-TX_NI"] <= latency["D-TX"]
     assert 500 < latency["D-TX"] < 640
     assert 130 < latency[BL_WAIT] < 260
@@ -56,9 +64,9 @@ def test_the_schemes_compare_as_in_the_paper() -> None:
 
 def test_the_baseline_goes_wrong_if_it_waits_too_little() -> None:
     setting = Setting(scheme=BL_WAIT, transactions=8)
-    waited = program.waited(setting, 1)
-    assert play(waited, 1).wrong == 0
-    less = msgspec.structs.replace(waited, wait_ns=waited.wait_ns - 50 * MS)
+    enough = waited(setting, 1)
+    assert play(enough, 1).wrong == 0
+    less = msgspec.structs.replace(enough, wait_ns=enough.wait_ns - 50 * MS)
     assert play(less, 1).wrong > 0
 
 
@@ -101,21 +109,3 @@ def test_regular_events_all_arrive_while_instances_are_dispatched(scheme: str) -
     assert found.lost == 0
     assert found.per_second == pytest.approx(1000, rel=0.05)
     assert found.delay_ms_during >= found.delay_ms
-
-
-@pytest.mark.parametrize("name", program.EXPERIMENTS)
-def test_every_experiment_says_what_it_is_and_gives_rows(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert program.EXPERIMENTS[name].__doc__
-    monkeypatch.setattr(
-        program,
-        "waited",
-        lambda setting, _seed: msgspec.structs.replace(setting, wait_ns=2000 * MS),
-    )
-    rows: program.Rows = []
-    lines = list(program.EXPERIMENTS[name](FEW, rows))
-    assert len(rows) in (4, 16)
-    assert {row["scheme"] for row in rows} == set(SCHEMES)
-    assert msgspec.json.encode(rows)
-    assert lines[-1].startswith("the paper")

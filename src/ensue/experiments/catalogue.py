@@ -1,7 +1,7 @@
 """All experiments, by name."""
 
 from ensue.errors import BadInput
-from ensue.experiments import deadlines, merges, total, vcube, vcube_wider
+from ensue.experiments import deadlines, dispatching, merges, total, vcube, vcube_wider
 from ensue.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "chosen"]
@@ -10,6 +10,7 @@ _ALL = (
     *total.EXPERIMENTS,
     *vcube.EXPERIMENTS,
     *vcube_wider.EXPERIMENTS,
+    *dispatching.EXPERIMENTS,
     *merges.EXPERIMENTS,
     *deadlines.EXPERIMENTS,
 )

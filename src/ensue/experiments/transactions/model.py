@@ -22,8 +22,8 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
-from experiments.transactions.waiting import Waiting
 
+from ensue.experiments.transactions.waiting import Waiting
 from ensue.protocols.core import Frame, Node, Outcome, Told
 from ensue.protocols.overlay.client import Notified
 from ensue.protocols.overlay.config import OverlayConfig

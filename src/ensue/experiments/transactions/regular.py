@@ -8,8 +8,8 @@ each 100 ms, and how long each was on its way, apart for the time when a transac
 from statistics import fmean
 
 import msgspec
-from experiments.transactions.model import MS, SECOND, Dispatching, Setting
 
+from ensue.experiments.transactions.model import MS, SECOND, Dispatching, Setting
 from ensue.protocols.core import Node
 from ensue.protocols.overlay.client import Notified
 from ensue.protocols.transactions.client import TransactionClient
