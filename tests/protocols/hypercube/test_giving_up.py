@@ -4,8 +4,9 @@ import msgspec
 import pytest
 from tests.protocols.hypercube.harness import MS, SECOND, Table
 
-from ensue.protocols.core import Join
+from ensue.protocols.core import Frame, Join
 from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.frames import Change, Gone, Publication, Receipt
 
 LIVE = HypercubeConfig(across_topics=False, patience_ns=5 * SECOND)
 CONFIGS = [LIVE, msgspec.structs.replace(LIVE, across_topics=True)]
@@ -35,6 +36,8 @@ def lost_question(config: HypercubeConfig, *survivors: int) -> Table:
     table.publish(1, "answer")
     table.run()
     table.crash(1)
+    table.heal()
+    table.sent.clear()
     assert all(table.nodes[number].held_count == 1 for number in survivors)
     return table
 
@@ -103,3 +106,125 @@ def test_nothing_of_those_who_are_there_is_lost_meanwhile(config: HypercubeConfi
         assert [each for each in table.delivered[number] if each != "answer"] == said
         assert "answer" in table.delivered[number]
         assert missed(table, number) == [(1, 1)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_who_was_away_then_may_have_published_something_that_comes_before_and_is_too_late(
+    config: HypercubeConfig,
+) -> None:
+    """First comes before the question, and only who is away has it: after the answer it must not come."""
+    table = live(config, 4, *range(4))
+    table.cut = {(2, 3)}
+    table.publish(2, "first")
+    table.run()
+    table.crash(2)
+    table.cut = {(0, 3)}
+    table.publish(0, "question")
+    table.run()
+    table.crash(0)
+    table.publish(1, "answer")
+    table.run()
+    table.crash(1)
+    table.heal()
+    assert table.delivered[3] == []
+    table.wait(PATIENCE)
+    assert table.delivered[3] == ["answer"]
+    table.start(2)
+    table.wait(10 * SECOND)
+    table.publish(2, "last")
+    table.wait(10 * SECOND)
+    assert table.delivered[3] == ["answer", "last"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_who_is_back_while_it_is_given_up_gives_what_it_has(config: HypercubeConfig) -> None:
+    table = lost_question(config, 2, 3)
+    table.wait(config.patience_ns - 200 * MS)
+    table.start(0)
+    table.wait(PATIENCE)
+    for number in (2, 3):
+        assert table.delivered[number] == ["question", "answer"]
+        assert missed(table, number) == []
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_nothing_is_given_up_for_want_of_room(config: HypercubeConfig) -> None:
+    """Who delivers nothing for a while has what it holds, and waits for nobody."""
+    table = live(config, 4, 2, 3)
+    table.nodes[2].pause()
+    for number in range(5):
+        table.publish(0, str(number))
+    table.wait(SECOND)
+    table.crash(0)
+    table.wait(3 * PATIENCE)
+    table.act(2, lambda node: node.resume(now_ns=table.now_ns))
+    table.wait(SECOND)
+    assert table.delivered[2] == table.delivered[3] == ["0", "1", "2", "3", "4"]
+    assert missed(table, 2) == []
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_nor_is_what_came_in_a_pause(config: HypercubeConfig) -> None:
+    table = lost_question(config, 2, 3)
+    table.nodes[2].pause()
+    for number in range(5):
+        table.publish(3, str(number))
+        table.wait(PATIENCE)
+    table.act(2, lambda node: node.resume(now_ns=table.now_ns))
+    table.wait(PATIENCE)
+    assert sorted(table.delivered[2]) == ["0", "1", "2", "3", "4", "answer"]
+    assert missed(table, 2) == [(1, 1)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_what_others_have_published_by_then_comes_first(config: HypercubeConfig) -> None:
+    """Their answers say how far they are, and overtake what they have just published."""
+    table = lost_question(config, 2, 3)
+    said: list[str] = []
+    while not (asked := any(_asks(frame) for _, _, frame in table.sent)):
+        table.slow = {(3, 2)}
+        said.append(str(len(said)))
+        table.publish(3, said[-1])
+        table.wait(20 * MS)
+        if not (asked := any(_asks(frame) for _, _, frame in table.sent)):
+            table.heal()
+            table.wait(20 * MS)
+    assert asked
+    way = table.links[3, 2]
+    (receipt,) = [place for place, frame in enumerate(way) if isinstance(frame, Receipt)]
+    assert any(isinstance(frame, Publication) for frame in way[:receipt])
+    table.arrive(3, 2, index=receipt)
+    assert "answer" not in table.delivered[2], "the lost question may come after what is on its way"
+    table.heal()
+    table.wait(SECOND)
+    assert table.delivered[2] == [*said, "answer"]
+
+
+def _asks(frame: Frame) -> bool:
+    return isinstance(frame, Change) and frame.joins == ("t",) and frame.row.node == 2
+
+
+def test_nobody_is_skipped_who_is_there_whatever_others_say_is_not_kept() -> None:
+    table = live(LIVE, 4, 2, 3)
+    lie = Gone(topic="t", source=3, up_to=10**9)
+    table.nodes[2].receive(lie, source="p0", now_ns=table.now_ns)
+    table.wait(PATIENCE)
+    table.publish(3, "m")
+    table.wait(SECOND)
+    assert table.delivered[2] == ["m"]
+    assert missed(table, 2) == []
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_who_leaves_while_it_waits_is_in_peace(config: HypercubeConfig) -> None:
+    table = lost_question(config, 2, 3)
+    table.wait(config.patience_ns - 200 * MS)
+    table.unsubscribe(2)
+    table.wait(PATIENCE)
+    assert table.delivered[2] == []
+    table.subscribe(2)
+    table.wait(SECOND)
+    table.publish(3, "new")
+    table.wait(SECOND)
+    assert table.delivered[2] == ["new"]
+    assert table.delivered[3] == ["answer", "new"]
