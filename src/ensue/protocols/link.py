@@ -183,10 +183,10 @@ class Linked:
         self.inner.handle_timer(now_ns=now_ns)
         self._drain(now_ns)
 
-    def repeat(self, *, now_ns: int) -> None:
-        """Send again at once what was not acknowledged: a connection is there again."""
-        for link in self._out.values():
-            if link.unacknowledged:
+    def repeat(self, *, now_ns: int, peer: str | None = None) -> None:
+        """Send again at once what was not acknowledged, to one peer or to all: a connection is there again."""
+        for name, link in self._out.items():
+            if link.unacknowledged and peer in (None, name):
                 link.due_ns, link.wait_ns = now_ns, self._config.retry_ns
         self.handle_timer(now_ns=now_ns)
 

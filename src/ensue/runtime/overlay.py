@@ -8,8 +8,9 @@ names.
 from weakref import WeakKeyDictionary
 
 from ensue.errors import BadInput
+from ensue.protocols.link import LinkConfig
 from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.nodes import BrokerNode, ClientNode, broker_of, tree_of
+from ensue.protocols.overlay.nodes import CONNECTED, BrokerNode, ClientNode, broker_of, tree_of
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.runtime.driver import Driver
@@ -20,6 +21,8 @@ __all__ = ["Overlay", "overlay_of"]
 
 class Overlay:
     """The brokers that the buses of one hub use."""
+
+    _link: LinkConfig | None = None
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -35,6 +38,7 @@ class Overlay:
             ),
             home=home,
             codec=TransactionClient.codec,
+            link=self._link,
             durable=False,
             now_ns=now_ns,
         )
@@ -49,6 +53,8 @@ class Overlay:
 
 class ServedOverlay(Overlay):
     """Brokers that run in servers."""
+
+    _link = CONNECTED
 
     def _home(self) -> str:
         return broker_of(self._hub.server)

@@ -27,7 +27,7 @@ from ensue.protocols.link import LinkAck, LinkData
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.frames import Change, Publication
-from ensue.protocols.overlay.nodes import BrokerNode, broker_of
+from ensue.protocols.overlay.nodes import CONNECTED, BrokerNode, broker_of
 from ensue.protocols.overlay.refusing import INVERSE
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.planner import TransactionBroker
@@ -117,6 +117,11 @@ class ContentBroker:
         if self._driver is not None:
             self._driver.close()
 
+    def connected(self, peer: str) -> None:
+        """Hear that somebody is connected, maybe again, and send it what it may have missed."""
+        if self._driver is not None and not self._driver.closed:
+            self._driver.command(lambda node, now: node.repeat(now_ns=now, peer=peer))
+
     def _check_neighbours(self) -> None:
         """Refuse other neighbours than those that the broker has dealt with."""
         known = self._journal.records.get(_NEIGHBOURS)
@@ -147,6 +152,7 @@ class ContentBroker:
             ),
             neighbours=self._neighbours,
             codec=TransactionBroker.codec,
+            link=CONNECTED,
             records=records,
             now_ns=now_ns,
         )

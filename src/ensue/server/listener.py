@@ -118,6 +118,8 @@ class Listener:
         self.unfinished = 0
         """Bytes of messages that are not whole, of all connections together."""
         self.on_reconnect: Callable[[], None] | None = None
+        self.on_entered: Callable[[str], None] | None = None
+        """Told a name that a connection has from now on."""
         self.on_left: Callable[[str], None] | None = None
         """Told a name that no connection has any more."""
         self.screens: dict[str, Screen] = {rules.server: rules.screen}
@@ -279,6 +281,8 @@ class Listener:
             # Asked twice by one connection, it is told twice.
             again = held if earlier is visitor else turn
             visitor.entered(name, again or min(max(held + 1, self._clock.now_ns()), TURN_MAX))
+            if self.on_entered is not None:
+                self.on_entered(name)
 
         self.rules.claim(visitor, name, enter)
 

@@ -108,6 +108,7 @@ class Server(StationServer):
         )
         listener.screens[self.content.name] = partial(screen_content, listener.rules)
         await self.content.open()
+        listener.on_entered = self.content.connected
         for registry in await self._enrol(transport, journal, commit):
             across = registry.node.across
             listener.screens[registry.node.name] = partial(
@@ -190,10 +191,17 @@ class Server(StationServer):
                 await asyncio.sleep(NEIGHBOUR_RETRY_S)
                 continue
             self._carriers.append(carrier)
+            carrier.on_reconnect = partial(self._met, member)
             self.listener.neighbours[member.name] = carrier
             self.listener.neighbours[broker_of(member.name)] = carrier
             _log.info("met %s at %s", member.name, member.address)
+            self._met(member)
             return
+
+    def _met(self, member: Member) -> None:
+        """Let the content broker send another one what it may have missed."""
+        if self.content is not None:
+            self.content.connected(broker_of(member.name))
 
     def _options(self, member: Member) -> TcpOptions:
         """Say how to reach another server, and how to prove to it who this one is."""

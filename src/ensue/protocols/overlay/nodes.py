@@ -14,8 +14,19 @@ from ensue.protocols.overlay.client import OverlayClient
 from ensue.protocols.overlay.frames import Beat, Expired, Hello
 from ensue.wire import Codec
 
-__all__ = ["UNNUMBERED", "BrokerNode", "ClientNode", "broker_of", "check_tree", "tree_of"]
+__all__ = [
+    "CONNECTED",
+    "UNNUMBERED",
+    "BrokerNode",
+    "ClientNode",
+    "broker_of",
+    "check_tree",
+    "tree_of",
+]
 
+CONNECTED = LinkConfig(retry_ns=2_000_000_000, retry_ns_max=10_000_000_000)
+"""For links over connections: these lose nothing but when they end, and then what was under way is sent again at once (`repeat`). Sooner, whoever is merely
+busy would be sent everything twice."""
 UNNUMBERED: tuple[type[Frame], ...] = (Hello, Beat, Expired)
 
 

@@ -1,0 +1,50 @@
+"""Processes of the test with content: a server that writes down what its broker does, and a client that dies with a transaction open."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+import ensue
+from ensue.recorder import Recorder
+from ensue.server import Server
+from ensue.server.config_file import load
+from ensue.trace import Row
+
+
+class Lines:
+    """Rows, one a line: what was appended is there even if the process is killed right after."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, row: Row, /) -> None:
+        os.write(self._file, msgspec.json.encode(row) + b"\n")
+
+
+async def serve(config: str, name: str, rows: str) -> None:
+    recorder = Recorder("ensue", "none", sink=Lines(Path(rows)))
+    server = Server(load(config, name=name), recorder=recorder)
+    await server.start()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await server.wait()
+
+
+async def hang(url: str) -> None:
+    """Publish within a transaction, say so, and never end it."""
+    async with ensue.connect(url, order=None, name="doomed") as bus:
+        await bus.advertise(where="x exists")
+        async with bus.transaction(timeout=5) as tx:
+            await tx.publish({"x": 1}, b"never")
+            await tx.subscribe("x exists")
+            sys.stdout.write(f"open {bus.name}.content\n")
+            sys.stdout.flush()
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    kind, *words = sys.argv[1:]
+    asyncio.run(serve(*words) if kind == "server" else hang(*words))
