@@ -10,7 +10,8 @@ names, for each topic and broker, the last round that its broker knew of and tha
 when each of those that is of a topic of this subscriber is delivered or dead: `now >= round + C`. All of them are smaller than r, so they are
 dead in round r + C - 1 at the latest, and the message itself is still alive then.
 
-Joining needs no state from anybody: what is of the round of joining or earlier, and of as many later ones as clocks may differ, is not for the newcomer.
+Joining needs no state from anybody: what is of the round of joining or earlier, and of as many later ones as clocks may differ, is not for the newcomer. Nor is
+what comes before something that it delivered of other topics when it was not in this one yet.
 
 Departures from the paper, as in the errata: vectors by broker (8) that brokers merge (9); numbers, or enough colours (10); late is
 `now >= r + C` (11); same-source overtaking and copies (12); nobody waits for the dead (13); one message a round (14);
@@ -118,10 +119,13 @@ class Rounds:
         self.waiting: dict[tuple[int, int, str], Told] = {}
         self._settled: dict[tuple[str, int], int] = {}
         """By topic and broker: everything up to this round is delivered, or never will be."""
+        self._passed_over: dict[tuple[str, int], int] = {}
+        """By topic and broker: what was settled when the topic was joined, by what came after it in other topics."""
 
     def join(self, topic: str, round: int) -> None:  # noqa: A002 - the word
-        """Begin with what is of a later round."""
+        """Begin with what is of a later round, and comes before nothing that was delivered."""
         self.joined[topic] = round
+        self._passed_over |= {place: v for place, v in self._settled.items() if place[0] == topic}
 
     def leave(self, topic: str) -> list[Told]:
         """Leave a topic; return what waited of it."""
@@ -137,7 +141,7 @@ class Rounds:
             verdict = NOT_SUBSCRIBED
         elif told.key in self.waiting:
             verdict = DUPLICATE
-        elif told.round <= joined:
+        elif told.round <= max(joined, self._passed_over.get((told.topic, told.source), 0)):
             verdict = BEFORE_JOIN
         elif now_round >= told.round + self.config.lifetime_rounds:
             verdict = LATE
@@ -182,8 +186,12 @@ class Rounds:
 
     def prune(self, now_round: int) -> None:
         """Forget what is dead: a copy of it is late."""
-        lifetime = self.config.lifetime_rounds
-        self._settled = {place: v for place, v in self._settled.items() if now_round < v + lifetime}
+        for known in (self._settled, self._passed_over):
+            dead = [
+                place for place, v in known.items() if now_round >= v + self.config.lifetime_rounds
+            ]
+            for place in dead:
+                del known[place]
 
     def _missing(self, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
         """Go through what a message has to wait for."""

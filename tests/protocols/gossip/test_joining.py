@@ -1,0 +1,32 @@
+"""What a subscriber that joins a topic late has no business with."""
+
+from tests.protocols.gossip.brokers import A, Listener, Teller
+
+from ensue.protocols.gossip.config import GossipConfig
+
+LONG = GossipConfig(subscribers_max=256, alpha=1)
+
+
+def test_what_comes_before_something_delivered_already_is_from_before_the_join() -> None:
+    # Not `overtaken`: whoever is in a topic delivers all of it that comes in time.
+    a = Teller(A, LONG)
+    question, answer = a.tell("question", "asked", 5), a.tell("answer", "told", 6)
+    s = Listener(LONG, ["told"])
+    s.receive(answer, 6)
+    assert s.got == ["answer"]
+    s.rules.join("asked", 4)
+    s.receive(question, 7)
+    assert s.refused == {"question": "before_join"}
+    s.receive(a.tell("more", "asked", 8), 8)
+    assert s.got == ["answer", "more"]
+
+
+def test_what_was_passed_over_is_forgotten_when_it_is_dead() -> None:
+    a = Teller(A, LONG)
+    question, answer = a.tell("question", "asked", 5), a.tell("answer", "told", 6)
+    s = Listener(LONG, ["told"])
+    s.receive(answer, 6)
+    s.rules.join("asked", 4)
+    s.rules.prune(5 + LONG.lifetime_rounds)
+    s.receive(question, 5 + LONG.lifetime_rounds)
+    assert s.refused == {"question": "late"}
