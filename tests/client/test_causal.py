@@ -12,6 +12,7 @@ import ensue
 from ensue import trace
 from ensue.checkers import Verdict, check
 from ensue.client.bus import Bus
+from ensue.protocols.enlistment import Lists
 from ensue.runtime import roster
 from ensue.store import open_log
 
@@ -232,7 +233,7 @@ def test_who_is_not_told_in_time_that_it_is_in_is_not_waited_for(
         ):
             registry = server._registries[0].node
             monkeypatch.setattr(roster, "ENROL_S", 0.2)
-            monkeypatch.setattr(roster.Lists, "take", lambda _self, _members: False)
+            monkeypatch.setattr(Lists, "take", lambda _self, _members: False)
             with pytest.raises(ensue.TransportError, match="does not answer"):
                 await ensue.connect(server.url, order=ensue.Causal()).__aenter__()
             assert len(registry.names) == 2

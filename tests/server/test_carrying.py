@@ -315,7 +315,7 @@ def test_in_causal_order_a_client_has_so_many_topics(
             assert server.listener is not None
             for visitor in server.listener.visitors:
                 visitor.attached.clear()
-            driver.command(lambda node, now: node.repeat(now_ns=now))
+            driver.repeat()
             await within(bus.publish("b", b"still here"))
             assert await read(events, 1) == [b"still here"]
             with pytest.raises(SubscriptionRefused, match="topics_per_subscription"):
@@ -424,7 +424,7 @@ def test_who_is_taken_for_gone_is_told_how_to_go_on_and_is_silent(tmp_path: Path
             assert driver is not None
             registry = server._registries[0]
             registry.command(lambda node, _now: node._part(list(node.present)))
-            driver.command(lambda node, now: node.repeat(now_ns=now))
+            driver.repeat()
             with pytest.raises(ensue.SubscriptionLost, match="connect again"):
                 await read(events, 1)
             with pytest.raises(AccessDenied, match=r"away for too long.*connect again"):
