@@ -204,6 +204,27 @@ def _asks(frame: Frame) -> bool:
     return isinstance(frame, Change) and frame.joins == ("t",) and frame.row.node == 2
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
+    config: HypercubeConfig,
+) -> None:
+    """What is kept by nobody is not waited for as if somebody might be back with it."""
+    patient = msgspec.structs.replace(config, retained_max=4, patience_ns=3600 * SECOND)
+    table = live(patient, 4, *range(3))
+    table.isolate(2)
+    for number in range(10):
+        for source in (0, 1, 3):
+            table.publish(source, f"{source}/{number}")
+            table.wait(200 * MS)
+    table.heal()
+    table.wait(15 * SECOND)
+    for source in (0, 1, 3):
+        table.publish(source, f"{source}/last")
+        table.wait(SECOND)
+    assert table.delivered[2][-3:] == ["0/last", "1/last", "3/last"]
+    assert missed(table, 2)
+
+
 def test_nobody_is_skipped_who_is_there_whatever_others_say_is_not_kept() -> None:
     table = live(LIVE, 4, 2, 3)
     lie = Gone(topic="t", source=3, up_to=10**9)

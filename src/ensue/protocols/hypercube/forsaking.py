@@ -8,7 +8,7 @@ skipped everybody is asked how far they are (as for a join: `Change`). Whatever 
 their vector, or of somebody who is away.
 
 - What the vector covers is delivered first, if it can be had; it is waited for. What is held and comes after the lost event is left out of
-  that: it can't come before it. If after as much patience again something is still missing, all that the vector covers is skipped with it.
+  that: it can't come before it. If after as much patience again (or a moment, where it is known to be kept by nobody) something is still missing, all that the vector covers is skipped with it.
 - Who is away is *in doubt*: none of its events is taken until it is back and has said how many to skip. Not so the source of the lost event,
   or anybody of whom an effect of it is held: what these publish from there on comes after it.
 
@@ -30,12 +30,16 @@ __all__ = ["Forsaking", "Lost"]
 class Lost:
     """Events of one source and topic that can't be had."""
 
-    __slots__ = ("check_ns", "doubt", "first", "last", "relay", "source", "until_ns", "vector")
+    __slots__ = (
+        "check_ns", "doubt", "first", "last", "patience_ns", "relay", "source", "until_ns", "vector",
+    )  # fmt: skip
 
-    def __init__(self, source: int, first: int, last: int) -> None:
+    def __init__(self, source: int, first: int, last: int, *, patience_ns: int) -> None:
         self.source = source
         self.first = first
         self.last = last
+        self.patience_ns = patience_ns
+        """How long what comes before may take."""
         self.relay: Relay | None = None
         """The question to everybody."""
         self.vector: Counts | None = None
@@ -85,7 +89,7 @@ class Forsaking:
             lost.doubt = away
         lost.vector = vector
         lost.check_ns = now_ns
-        lost.until_ns = now_ns + self._config.patience_ns
+        lost.until_ns = now_ns + lost.patience_ns
         return True
 
     def forget(self, topic: str) -> None:
@@ -101,7 +105,7 @@ class Forsaking:
     def wait(self, *, now_ns: int) -> None:
         """Lose no patience while nothing is delivered, for want of room."""
         for lost in self._lost.values():
-            lost.until_ns = now_ns + self._config.patience_ns
+            lost.until_ns = now_ns + lost.patience_ns
             lost.check_ns = now_ns + self._config.gap_ns
 
     def take(self, *, now_ns: int) -> list[tuple[str, Lost, list[Item]]]:
@@ -113,7 +117,7 @@ class Forsaking:
                 continue
             lost.check_ns = now_ns + self._config.gap_ns
             state = self._causality.topic(topic)
-            late = not 0 <= lost.until_ns - now_ns <= self._config.patience_ns
+            late = not 0 < lost.until_ns - now_ns <= lost.patience_ns
             if not late and not _is_complete(state, lost, vector):
                 continue
             del self._lost[topic]

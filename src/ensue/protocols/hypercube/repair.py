@@ -208,7 +208,9 @@ class Repair:
                 last = self._causality.first_needed(name, source)
                 first = self._causality.topic(name).have(source) + 1
                 if last and name not in self.lost:
-                    self.lost[name] = Lost(source, first, last)
+                    self.lost[name] = Lost(
+                        source, first, last, patience_ns=self._config.patience_ns
+                    )
 
     def _is_away(self, node: int) -> bool:
         """Tell whether a node is suspected, or gone for good."""
@@ -262,14 +264,15 @@ class Repair:
 
     def _give_up_gone(self, topic: str, watch: _Watch, now_ns: int) -> None:
         """Lose what nobody had, if somebody does not keep it any more."""
+        patience_ns = GONE_PATIENCE * self._config.gap_ns
         state = self._causality.topic(topic)
         for source, (since_ns, up_to) in list(watch.gone.items()):
             have = state.have(source)
             if state.state != IN or have >= up_to:
                 del watch.gone[source]
-            elif not 0 <= now_ns - since_ns < GONE_PATIENCE * self._config.gap_ns:
+            elif not 0 <= now_ns - since_ns < patience_ns:
                 del watch.gone[source]
-                self.lost[topic] = Lost(source, have + 1, up_to)
+                self.lost[topic] = Lost(source, have + 1, up_to, patience_ns=patience_ns)
 
     def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
         mine = state.haves()
