@@ -17,11 +17,11 @@ _log = logging.getLogger("ensue")
 
 
 class Missed(NamedTuple):
-    """Events of a topic that a subscription did not get, because they were no longer kept."""
+    """Events of a topic that a subscription did not get, because nobody has them any more."""
 
     topic: str
     first: int
-    """The number of the first in its topic."""
+    """The number of the first in its topic; in causal order, among those of its publisher there."""
     last: int
 
 
@@ -37,14 +37,14 @@ class Joining:
         self._futures: dict[str, asyncio.Future[None]] = {}
 
     def miss(self, subscription: str, topic: str, first: int, last: int) -> None:
-        """Note that a topic was joined anew behind events that can't be had any more."""
+        """Note that events can't be had any more."""
         self.missed.append(Missed(topic, first, last))
         _log.warning(
-            "subscription %r fell behind what is kept of %r and missed its events %d to %d",
+            "subscription %r missed events %d to %d of %r: nobody has them any more",
             subscription,
-            topic,
             first,
             last,
+            topic,
         )
 
     def ask(

@@ -167,7 +167,8 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     """A subscription to a topic took effect: events published from now on will be delivered.
 
     `missed` names the first and the last slot of what could no longer be had, if this subscription
-    had to start anew because it fell behind what the ENS keeps.
+    had to start anew because it fell behind what the ENS keeps; in causal order, the first and the last number of
+    one publisher's events that nobody has any more.
     """
 
     topic: str
