@@ -130,6 +130,7 @@ class Enlistment:
             case Members(epoch=epoch) if epoch == self.lists.epoch:
                 if self.lists.fits(frame):
                     return self._members(frame, now_ns)
+                self.resign()
                 self._expel(f"the registry has lost what it knows: {AGAIN}")
             case Expelled(reason=reason):
                 self._expel(reason)

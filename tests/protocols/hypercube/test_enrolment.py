@@ -277,8 +277,14 @@ def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_fir
         told = desk.hear("a~1", known["a~1"].question())
         assert isinstance(told[0][1], Expelled)
     node.receive(told[0][1], source=REGISTRY, now_ns=desk.now_ns)
-    (refused,) = [each for each in node.take_effects() if isinstance(each, Refuse)]
+    effects = node.take_effects()
+    (refused,) = [each for each in effects if isinstance(each, Refuse)]
     assert AGAIN in refused.reason
+    for each in effects:
+        if isinstance(each, Send):
+            assert each.peer == REGISTRY
+            desk.hear("a~1", each.frame)
+    assert "a~1" not in desk.registry.present, "nobody waits for it"
     assert "d~1" not in known["a~1"].names
     assert "e~1" not in known["a~1"].names
 
