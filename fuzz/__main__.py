@@ -5,7 +5,14 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["ensue", "fuzz"]):
-    from fuzz import wire
+    from fuzz import content, wire
 
-atheris.Setup(sys.argv, wire.one_input)
+
+def one_input(data: bytes) -> None:
+    """Try one input on one of the targets: stations have the most to them."""
+    target = content if data[:1] < b"\x40" else wire
+    target.one_input(data[1:])
+
+
+atheris.Setup(sys.argv, one_input)
 atheris.Fuzz()

@@ -60,6 +60,9 @@ DEADLINES = GossipConfig(
 class Draw:
     """Choices that are made by bytes; when they end, every choice is the first."""
 
+    names = NAMES
+    """What texts are."""
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -108,7 +111,7 @@ def value(info: inspect.Type, draw: Draw) -> Any:
             # Often none: nobody begins otherwise.
             return draw.number(6) if kind < 5 else 0
         case inspect.StrType():
-            return NAMES[draw.number(len(NAMES))]
+            return draw.names[draw.number(len(draw.names))]
         case inspect.BytesType():
             kind = draw.number(4)
             if kind == 1:

@@ -14,6 +14,17 @@ pytestmark = pytest.mark.timeout(900)
 
 LABELS = {
     "cube_processes": ("processes", "across topics", "within a topic", "deliveries/s", "CPU s"),
+    "transactions": (
+        "three brokers",
+        "planned",
+        "atomic",
+        "serializable",
+        "transactions/s",
+        "CPU ms",
+        "regular traffic",
+        "one broker, 10 subscribers",
+        "goals: 1,000",
+    ),
     "matching": ("three predicates", "index/s", "loop/s", "matched", "times as many", "goal: 20"),
     "merge": (
         "bytes of a timestamp",

@@ -11,6 +11,7 @@ from tests.server.test_serving import chain
 
 import ensue
 from ensue.errors import BadInput, LocalProtocolError, TransactionAborted, TransactionPending
+from ensue.protocols.overlay.config import OverlayConfig
 from ensue.server import Server
 
 TRANSPORTS = ["memory", "servers"]
@@ -215,5 +216,24 @@ def test_a_user_plans_for_its_own_clients_alone(tmp_path: Path) -> None:
                 with pytest.raises(TransactionAborted, match="is no client of 'alice'"):
                     async with one.transaction(isolation="planned", timeout=60) as plan:
                         await plan.client(name).publish({"x": 1})
+
+    asyncio.run(main())
+
+
+def test_a_client_has_so_many_transactions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = OverlayConfig(durable=False, transactions_max=2)
+    monkeypatch.setattr("ensue.runtime.overlay.OverlayConfig", lambda **_options: few)
+
+    async def main() -> None:
+        async with ensue.connect("memory://", order=None, name="a") as a:
+            await within(a.advertise(where="x exists"))
+            async with a.transaction(isolation="atomic"), a.transaction(isolation="atomic"):
+                with pytest.raises(TransactionAborted, match="transactions_max"):
+                    await a.transaction(isolation="atomic").__aenter__()
+                with pytest.raises(TransactionAborted, match="transactions_max"):
+                    async with a.transaction(isolation="planned") as plan:
+                        await plan.publish({"x": 1})
+            async with a.transaction(isolation="atomic"):
+                pass
 
     asyncio.run(main())

@@ -25,8 +25,10 @@ from ensue.protocols.ens import (
     Taken,
 )
 from ensue.protocols.keeping import NotKept, Recalled, Remember, Remembered
+from ensue.protocols.overlay import frames as content
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.transactions import frames as transactions
 from ensue.transports.tcp_messages import (
     CONTROL,
     Control,
@@ -43,10 +45,12 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.wire import FRAME_BYTES_MAX, VERSION
+from ensue.wire import FRAME_BYTES_MAX, VERSION, Codec
 
 BAD = "bad~1"
 SERVER = "node-1"
+BROKER = "node-1/content"
+CONTENT_CODEC = Codec(transactions.FRAMES)
 TOPIC = "bad"
 """What it may publish on and subscribe to: nobody else does."""
 TOPICS_MAX = 50
@@ -131,6 +135,23 @@ def order(*events: Event, number: int = 1, settled: int = 1) -> Callable[[Raw], 
 
 def raw_order(**changes: Any) -> bytes:
     return body(28, 1, [event_fields(**changes)], 1)
+
+
+def requests(*sent: Frame) -> Callable[[Raw], None]:
+    """What a client sends to the content broker over its link."""
+    numbered = (
+        link.LinkData(number=number, payload=CONTENT_CODEC.encode(each))
+        for number, each in enumerate(sent, 1)
+    )
+    return sends(content.Hello(), *numbered, target=BROKER)
+
+
+def operation(**given: Any) -> content.Operate:
+    return content.Operate(**{"number": 1, **given})
+
+
+def content_event(**given: Any) -> content.Publication:
+    return content.Publication(**{"publisher": BAD, "number": 1, "attributes": {"x": 1}, **given})
 
 
 STAMP = Stamp({TOPIC: 1})
@@ -421,5 +442,83 @@ FRAMES_TOLD = [
     Bad("remembering in an epoch to come", sends(Remember(epoch=COUNT_MAX, number=1, writes=()))),
 ]
 
-CLOSED_ENTERED = [*BUNDLES, *FRAMES_CLOSED]
+# -- Content and transactions -------------------------------------------------------------------
+
+BROKER_ONLY: list[Frame] = [
+    content.Done(number=0),
+    content.Notify(publication=content_event(), subscriptions=()),
+    content.Routed(publication=content_event(), version=0),
+    content.Step(number=1, changes=(content.Change("sub", "honest~1.sub1", "x = 1"),)),
+    content.Stepped(number=1),
+    content.Tick(),
+    content.Expire(client="honest~1"),
+    content.Forbidden(number=1, reason="x"),
+    transactions.Open(transaction="1-x", base=0, isolated=True),
+    transactions.Decide(transaction="1-x", commit=True),
+    transactions.Forget(version=1),
+    transactions.Planned(transaction="1-x", operations=()),
+    transactions.Close(transaction="1-x", commit=True),
+    transactions.Compensate(transaction="1-x"),
+]
+
+
+def planned(**given: Any) -> transactions.Submit:
+    one = {"path": "1", "client": BAD, "publication": content_event(), **given}
+    return transactions.Submit(
+        number=1, operations=(transactions.Operation(**one),), timeout_ns=10**9
+    )
+
+
+CONTENT_CLOSED = [
+    *(Bad(f"content: a client's {type(each).__name__}", requests(each)) for each in BROKER_ONLY),
+    Bad(
+        "content: a frame for stations",
+        sends(frames.Forget(number=1, publisher=True), target=BROKER),
+    ),
+    Bad("content: what brokers say", sends(content.Expired(), target=BROKER)),
+    Bad("content: a link of noise", sends(link.LinkData(number=1, payload=b"\xc1"), target=BROKER)),
+    Bad("content: a request of number 0", requests(operation(number=0))),
+    Bad("content: an operation that is none", requests(operation())),
+    Bad(
+        "content: an operation that is two",
+        requests(
+            operation(
+                change=content.Change("sub", f"{BAD}.sub1", "x = 1"), publication=content_event()
+            )
+        ),
+    ),
+    Bad(
+        "content: a change of no kind", requests(operation(change=content.Change("x", f"{BAD}.1")))
+    ),
+    Bad(
+        "content: somebody else's subscription",
+        requests(operation(change=content.Change("sub", "honest~1.sub1", "x = 1"))),
+    ),
+    Bad(
+        "content: somebody else's event",
+        requests(operation(publication=content_event(publisher="honest~1"))),
+    ),
+    Bad(
+        "content: published before time",
+        requests(operation(publication=content_event(published_at_ns=-1))),
+    ),
+    Bad("content: a place in words", requests(operation(path="one", publication=content_event()))),
+    Bad(
+        "content: an invitation of somebody else",
+        requests(
+            transactions.Invite(
+                number=1,
+                transaction="1-x",
+                path="1",
+                client="honest~1",
+                publication=content_event(publisher="honest~1"),
+            )
+        ),
+    ),
+    Bad("content: a plan that knows homes", requests(planned(home="node-1/content"))),
+    Bad("content: a plan out of place", requests(planned(path="-1"))),
+    Bad("content: a plan for somebody else's event", requests(planned(client="honest~1"))),
+]
+
+CLOSED_ENTERED = [*BUNDLES, *FRAMES_CLOSED, *CONTENT_CLOSED]
 ALL = [*FRESH, *WELCOME_CLOSED, *TOLD_NAMES, *CLOSED_ENTERED, *FRAMES_TOLD]

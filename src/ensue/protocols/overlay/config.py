@@ -31,6 +31,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Subscriptions that a broker keeps; more are refused."""
     requests_max: int = 10_000
     """Requests of a client that are not answered yet; more are refused at the client."""
+    transactions_max: int = 1_000
+    """Transactions that one client coordinates at once; more are refused."""
     operations_max: int = 1_000
     """Operations of one transaction."""
     journal_bytes_min: int = 64 * 1024

@@ -100,12 +100,18 @@ class Coordinator(Participant):
             refused = f"there is no isolation {frame.isolation!r}"
         elif not 0 < frame.timeout_ns <= self.config.timeout_ns_max:
             refused = f"a timeout is at most {self.config.timeout_ns_max} ns (timeout_ns_max)"
+        elif self._coordinated(client) >= self.config.transactions_max:
+            refused = f"{client} coordinates {self.config.transactions_max} (transactions_max)"
         if refused:
             self._send(client, f.Done(number=frame.number, refused=refused))
             return
         isolated = frame.isolation == t.SERIALIZABLE
         deadline_ns = now_ns + frame.timeout_ns
         self._start(Coordination(client, isolated, deadline_ns, frame.number), now_ns)
+
+    def _coordinated(self, client: str) -> int:
+        """Return how many open transactions a client coordinates."""
+        return sum(one.client == client for one in self._coordinations.values())
 
     def _start(self, coordination: Coordination, now_ns: int) -> None:
         """Open a transaction everywhere, under a new name."""

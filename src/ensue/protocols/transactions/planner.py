@@ -119,6 +119,8 @@ class TransactionBroker(Coordinator):
             frame, operations=tuple(self._by_whole_name(one) for one in frame.operations)
         )
         refused = flaw(frame, self.tables, self._members, self.config)
+        if not refused and self._coordinated(client) >= self.config.transactions_max:
+            refused = f"{client} coordinates {self.config.transactions_max} (transactions_max)"
         if refused:
             self._send(client, f.Done(number=frame.number, refused=refused))
             return
@@ -167,6 +169,10 @@ class TransactionBroker(Coordinator):
         if not commit and handed.number:
             self._answer_handed(name, reason)  # It may take long to undo: nobody has to wait.
         self._close(t.Close(transaction=name, commit=commit, reason=reason), "", now_ns)
+
+    def _coordinated(self, client: str) -> int:
+        handed = sum(one.client == client for one in self._handed.values())
+        return super()._coordinated(client) + handed
 
     def _answer_handed(self, name: str, refused: str) -> None:
         handed = self._handed[name]

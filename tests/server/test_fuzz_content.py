@@ -1,0 +1,36 @@
+"""The fuzz target for content: nothing breaks a broker, and what is planted in one comes out."""
+
+from random import Random
+
+import pytest
+from fuzz import content
+
+from ensue.protocols.transactions.planner import TransactionBroker
+
+
+def inputs(count: int) -> list[bytes]:
+    random = Random(11)
+    return [random.randbytes(random.choice((20, 200, 1000))) for _ in range(count)]
+
+
+def test_nothing_but_protocol_errors_comes_of_random_choices() -> None:
+    for data in inputs(300):
+        content.one_input(data)
+
+
+@pytest.mark.parametrize(
+    "handler", ["_operate", "_begin", "_end", "_submit", "_goodbye", "_invite"]
+)
+def test_what_a_broker_does_for_clients_is_reached(
+    handler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_given: object, **_named: object) -> None:
+        raise ValueError("planted")
+
+    def try_all() -> None:
+        for data in inputs(300):
+            content.one_input(data)
+
+    monkeypatch.setattr(TransactionBroker, handler, broken)
+    with pytest.raises(ValueError, match="planted"):
+        try_all()
