@@ -179,6 +179,26 @@ def test_nor_is_what_came_in_a_pause(config: HypercubeConfig) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 def test_what_others_have_published_by_then_comes_first(config: HypercubeConfig) -> None:
     """Their answers say how far they are, and overtake what they have just published."""
+    table, said = about_to_skip(config)
+    table.heal()
+    table.wait(SECOND)
+    assert table.delivered[2] == [*said, "answer"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_what_comes_after_all_is_not_skipped(config: HypercubeConfig) -> None:
+    table, said = about_to_skip(config)
+    table.start(0)
+    table.wait(500 * MS)
+    assert "question" in table.delivered[2]
+    table.heal()
+    table.wait(PATIENCE)
+    assert sorted(table.delivered[2]) == sorted(["question", "answer", *said])
+    assert missed(table, 2) == []
+
+
+def about_to_skip(config: HypercubeConfig) -> tuple[Table, list[str]]:
+    """Return a table whose node 2 waits for what 3 has published before it skips a question; and all that was."""
     table = lost_question(config, 2, 3)
     said: list[str] = []
     while not (asked := any(_asks(frame) for _, _, frame in table.sent)):
@@ -195,9 +215,7 @@ def test_what_others_have_published_by_then_comes_first(config: HypercubeConfig)
     assert any(isinstance(frame, Publication) for frame in way[:receipt])
     table.arrive(3, 2, index=receipt)
     assert "answer" not in table.delivered[2], "the lost question may come after what is on its way"
-    table.heal()
-    table.wait(SECOND)
-    assert table.delivered[2] == [*said, "answer"]
+    return table, said
 
 
 def _asks(frame: Frame) -> bool:

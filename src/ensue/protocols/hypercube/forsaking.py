@@ -12,8 +12,8 @@ their vector, or of somebody who is away.
 - Who is away is *in doubt*: none of its events is taken until it is back and has said how many to skip. Not so the source of the lost event,
   or anybody of whom an effect of it is held: what these publish from there on comes after it.
 
-So order holds, whoever lied dead and comes back. It costs the lost event; rarely, where several were lost that have nothing to do with each other, or
-the lost ones of somebody who was wrongly taken for gone, others. The application is told (`Join.missed`).
+So order holds, whoever comes back. It costs the lost event, and rarely others: where several are lost that have nothing to do with each other, and of
+somebody who was wrongly taken for gone. The application is told of the lost one (`Join.missed`).
 
 One at a time in each topic, and of one source: no further than the first that anything held needs, so that what needs that one comes before what needs later ones.
 """
@@ -117,6 +117,9 @@ class Forsaking:
                 continue
             lost.check_ns = now_ns + self._config.gap_ns
             state = self._causality.topic(topic)
+            if state.have(lost.source) >= lost.first:
+                del self._lost[topic]  # It came after all.
+                continue
             late = not 0 < lost.until_ns - now_ns <= lost.patience_ns
             if not late and not _is_complete(state, lost, vector):
                 continue
