@@ -168,7 +168,9 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     assert "(plots/merge-growth-4.svg)" in page
     filled = other.read_text()
     assert "old" not in filled
-    assert filled.startswith("before\n<!-- experiment merge-growth -->\n| rounds | a |")
+    assert filled.startswith(
+        "before\n<!-- experiment merge-growth -->\nFigure 4: the largest c:\n\n| rounds | a |"
+    )
     assert filled.endswith("<!-- end -->\nafter\n")
     assert other not in write([result], tmp_path), "nothing changed in it"
 

@@ -1,7 +1,7 @@
 """All experiments, by name."""
 
 from ensue.errors import BadInput
-from ensue.experiments import deadlines, dispatching, merges, total, vcube, vcube_wider
+from ensue.experiments import choices, deadlines, dispatching, merges, total, vcube, vcube_wider
 from ensue.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENTS", "chosen"]
@@ -13,6 +13,7 @@ _ALL = (
     *dispatching.EXPERIMENTS,
     *merges.EXPERIMENTS,
     *deadlines.EXPERIMENTS,
+    *choices.EXPERIMENTS,
 )
 EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 

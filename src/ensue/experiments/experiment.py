@@ -113,6 +113,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     log_y: bool = False
     most: bool = False
     """Draw and tell the largest of the cases, not their mean."""
+    drawn: bool = True
+    """Whether there is a picture; else it is a table alone."""
     names: Sequence[str] = ()
     """What x = 0, 1, 2, … are called, where they are kinds and no quantity."""
 

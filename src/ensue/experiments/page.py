@@ -51,7 +51,7 @@ def write(results: Sequence[Result], docs: Path) -> list[Path]:
     written: list[Path] = []
     (docs / PLOTS).mkdir(parents=True, exist_ok=True)
     for result in results:
-        for chart in result.charts:
+        for chart in [each for each in result.charts if each.drawn]:
             path = docs / PLOTS / plot_name(result, chart)
             path.write_text(draw(result.table, chart) + "\n", encoding="utf-8")
             written.append(path)
@@ -131,7 +131,8 @@ def _section(result: Result) -> str:
         claims_table(result.claims),
     ]
     for chart in result.charts:
-        parts.append(f"![{chart.title}]({PLOTS}/{plot_name(result, chart)})")
+        picture = f"![{chart.title}]({PLOTS}/{plot_name(result, chart)})"
+        parts.append(picture if chart.drawn else f"{chart.title}:")
         parts.append(figure_table(result.table, chart))
     return "\n\n".join(parts)
 
@@ -147,8 +148,9 @@ def claims_table(claims: Iterable[Claim]) -> str:
 
 
 def tables(result: Result) -> list[str]:
-    """Return the tables of an experiment's figures."""
-    return [figure_table(result.table, chart) for chart in result.charts]
+    """Return the tables of an experiment's figures, those that have no picture if there are any."""
+    charts = [each for each in result.charts if not each.drawn] or result.charts
+    return [f"{chart.title}:\n\n{figure_table(result.table, chart)}" for chart in charts]
 
 
 def figure_table(table: Table, chart: Chart) -> str:

@@ -1,0 +1,1 @@
+"""All guarantees on one workload, one network and the same faults."""

@@ -1,0 +1,160 @@
+"""One workload under every guarantee: who is told what, when, and at what price.
+
+Four publishers of 25 events a second and eight subscribers of both topics, for three seconds after everybody has come; messages take 1 to 5 ms. What differs is the guarantee alone:
+
+- *none*, *total*: through a notification service that keeps a log; total order with one sequencer node.
+- *causal*, *deadline*: among the clients themselves; deadlines of 100 ms.
+- *merged*: through a service that only carries; clocks within 2 ms, messages within 12 ms.
+- *transactions*: three brokers in a line, each event published by a planned transaction of its own.
+
+Faults: nothing; 2 % of messages lost; one subscriber down for half a second; whoever is in the middle down for half a second, where anybody is.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+from ensue.experiments.experiment import Case, Row, row
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.transactions.frames import PLANNED
+from ensue.simulation import run as simulation
+from ensue.simulation.acting import Act, RegularSpec, TransactionSpec
+from ensue.simulation.delays import Constant, Uniform
+from ensue.simulation.disks import DiskConfig
+from ensue.simulation.faults import Crash, Faults
+from ensue.simulation.network import NetworkConfig
+from ensue.simulation.overlay_spec import OverlaySpec
+from ensue.simulation.scenario import (
+    DeadlineSpec,
+    MergeSpec,
+    PublisherSpec,
+    Rate,
+    Scenario,
+    SubscriberSpec,
+)
+from ensue.trace import Row as TraceRow
+
+__all__ = ["FAULTS", "ORDERS", "play_choice"]
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+ORDERS = ("none", "total", "causal", "merged", "deadline", "transactions")
+FAULTS = ("calm", "loss", "subscriber", "middle")
+PUBLISHERS, SUBSCRIBERS, TOPICS = 4, 8, ("a", "b")
+PER_SECOND, SIZE = 25, 100
+START_NS, END_NS = 2 * SECOND, 5 * SECOND
+CRASH = {"at_ns": 3 * SECOND, "restart_after_ns": 500 * MS}
+MIDDLE = {"none": "ens", "total": "node-1", "merged": "ens", "transactions": "b1"}
+
+
+def _faults(order: str, faults: str) -> Faults:
+    if faults == "subscriber":
+        return Faults(crashes=(Crash(node="s0", **CRASH),))
+    if faults == "middle" and order in MIDDLE:
+        return Faults(crashes=(Crash(node=MIDDLE[order], **CRASH),))
+    return Faults()
+
+
+def _scenario(order: str, faults: str, seed: int) -> Scenario:
+    subscribers = tuple(f"s{number}" for number in range(SUBSCRIBERS))
+    publishers = tuple(f"p{number}" for number in range(PUBLISHERS))
+    rate = Rate(topics=TOPICS, per_second=PER_SECOND, from_ns=START_NS, until_ns=END_NS, size=SIZE)
+    people = order != "transactions"
+    return Scenario(
+        name=f"choosing-{order}",
+        order=order,
+        duration_ns=END_NS,
+        publishers=tuple(PublisherSpec(name=name, rates=(rate,)) for name in publishers if people),
+        subscribers=tuple(
+            SubscriberSpec(name=name, topics=TOPICS) for name in subscribers if people
+        ),
+        merge=MergeSpec(config=MergeConfig(epsilon_ticks=2, delta_ticks=12)),
+        deadline=DeadlineSpec(
+            config=GossipConfig(lifetime_ns=100 * MS, lifetime_ns_max=100 * MS, spreads=False),
+            listening=subscribers,
+        ),
+        overlay=OverlaySpec() if people else _overlay(publishers, subscribers, seed),
+        network=NetworkConfig(
+            default=Uniform(1 * MS, 5 * MS), loss=0.02 if faults == "loss" else 0.0
+        ),
+        disk=DiskConfig(sync=Constant(0)),
+        faults=_faults(order, faults),
+    )
+
+
+def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: int) -> OverlaySpec:
+    """Return the same workload for brokers: topics are an attribute, and every event a transaction."""
+    random = Random(f"choosing/{seed}")
+    brokers = {"b0": ("b1",), "b1": ("b0", "b2"), "b2": ("b1",)}
+    homes = list(brokers)
+    regular = [
+        RegularSpec(
+            client=name, at_ns=100 * MS, act=Act(action="adv", where="topic exists", label=name)
+        )
+        for name in publishers
+    ]
+    regular += [
+        RegularSpec(
+            client=name, at_ns=500 * MS, act=Act(action="sub", where="topic exists", label=name)
+        )
+        for name in subscribers
+    ]
+    transactions = []
+    for name in publishers:
+        at_ns = float(START_NS)
+        while (at_ns := at_ns + random.expovariate(PER_SECOND) * SECOND) < END_NS:
+            act = Act(
+                action="pub", attributes={"topic": random.choice(TOPICS)}, payload=bytes(SIZE)
+            )
+            transactions.append(
+                TransactionSpec(
+                    client=name, at_ns=int(at_ns), acts=(act,), isolation=PLANNED, attempts=5
+                )
+            )
+    return OverlaySpec(
+        brokers=brokers,
+        clients={name: homes[at % 3] for at, name in enumerate((*publishers, *subscribers))},
+        regular=tuple(regular),
+        transactions=tuple(transactions),
+    )
+
+
+def play_choice(case: Case) -> Iterator[Row]:
+    """Play one guarantee under one kind of faults."""
+    order, faults, seed = case["order"], case["faults"], case["seed"]
+    if faults == "middle" and order not in MIDDLE:
+        return
+    outcome = simulation.play(_scenario(order, faults, seed), seed, encode=True, peer_frames=True)
+    assert outcome.valid or order in ("none", "deadline", "merged"), outcome.sentences()
+    at = ORDERS.index(order)
+    for name, value in _figures(outcome.rows).items():
+        yield row(faults, name, at, value)
+        if name == "latency, mean ms":
+            yield row("latency", faults, at, value)
+
+
+def _figures(rows: list[TraceRow]) -> dict[str, float]:
+    """Return what was seen of events that were published once everybody was there."""
+    published = {
+        each.event: each.true_ns or 0
+        for each in rows
+        if each.action == "published" and (each.true_ns or 0) >= START_NS
+    }
+    given = [
+        each
+        for each in rows
+        if each.action == "delivered" and each.event in published and not each.verdict
+    ]
+    took = sorted(((each.true_ns or 0) - published[each.event]) / MS for each in given)
+    sent = [
+        each for each in rows if each.action == "sent" and START_NS <= (each.true_ns or 0) < END_NS
+    ]
+    count = max(1, len(given))
+    return {
+        "latency, mean ms": sum(took) / count,
+        "99 %, ms": took[int(0.99 * (len(took) - 1))] if took else 0.0,
+        "longest, ms": took[-1] if took else 0.0,
+        "messages a delivery": len(sent) / count,
+        "bytes a delivery": sum(each.bytes or 0 for each in sent) / count,
+        "not delivered, %": 100 * (1 - len(given) / (len(published) * SUBSCRIBERS)),
+    }
