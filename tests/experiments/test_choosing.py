@@ -1,0 +1,30 @@
+"""The comparison of all guarantees: each delivers everything in calm, and only the reliable ones after losses."""
+
+import pytest
+
+from ensue.experiments.choosing.playing import ORDERS, play_choice
+
+
+def found(order: str, faults: str) -> dict[str, float]:
+    rows = play_choice({"order": order, "faults": faults, "seed": 1})
+    return {each["series"]: each["value"] for each in rows if each["figure"] == faults}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_everything_is_delivered_where_nothing_goes_wrong(order: str) -> None:
+    seen = found(order, "calm")
+    assert seen["not delivered, %"] == 0
+    # One hop of 1 to 5 ms at the least; the event itself takes 100 bytes.
+    assert 1 <= seen["latency, mean ms"] <= seen["99 %, ms"] <= seen["longest, ms"] < 100
+    assert seen["messages a delivery"] >= 1
+    assert seen["bytes a delivery"] > 100
+
+
+def test_losses_are_made_up_for_or_not_as_promised() -> None:
+    assert found("causal", "loss")["not delivered, %"] == 0
+    assert found("merged", "loss")["not delivered, %"] > 1
+
+
+def test_nobody_is_in_the_middle_of_a_cube() -> None:
+    assert found("causal", "middle") == {}
+    assert found("total", "middle")["longest, ms"] > 400

@@ -1,0 +1,54 @@
+"""The experiments on stamps: laws and draws that can be counted, and servers that give every stamp."""
+
+import numpy as np
+import pytest
+
+from ensue.experiments.stamping.playing import play_sizes
+from ensue.experiments.stamping.servers import OURS, PUBLISHED, Load, measure
+from ensue.experiments.stamping.workload import TOPICS, Sites, counts_of, law, subscribe
+
+
+def test_five_topics_have_four_fifths_of_all_choices() -> None:
+    assert law(0.901)[:5].sum() == pytest.approx(0.803, abs=0.001)
+    assert law(0.349)[:40].sum() == pytest.approx(0.798, abs=0.001)
+
+
+def test_subscribers_choose_distinct_topics_by_popularity() -> None:
+    random = np.random.default_rng(1)
+    chosen = subscribe(law(0.901), 1500, 4, random)
+    assert (chosen.sum(axis=1) == 4).all()
+    assert chosen[:, 0].mean() > 0.8 > chosen[:, 20].mean()
+    assert not (chosen[:1000] == chosen[500:]).all(), "the parts are drawn one by one"
+
+
+def test_pairs_are_counted_once_for_each_subscriber_of_both() -> None:
+    chosen = np.zeros((3, TOPICS), dtype=np.bool_)
+    chosen[0, [0, 1]] = chosen[1, [0, 1, 2]] = True
+    counts = counts_of(chosen)
+    assert (counts[0, 1], counts[0, 2], counts[2, 3], counts[0, 0]) == (2, 1, 0, 0)
+
+
+def test_stamps_have_the_sizes_of_figure_7() -> None:
+    rows = list(play_sizes({"shape": 0.901, "each": 10, "subscribers": 10_000, "seed": 3}))
+    found = {(each["figure"], each["series"]): each["value"] for each in rows}
+    assert found["7", "published rules, 0.901"] == pytest.approx(17, rel=0.1)
+    assert found["events", "ours, 0.901"] < found["events", "published rules, 0.901"] / 10
+
+
+def test_sites_keep_to_their_own_topics() -> None:
+    sites = Sites.draw(0.901, 100, 5, 1)
+    assert len(sites.subscriptions) == 100
+    for client, topics in enumerate(sites.subscriptions):
+        assert any(topic // 200 == client // 20 for topic in topics)
+    assert sites.chances[2, 400:600].sum() > 0.98
+
+
+@pytest.mark.parametrize("system", [PUBLISHED, OURS])
+def test_every_request_gets_its_stamp_from_servers_that_have_time(system: str) -> None:
+    load = Load(shape=0.349, per_second=300, each=5, duration_ns=1_000_000_000, seed=1, clients=50)
+    found = measure(system, load)
+    # There and back within a site takes 20 ms; up the whole chain from far away about 600.
+    assert 20 < found.latency_ms < 650
+    assert found.per_second == pytest.approx(300, rel=0.3)
+    assert found.outgoing[1] == 0, "whoever is last passes nothing on"
+    assert any(found.outgoing.values())
