@@ -60,7 +60,7 @@ DEADLINES = GossipConfig(
 class Draw:
     """Choices that are made by bytes; when they end, every choice is the first."""
 
-    names = NAMES
+    names: tuple[str, ...] = NAMES
     """What texts are."""
 
     def __init__(self, data: bytes) -> None:

@@ -26,6 +26,15 @@ def test_the_readme_example_runs_and_prints_what_it_says() -> None:
     assert run.stdout == "1 orders one teapot\n2 payments paid\n"
 
 
+def test_the_readme_transaction_runs_and_prints_what_it_says() -> None:
+    (example,) = (each for each in blocks(ROOT / "README.md", "python") if "transaction(" in each)
+    run = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "{'order': '42', 'price': 12.5} one teapot\n"
+
+
 def test_the_readme_example_has_about_ten_lines_and_stands_on_the_first_screen() -> None:
     text = (ROOT / "README.md").read_text()
     (example, *_) = blocks(ROOT / "README.md", "python")

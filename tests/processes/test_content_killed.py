@@ -232,6 +232,6 @@ def test_transactions_survive_while_brokers_and_clients_are_killed(
     assert report.event_count > 2 * len(SERVERS) * ROUNDS
     # The dead client's transaction was open: nobody saw anything of it, and everybody aborted it.
     assert not any(b"never" in came for came in run.came.values())
-    began = {row.transaction for row in rows if row.action == "began"}
-    ended = {row.transaction for row in rows if row.action in ("committed", "aborted")}
+    began = {row.transaction or "" for row in rows if row.action == "began"}
+    ended = {row.transaction or "" for row in rows if row.action in ("committed", "aborted")}
     assert began <= ended, f"seed {seed}: {sorted(began - ended)} were never decided"
