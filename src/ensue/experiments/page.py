@@ -191,7 +191,7 @@ def number(value: float) -> str:
 def _costs(results: Sequence[Result]) -> str:
     head = (
         "## What it costs\n\n"
-        "Seconds of one core. The quick form is measured, in this run; the full form is extrapolated from it by the size of its cases, unless it is what was run. "
+        "Seconds by the clock while cases were played one at a time, whatever else the machine had to do. The quick form is measured, in this run; the full form is extrapolated from it by the size of its cases, unless it is what was run. "
         "Two cores take about half of it, a cluster less.\n\n"
         "| experiment | cases | seconds | cases of the full form | its seconds, about |\n|---|---|---|---|---|"
     )

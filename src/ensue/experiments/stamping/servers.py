@@ -25,7 +25,6 @@ from ensue.simulation import NetworkConfig, QueueConfig, World
 from ensue.simulation.delays import Normal
 from ensue.simulation.network import LinkDelay
 from ensue.simulation.process import Factory
-from ensue.spark.splitting import Problem, solve
 
 __all__ = ["SYSTEMS", "Load", "Measured", "measure"]
 
@@ -189,6 +188,9 @@ def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
     own = TOPICS // SITES
     if system != PLACED:
         return [SITES - 1 - topic // own for topic in range(TOPICS)], list(reversed(range(SITES)))
+    # Not needed to say which experiments there are, which works without the extra.
+    from ensue.spark.splitting import Problem, solve  # noqa: PLC0415
+
     rate = sites.chances.sum(axis=0)
     left, right = np.nonzero(np.triu(sites.counts))
     solution = solve(
