@@ -174,8 +174,6 @@ def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
                 bus.token()
 
     asyncio.run(main())
-    with pytest.raises(ensue.UnsupportedOrder, match="does not carry deadline order"):
-        ensue.connect("ensue://127.0.0.1:1", order=LONG)
 
 
 def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> None:
