@@ -154,6 +154,26 @@ def test_an_empty_topic_keeps_its_next_slot_when_its_segments_are_gone(tmp_path:
         assert store.size_bytes == files(tmp_path / "j", ".log")[0].stat().st_size
 
 
+def test_segments_with_nothing_but_records_go_and_the_records_stay(tmp_path: Path) -> None:
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        for number in range(3):
+            store.append(persists([(f"k{number}", b"v"), ("last", b"%d" % number)]))
+            store.write()
+        store.append(persists([("event/1/t", b"1"), ("k0", None)]))
+        store.write()
+        store.append(persists([("k9", b"v")]))
+        store.write()
+        store.sync()
+        before = store.segment_count
+        assert store.drop_empty() == 3
+        assert store.segment_count == before - 3
+        assert store.drop_empty() == 0  # An event is in the way.
+        records = dict(store.records)
+    with Journal(tmp_path / "j") as store:
+        assert dict(store.records) == records == {"k1": b"v", "k2": b"v", "last": b"2", "k9": b"v"}
+        assert store.event("t", 1) == b"1"
+
+
 @pytest.mark.parametrize("scanned", [False, True])
 def test_segments_are_dropped_at_the_very_byte_and_second(tmp_path: Path, scanned: bool) -> None:
     times = iter([0.0, 10.0, 20.0, 30.0])

@@ -10,7 +10,13 @@ from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_serving import chain
 
 import ensue
-from ensue.errors import BadInput, EventRefused, SubscriptionRefused
+from ensue.errors import (
+    BadInput,
+    EventRefused,
+    LocalProtocolError,
+    SubscriptionLost,
+    SubscriptionRefused,
+)
 from ensue.server import Server, ServerConfig
 from ensue.transports.tcp_messages import Member
 
@@ -269,5 +275,52 @@ def test_permissions_hold_for_content(tmp_path: Path) -> None:
             assert server.listener is not None
             assert server.listener.errors["permission"] >= 6
             assert server.listener.errors["protocol"] == 0
+
+    asyncio.run(main())
+
+
+# -- Limits -------------------------------------------------------------------------------------
+
+
+def test_a_reader_by_content_that_does_not_keep_up_is_told_and_nobody_else_notices(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+            connected(server, "b") as b,
+        ):
+            await within(a.advertise(where="x exists"))
+            slow = b.subscribe(where="x exists")
+            slow.pending_max = 3
+            async with slow, b.subscribe(where="x exists") as brisk:
+                for number in range(5):
+                    await within(a.publish({"x": number}, b"%d" % number))
+                assert await read(brisk, 5) == [b"0", b"1", b"2", b"3", b"4"]
+                assert await read(slow, 3) == [b"0", b"1", b"2"]
+                with pytest.raises(SubscriptionLost, match="did not keep up"):
+                    await within(anext(slow))
+                assert server.content is not None
+                broker = server.content.broker
+                await until(lambda: len(broker.tables.subscriptions) == 1, "it is withdrawn")
+
+    asyncio.run(main())
+
+
+def test_a_client_that_was_taken_for_gone_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=SYNC_S) as server, connected(server, "a") as a:
+            await within(a.advertise(where="x exists"))
+            async with a.subscribe(where="x exists") as events:
+                assert server.content is not None
+                driver = server.content._driver
+                assert driver is not None
+                gone = f"{a.name}.content"
+                driver.command(lambda node, now: node.broker.expire(gone, now_ns=now))
+                with pytest.raises(SubscriptionLost, match="connect anew"):
+                    await within(anext(events))
+                with pytest.raises(LocalProtocolError, match="connect anew"):
+                    await within(a.publish({"x": 1}))
 
     asyncio.run(main())

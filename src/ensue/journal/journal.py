@@ -264,6 +264,20 @@ class Journal:
             self._files.sync()
         return lost
 
+    def drop_empty(self) -> int:
+        """Drop the oldest segments if they have no events, as records are all in the newest; return how many."""
+        self._check()
+        count = 0
+        while self._segments.all[0].number < self._segments.unsettled[0].number:
+            sidecar = decode_sidecar(self._files.read_sidecar(self._segments.all[0].number))
+            if sidecar is None or sidecar.parts:
+                break
+            self._segments.drop_oldest()
+            count += 1
+        if count:
+            self._files.sync()
+        return count
+
     def seal(self, *, age_s: float, now_s: float) -> None:
         """Begin a new segment if the last one was begun longer ago: a quiet log grows old too."""
         self.write()

@@ -146,15 +146,14 @@ async def retain(
     station: Station,
     on_failure: Callable[[BaseException], None],
 ) -> None:
-    """Drop what is too old or too much, now and then, for ever; a disk that fails is told, once."""
-    if retention.bytes is None and retention.age_s is None:
-        return
+    """Drop what is too old or too much, or of no use, now and then, for ever; a disk that fails is told, once."""
     while True:
         await asyncio.sleep(RETAIN_EVERY_S)
         now_s = SystemClock().now_ns() / SECOND_NS
         try:
             if retention.age_s is not None:
                 journal.seal(age_s=retention.age_s / PIECES_OF_AGE, now_s=now_s)
+            journal.drop_empty()
             dropped = journal.retain(bytes_max=retention.bytes, age_s=retention.age_s, now_s=now_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, the journal is not to be trusted
             on_failure(error)
