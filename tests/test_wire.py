@@ -14,6 +14,7 @@ from ensue.protocols.core import Frame
 from ensue.protocols.gossip import frames as gossip
 from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube import frames as cube
+from ensue.protocols.overlay import frames as overlay
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.station import FRAMES
@@ -217,6 +218,9 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     gossip.Request: {"wanted": by_source},
     gossip.Groups: {"row": groups},
     gossip.Noted: {"version": counts, "row": groups},
+    overlay.Hello: {},
+    overlay.Beat: {},
+    overlay.Expired: {},
 }
 any_frame: st.SearchStrategy[Frame] = st.one_of(
     [st.builds(kind, **fields) for kind, fields in FIELDS.items()]
