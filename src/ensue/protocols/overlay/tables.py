@@ -13,6 +13,9 @@ change and returns what has to be passed on because of it:
 
 A change that finds what it wants already there changes nothing.
 
+Whoever is covered is answered when what covers it is everywhere, which steps tell (`broker`). So subscriptions that do not come by steps can't cover: those of a
+plan (`loose`), which is not answered, and those of a serializable transaction until all brokers have committed it; nor can those that one withdraws which this broker has voted for (`settling`).
+
 A *layer* is tables laid over others: it reads through to them and keeps its own changes to itself. A transaction works on one; so does
 the check that it would do the same again.
 """
@@ -54,6 +57,7 @@ class TablesRecord(msgspec.Struct, frozen=True, array_like=True):
     advertisements: dict[str, Entry]
     subscriptions: dict[str, Entry]
     passed: dict[str, dict[str, str]]
+    loose: list[str] = []
 
 
 class OverlaidRecord(msgspec.Struct, Generic[T], frozen=True, array_like=True):
@@ -80,6 +84,10 @@ class Tables:
         self.subscriptions: MutableMapping[str, Entry] = {}
         self.passed: Mapping[str, MutableMapping[str, str]] = {each: {} for each in neighbours}
         """By neighbour and subscription: empty if it was sent, else what covers it there."""
+        self.loose: set[str] = set()
+        """Subscriptions of which nobody tells when they are everywhere."""
+        self.settling: set[str] = set()
+        """Subscriptions that come or go with a transaction which not all brokers have committed."""
         self._index = MatchIndex()
         if record is not None:
             self.advertisements.update(record.advertisements)
@@ -87,6 +95,7 @@ class Tables:
                 self._put(name, entry)
             for neighbour, passed in record.passed.items():
                 self.passed[neighbour].update(passed)
+            self.loose.update(record.loose)
 
     def record(self) -> TablesRecord:
         """Return the tables as they are persisted."""
@@ -94,6 +103,7 @@ class Tables:
             dict(self.advertisements),
             dict(self.subscriptions),
             {neighbour: dict(passed) for neighbour, passed in self.passed.items()},
+            sorted(self.loose),
         )
 
     # -- Questions ------------------------------------------------------------------------------
@@ -255,6 +265,8 @@ class Tables:
                 if (
                     other != name
                     and passed.get(other) == ""
+                    and other not in self.loose
+                    and other not in self.settling
                     and parse(self.subscriptions[other].where).covers(wanted)
                 ):
                     return other
@@ -268,6 +280,7 @@ class Tables:
     def _remove(self, name: str) -> None:
         del self.subscriptions[name]
         self._index.remove(name)
+        self.loose.discard(name)
 
     def layer(self) -> "Layer":
         """Return tables laid over these."""
@@ -284,6 +297,9 @@ class Layer(Tables):
         self._subscriptions = self.subscriptions = _Overlaid(base.subscriptions)
         self._passed = {each: _Overlaid(passed) for each, passed in base.passed.items()}
         self.passed = self._passed
+        self.loose = base.loose
+        # Whoever works on a layer began when all brokers had committed what came before.
+        self.settling = set()
 
     def layer_record(self) -> LayerRecord:
         """Return what this layer changed, as it is persisted."""

@@ -28,7 +28,7 @@ import msgspec
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
-from ensue.protocols.overlay.frames import Change
+from ensue.protocols.overlay.frames import SUBSCRIBE, UNSUBSCRIBE, Change
 from ensue.protocols.overlay.refusing import INVERSE
 from ensue.protocols.overlay.versions import Undo
 from ensue.protocols.transactions import frames as t
@@ -57,6 +57,7 @@ class ParticipantRecord(msgspec.Struct, array_like=True):
     gathers: dict[str, Gather]
     numbered: int
     besides: bytes
+    settling: dict[str, list[str]] = {}
 
 
 _RECORD = Records[ParticipantRecord](ParticipantRecord)
@@ -71,6 +72,8 @@ class Participant(Acting):
         self._gathers: dict[str, Gather] = {}
         self._transactions_numbered = 0
         """The largest number of a transaction that was seen: names of new ones come after it."""
+        self._settling: dict[str, list[str]] = {}
+        """By transaction that is committed here, and not behind some neighbour: its subscriptions."""
         super().__init__(**options)
 
     @property
@@ -81,14 +84,19 @@ class Participant(Acting):
     def _dump_transactions(self) -> bytes:
         return _RECORD.encode(
             ParticipantRecord(
-                self._parked, self._gathers, self._transactions_numbered, self._dump_more()
+                self._parked,
+                self._gathers,
+                self._transactions_numbered,
+                self._dump_more(),
+                self._settling,
             )
         )
 
     def _load_transactions(self, state: bytes) -> None:
         record = _RECORD.decode(state)
         self._parked, self._gathers = record.parked, record.gathers
-        self._transactions_numbered = record.numbered
+        self._transactions_numbered, self._settling = record.numbered, record.settling
+        self._note_settling()
         self._load_more(record.besides)
 
     def _dump_more(self) -> bytes:
@@ -199,6 +207,7 @@ class Participant(Acting):
         refused = OVER if context is None else self._objection(context)
         if context is not None and not refused:
             context.voted = True
+            self._note_settling()
             if self._ask_all("prepare", t.Prepare(transaction=name), source):
                 return
         self._voted(name, source, refused, now_ns)
@@ -241,6 +250,8 @@ class Participant(Acting):
         gather = self._gathered("decide", frame.transaction, source)
         if gather is None:
             return
+        self._settling.pop(frame.transaction, None)
+        self._note_settling()
         if gather.parent:
             self._send(gather.parent, frame)
         elif gather.note:
@@ -259,11 +270,13 @@ class Participant(Acting):
         context = self._contexts.pop(name, None)
         if context is None:
             return
+        self._note_settling()
         self._give_up_steps(name, reason)
         self._record(action="committed" if commit else "aborted", transaction=name)
         if commit:
             if context.isolated:
                 self._commit(context)
+                self._let_settle(name, context)
             self._deliver(name, context.deliveries)
             self._clean_up(context)
             self._withdrawn_for_good(context.issued)
@@ -298,6 +311,29 @@ class Participant(Acting):
         self._undos.append(Undo(self.version, added, removed))
         set_right = fixes(context.log, done, self.tables)
         self._pass_on(set_right, Pending("", 0, "", "", []))
+
+    def _let_settle(self, name: str, context: Context) -> None:
+        """Have what was subscribed cover nothing until the brokers behind have committed it too."""
+        if f"decide/{name}" in self._gathers:
+            self._settling[name] = [
+                change.name
+                for step in context.log
+                for change in step.changes
+                if change.action == SUBSCRIBE
+            ]
+            self._note_settling()
+
+    def _note_settling(self) -> None:
+        """Have nothing covered by what is not everywhere, nor by what a transaction that was voted for withdraws."""
+        going = {
+            change.name
+            for context in self._contexts.values()
+            if context.voted and context.isolated
+            for step in context.log
+            for change in step.changes
+            if change.action == UNSUBSCRIBE
+        }
+        self.tables.settling = going.union(*self._settling.values())
 
     def _deliver(self, name: str, deliveries: list[Delivery]) -> None:
         for one in deliveries:

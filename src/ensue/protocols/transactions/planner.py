@@ -283,6 +283,8 @@ class TransactionBroker(Coordinator):
                 before = self.tables.table(change).get(change.name)
                 plan.issued.append(Issued(operation.client, change, before))
             wholes = self._change_planned(change, origin)
+            if wholes and change.action == f.SUBSCRIBE:
+                self.tables.loose.add(change.name)
         elif whole and publication is not None:
             wholes, clients = self.tables.route(publication.attributes, origin)
             for client, names in clients.items():
