@@ -1,8 +1,8 @@
 """Random scenarios of transactions, one from each seed: trees, clients, operations of every kind, and every fault there is.
 
 Some seeds have serializable transactions alone, which are judged most sharply: *move* takes subscriptions from one client to another while many events are published,
-*dense* has many short ones at once. Others mix all kinds with regular operations. Events about `x` are published by clients
-that advertised them from the start; `y` is advertised and withdrawn within transactions. Each seed turns some faults on and others
+*dense* has many short ones at once. Others mix all kinds with regular operations. Most events are published by clients
+that advertised them from the start; those with `y` are advertised, and that is withdrawn, within transactions. Each seed turns some faults on and others
 off; most let a node or two crash right after some frame.
 """
 
@@ -33,6 +33,8 @@ __all__ = ["draw"]
 QUIET_NS = 2 * SECOND
 """Until then clients come, advertise and subscribe; no fault strikes."""
 FILTERS = ("x = 1", "x = 2", "x >= 1 and x <= 2", "x > 0", "x exists", "x = 1 and z = 1")
+USUAL, SELDOM = "x <= 3", "x = 7 and y exists"
+"""What everybody has advertised, and what is advertised within transactions: they don't overlap, so that the latter attracts subscriptions that wait for it."""
 
 
 def draw(seed: int) -> Scenario:
@@ -185,11 +187,11 @@ class _People:
             found.append(RegularSpec(client=client, at_ns=at_ns, act=act))
 
         for client in self._clients:
-            add(client, 100 * MS, Act(action="adv", label=self._label(), where="x exists"))
+            add(client, 100 * MS, Act(action="adv", label=self._label(), where=USUAL))
             for _ in range(random.randint(0, 2)):
                 label = self._label()
                 self._held.append((client, label))
-                where = random.choice((*FILTERS, "y exists"))
+                where = random.choice((*FILTERS, SELDOM, SELDOM, SELDOM))
                 add(client, 500 * MS, Act(action="sub", label=label, where=where))
         for _ in range(random.randint(60, 120) if self._load == "move" else random.randint(5, 30)):
             add(random.choice(self._clients), self._when(), self._pub())
@@ -278,7 +280,7 @@ class _People:
     def _sub(self, client: str) -> Act:
         label = self._label()
         self._held.append((client, label))
-        where = self._random.choice((*FILTERS, "y exists"))
+        where = self._random.choice((*FILTERS, SELDOM))
         return Act(action="sub", label=label, where=where)
 
     def _promise(self, client: str) -> list[Act]:
@@ -289,8 +291,8 @@ class _People:
         label = self._label()
         self._promised.append((client, label))
         return [
-            Act(action="adv", label=label, where="y exists"),
-            Act(action="pub", attributes={"y": self._random.randint(0, 3)}),
+            Act(action="adv", label=label, where=SELDOM),
+            Act(action="pub", attributes={"x": 7, "y": self._random.randint(0, 3)}),
         ]
 
 
