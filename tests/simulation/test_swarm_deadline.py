@@ -20,6 +20,7 @@ from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.causality import Causality, Held, Sent
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Live, Matrix, Message
+from ensue.protocols.gossip.groups import GroupRolls
 from ensue.protocols.gossip.handing import Handing
 from ensue.protocols.gossip.letters import Letters
 from ensue.protocols.gossip.rounds import Rounds, Told, Vector
@@ -174,7 +175,7 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
     return Mutant(name, hint, Roles(), ((target, method, value),))
 
 
-real_learn = Causality._learn
+real_learn, real_members = Causality._learn, GroupRolls.members
 real_missing, real_live, real_publish = Rounds._missing, Vector.live, Telling.publish
 real_read, real_offer, real_deliver = Letters.read, Rounds.offer, Handing.deliver
 
@@ -210,7 +211,7 @@ def delivers_in_order_of_arrival(self: Causality, now_ns: int) -> Held | None:
     return None
 
 
-def waits_for_ever(self: Causality) -> int | None:
+def waits_for_ever(self: Causality, *, paused: bool = False) -> int | None:
     """Nobody looks at deadlines unless something comes."""
     return None
 
@@ -314,6 +315,11 @@ def forgets_the_matrix_soon(self: Causality, now_ns: int) -> Matrix:
     return {}
 
 
+def leaves_the_last_out(self: GroupRolls, topic: str) -> tuple[int, ...]:
+    """One broker of a group is not sent to."""
+    return real_members(self, topic)[:-1]
+
+
 class ForgetsWhatItDelivered(GossipBroker):
     """A restarted broker delivers copies again."""
 
@@ -370,6 +376,7 @@ MUTANTS = (
     ),
     patched("tags nothing", 1, Handing, "deliver", tags_nothing),
     patched("hands out copies", 0, Handing, "is_copy", hands_out_copies),
+    patched("leaves the last out", 0, GroupRolls, "members", leaves_the_last_out),
     Mutant("forgets what it delivered", 11, Roles(gossip_broker=ForgetsWhatItDelivered)),
     Mutant("never silent", 77, Roles(gossip_broker=NeverSilent)),
 )
