@@ -70,7 +70,7 @@ def test_nothing_is_met_where_nothing_was_played(experiment: Experiment) -> None
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"'nope'; there are vcube-single, "):
+    with pytest.raises(BadInput, match=r"'nope'; there are total-stamps, "):
         chosen(["vcube-single", "nope"])
     assert chosen(["all"]) == list(EXPERIMENTS.values())
     assert [each.name for each in chosen(["merge-growth"] * 2)] == ["merge-growth"]
@@ -83,7 +83,7 @@ def test_the_commands_tell_what_there_is(shell: Shell) -> None:
     assert "Figure 4" in shell("experiment", "list").stdout
     refused = shell("experiment", "run", "nope")
     assert refused.code == 2
-    assert "there are vcube-single" in refused.stderr
+    assert "there are total-stamps" in refused.stderr
     nowhere = shell("experiment", "run", "merge-growth", "--docs", "nowhere")
     assert nowhere.code == 2
     assert "nowhere is no directory" in nowhere.stderr
