@@ -165,6 +165,7 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     page = (tmp_path / "experiments.md").read_text()
     assert "| 1 | so | c | s | not met |" in page
     assert "0 are met, 1 are not" in page
+    assert "Not part of this run, and so not on this page: `total-stamps`, " in page
     assert "(plots/merge-growth-4.svg)" in page
     filled = other.read_text()
     assert "old" not in filled

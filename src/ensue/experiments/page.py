@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ensue.experiments.catalogue import EXPERIMENTS
 from ensue.experiments.experiment import Chart, Claim, Table
 from ensue.experiments.plots import draw
 from ensue.experiments.running import Result
@@ -115,6 +116,9 @@ def _summary(results: Sequence[Result]) -> str:
         for each in result.claims
         if each.met is False
     ]
+    played = {each.experiment.name for each in results}
+    if left := [f"`{name}`" for name in EXPERIMENTS if name not in played]:
+        told += f" Not part of this run, and so not on this page: {', '.join(left)}."
     return told + ("\n\nNot met:\n\n" + "\n".join(missed) if missed else "")
 
 
