@@ -236,3 +236,13 @@ def test_filters_are_read_as_brokers_write_them() -> None:
         "true": True,
     }.items():
         assert matches(where, event) is expected, where
+
+
+def test_operations_planned_together_may_come_in_any_order() -> None:
+    trace = Trace().add("b", "began", topic="planned", transaction="t")
+    for path in ("1", "2.0.3", "2.0.2", "4"):
+        trace.add("b", "received", event=f"t#{path}", transaction="t")
+    trace.add("b", "committed", transaction="t")
+    assert trace.anomalies() == {}
+    trace.add("b", "received", event="t#1", transaction="t")
+    assert trace.anomalies() == {"sequential": 1}
