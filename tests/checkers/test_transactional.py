@@ -156,10 +156,12 @@ def reported(trace: Trace, **changed: Any) -> Trace:
     """Two brokers report their tables: c1 at b0 advertises, c2 at b1 subscribes."""
     entries = {
         "b0": [
+            ("client", None, "c1"),
             ("advertisement", "c1.a", "c1"),
             ("subscription", "c2.s", "b1"),
         ],
         "b1": [
+            ("client", None, "c2"),
             ("advertisement", "c1.a", "b0"),
             ("subscription", "c2.s", "c2"),
             ("sent", "c2.s", "b0"),
@@ -182,11 +184,15 @@ def test_tables_that_fit_have_converged() -> None:
     [
         ({"b1": 2}, {"behind": 1}),
         ({"entries": {"b0": [("subscription", "c2.s", "b1")]}}, {"unadvertised": 1}),
-        ({"entries": {"b0": [("advertisement", "c1.a", "c1")]}}, {"differ": 1}),
+        (
+            {"entries": {"b0": [("client", None, "c1"), ("advertisement", "c1.a", "c1")]}},
+            {"differ": 1},
+        ),
         (
             {
                 "entries": {
                     "b0": [
+                        ("client", None, "c1"),
                         ("advertisement", "c1.a", "c1"),
                         ("subscription", "c2.s", "b1"),
                         ("subscription", "c3.s", "b1"),
@@ -204,8 +210,8 @@ def test_tables_that_do_not_fit_are_found(
 
 
 def test_nothing_of_a_client_that_is_gone_is_held() -> None:
-    trace = Trace().add("b1", "unsubscribed", publisher="c2", verdict="gone")
-    assert reported(trace).anomalies() == {"orphan": 1}
+    entries = [("advertisement", "c1.a", "c1"), ("subscription", "c2.s", "b1")]
+    assert reported(Trace(), entries={"b0": entries}).anomalies() == {"orphan": 1}
 
 
 def test_the_last_report_of_a_broker_counts() -> None:

@@ -172,10 +172,9 @@ def tables(rows: list[Row], random: Random) -> list[Row]:
 
 
 def orphan(rows: list[Row], random: Random) -> list[Row]:
+    """A broker has something of somebody who is not there."""
     one = _some(rows, random, lambda row: row.verdict in ("advertisement", "subscription"))
-    gone = {"action": "unsubscribed", "verdict": "gone", "subscription": None, "topic": None}
-    told = msgspec.structs.replace(one, node="b9", step=1, publisher="c9", **gone)
-    return [*_replaced(rows, one, publisher="c9"), told]
+    return _replaced(rows, one, publisher="c9")
 
 
 BREAKS: tuple[Break, ...] = (

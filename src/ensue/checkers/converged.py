@@ -1,11 +1,11 @@
 """Routing tables of brokers, at rest: what each says it has fits what the others say.
 
-A broker that is at rest may write its tables into the trace, as rows `held`: first one with the verdict `tables`, with the number of commits as `publisher_seq`; then one
-for each entry, with the name as `subscription`, the filter as `topic` and a peer as `publisher`. The verdict says what it is: an `advertisement` or a `subscription` came from that peer, or
+A broker that is at rest may write its tables into the trace, as rows `held`: first one with the verdict `tables`, with the number of commits as `publisher_seq`; then one with the verdict `client`
+for each client that it has, as `publisher`; then one for each entry, with the name as `subscription`, the filter as `topic` and a peer as `publisher`. The verdict says what it is: an `advertisement` or a `subscription` came from that peer, or
 was `sent` to it. The last report of each broker counts.
 
 **converged.** All brokers have committed equally many transactions (`behind`) and hold the same advertisements (`unadvertised`). What one broker sent to another is there as
-something that came from it, and nothing else is (`differ`). No entry came from a client that is gone (`orphan`).
+something that came from it, and nothing else is (`differ`). No entry came from somebody who is neither a broker nor a client of the one that has it (`orphan`).
 
 HAZARD: reports of brokers that were not at rest differ though nothing is wrong. A run without reports is not judged.
 """
@@ -29,9 +29,9 @@ class Fault(msgspec.Struct, frozen=True, order=True):
     because: str
 
 
-def judge(run: str, held: Iterable[Row], gone: set[str], collector: Collector) -> None:
+def judge(run: str, held: Iterable[Row], collector: Collector) -> None:
     """Judge the tables that the brokers of one run reported."""
-    for fault in sorted(faults(held, gone)):
+    for fault in sorted(faults(held)):
         collector.violation(
             fault.anomaly,
             (Subscriber(run, fault.node, ""),),
@@ -40,7 +40,7 @@ def judge(run: str, held: Iterable[Row], gone: set[str], collector: Collector) -
         )
 
 
-def faults(held: Iterable[Row], gone: set[str]) -> Iterator[Fault]:
+def faults(held: Iterable[Row]) -> Iterator[Fault]:
     """Yield what is wrong with the tables of one run."""
     brokers = _latest(held)
     commits = {node: rows[0].publisher_seq or 0 for node, rows in brokers.items()}
@@ -76,11 +76,12 @@ def faults(held: Iterable[Row], gone: set[str]) -> Iterator[Fault]:
             yield Fault(
                 "unadvertised", node, name or "", f"{node} does not have the advertisement {name}"
             )
+        known = {*brokers, *(row.publisher for row in rows if _is(row, "client"))}
         for row in rows:
-            if row.publisher in gone and row.verdict in ("advertisement", "subscription"):
+            if row.verdict in ("advertisement", "subscription") and row.publisher not in known:
                 name = row.subscription or ""
                 yield Fault(
-                    "orphan", node, name, f"{node} has {name} of {row.publisher}, who is gone"
+                    "orphan", node, name, f"{node} has {name} of {row.publisher}, who is not there"
                 )
     for source, target, name in sent - came:
         if target in brokers:

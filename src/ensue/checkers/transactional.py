@@ -213,7 +213,7 @@ def judge(ledger: Ledger, collectors: dict[str, Collector]) -> None:
         _judge_commits(ledger, collectors["serializable"])
         _judge_regular(ledger, collectors["serializable"])
     if "converged" in collectors:
-        converged.judge(ledger.run, ledger.held, ledger.gone, collectors["converged"])
+        converged.judge(ledger.run, ledger.held, collectors["converged"])
 
 
 def _judge_atomic(ledger: Ledger, collector: Collector) -> None:

@@ -181,7 +181,11 @@ class TransactionDeployment(Deployment):
                 "verdict": "tables",
                 "publisher_seq": broker.version,
             }
-            for columns in (summary, *broker.tables.rows()):
+            clients = [
+                {"action": "held", "verdict": "client", "publisher": client}
+                for client in broker.clients
+            ]
+            for columns in (summary, *clients, *broker.tables.rows()):
                 told = Told(None, columns)
                 recorder.outcome(name, None, told, self.world.clock_ns(name), now_ns)
 

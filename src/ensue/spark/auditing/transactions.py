@@ -183,9 +183,6 @@ def _unlike(trace: DataFrame) -> DataFrame:
         .join(brokers.select("run", "node"), "run")
         .join(advertised, ["run", "node", "name"], "left_anti")
     )
-    orphans = last.where("verdict IN ('advertisement', 'subscription')").join(
-        _gone(trace), ["run", "peer"], "left_semi"
-    )
     found = [
         _fault(
             behind,
@@ -202,10 +199,10 @@ def _unlike(trace: DataFrame) -> DataFrame:
             f.format_string("%s does not have the advertisement %s", "node", "name"),
         ),
         _fault(
-            orphans,
+            _orphans(last, brokers),
             "orphan",
             "name",
-            f.format_string("%s has %s of %s, who is gone", "node", "name", "peer"),
+            f.format_string("%s has %s of %s, who is not there", "node", "name", "peer"),
         ),
         *_differences(last, brokers),
     ]
@@ -213,6 +210,22 @@ def _unlike(trace: DataFrame) -> DataFrame:
     for more in found[1:]:
         together = together.unionByName(more)
     return together
+
+
+def _orphans(last: DataFrame, brokers: DataFrame) -> DataFrame:
+    """Return the entries that came from somebody who is neither a broker nor a client of the one that has it."""
+    known = (
+        last.where("verdict = 'client'")
+        .select("run", "node", "peer")
+        .unionByName(
+            brokers.select("run", "node").join(
+                brokers.select("run", f.col("node").alias("peer")), "run"
+            )
+        )
+    )
+    return last.where("verdict IN ('advertisement', 'subscription')").join(
+        known, ["run", "node", "peer"], "left_anti"
+    )
 
 
 def _differences(last: DataFrame, brokers: DataFrame) -> list[DataFrame]:
@@ -250,19 +263,3 @@ def _fault(found: DataFrame, anomaly: str, first: str, because: Column) -> DataF
         "run", "node", f.lit("").alias("subscription"), f.lit(anomaly).alias("anomaly"),
         f.col(first).alias("first"), f.lit(None).cast("string").alias("second"), because.alias("because"),
     )  # fmt: skip
-
-
-def _gone(trace: DataFrame) -> DataFrame:
-    """Return the clients that crashed for good, or were taken for gone."""
-    at = f.coalesce("true_ns", "at_ns")
-    up_or_down = (
-        trace.where("action IN ('crashed', 'restarted')")
-        .groupBy("run", "node")
-        .agg(f.max_by("action", f.struct(at, "step")).alias("last"))
-        .where("last = 'crashed'")
-        .select("run", f.col("node").alias("peer"))
-    )
-    taken = trace.where("action = 'unsubscribed' AND verdict = 'gone'").select(
-        "run", f.col("publisher").alias("peer")
-    )
-    return up_or_down.unionByName(taken).distinct()
