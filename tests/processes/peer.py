@@ -31,6 +31,7 @@ TOPICS = ("alpha", "beta", "gamma")
 ORDERS: dict[str, ensue.Order] = {
     "causal": ensue.Causal(),
     "merged": ensue.Merged(epsilon=0.02, delta=3.0),
+    "deadline": ensue.Deadline(ms=3_000, on_late="tag"),
 }
 RETRY_S = 0.1
 ANSWERED = 0.25
@@ -54,7 +55,9 @@ class Peer:
     async def run(self) -> None:
         order = ORDERS[self._given.order]
         while True:
-            bus = ensue.connect(self._given.url, order=order, name=self._given.name)
+            bus = ensue.connect(
+                self._given.url, order=order, name=self._given.name, trace=self._given.trace
+            )
             try:
                 await bus.__aenter__()
             except (TransportError, AccessDenied) as error:
@@ -102,9 +105,11 @@ class Peer:
         if self._given.markers:
             for topic in TOPICS:
                 await self._publish_one(bus, topic, b"marker")
-        for _ in range(self._given.count):
+        asked = 0
+        while not self._given.until.exists() if self._given.until else asked < self._given.count:
+            asked += 1
             await self._publish_one(bus, self._random.choice(TOPICS), b"question")
-            await asyncio.sleep(self._random.random() * 0.02)
+            await asyncio.sleep(self._random.random() * self._given.pace)
         await bus.flush()
         self.note("ended", bus.name)
 
@@ -152,6 +157,9 @@ def main() -> int:
     parser.add_argument("--markers", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--trace")
+    parser.add_argument("--pace", type=float, default=0.02)
+    parser.add_argument("--until", type=Path, help="instead of a count: a file that ends it")
     peer = Peer(parser.parse_args())
     cube.PATIENCE_NS = 2 * cube.SUSPECT_NS
 
