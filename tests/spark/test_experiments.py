@@ -15,15 +15,17 @@ def experiment(marks: Path, *, fails: bool = False) -> Experiment:
     """Return one that leaves a mark for every case it plays."""
 
     def played(case: Case) -> Iterator[Row]:
-        with (marks / f"{case['x']}-{case['seed']}").open("a") as mark:
+        with (marks / f"{case['at']}-{case['seed']}").open("a") as mark:
             mark.write("played\n")
-        if fails and case["x"] == 2:
+        if fails and case["at"] == 2:
             raise ValueError("as planted")
-        yield row("1", "doubled", case["x"], 2 * case["x"] + case["seed"])
-        yield row("1", "halved", case["x"], case["x"] / 2)
+        yield row("1", "doubled", case["at"], 2 * case["at"] + case["seed"])
+        yield row("1", "halved", case["at"], case["at"] / 2)
 
     def cases(quick: bool) -> list[Case]:
-        return [{"x": x, "seed": seed} for x in ((1, 2) if quick else (1, 2, 3)) for seed in (0, 1)]
+        return [
+            {"at": at, "seed": seed} for at in ((1, 2) if quick else (1, 2, 3)) for seed in (0, 1)
+        ]
 
     def judge(table: Table) -> list[Claim]:
         return [close_to("1", "7.5 at 3", 7.5, table.at("1", "doubled", 3), 20)]
@@ -38,7 +40,7 @@ def experiment(marks: Path, *, fails: bool = False) -> Experiment:
         play=played,
         charts=(Chart(figure="1", title="", across="x", up="y"),),
         judge=judge,
-        work=lambda case: float(case["x"]),
+        work=lambda case: float(case["at"]),
         published={("1", "doubled", 3.0): 7.5},
     )
 
@@ -48,7 +50,7 @@ def test_an_experiment_goes_on_where_it_was_interrupted(
 ) -> None:
     marks, out = tmp_path / "marks", tmp_path / "out"
     marks.mkdir()
-    with pytest.raises(CaseFailed, match=r"tried, \{'x': 2, 'seed': 0\}: .*as planted"):
+    with pytest.raises(CaseFailed, match=r"tried, \{'at': 2, 'seed': 0\}: .*as planted"):
         play(spark, experiment(marks, fails=True), quick=True, out=out)
     seen: list[int] = []
     tried = experiment(marks)
