@@ -243,3 +243,10 @@ def test_how_far_a_publishers_order_goes_is_told(kept: bool, told: str) -> None:
     sequencer = msgspec.structs.replace(scenario.sequencer, publisher_order=kept)
     scenario = msgspec.structs.replace(scenario, sequencer=sequencer)
     assert f"publishers' order kept {told}" in "\n".join(describe.scenario_lines(scenario))
+
+
+@pytest.mark.parametrize("protocol", sorted(DRAWS))
+def test_a_seed_of_any_protocol_can_be_played_again(shell: Shell, protocol: str) -> None:
+    ended = shell("replay", protocol, "--seed", 3)
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.split()[-2:] == ["all", "valid"]

@@ -65,7 +65,9 @@ def statistics(rows: Sequence[Row]) -> RunStatistics:
     """Return the figures of a trace. Of several runs they are taken together."""
     published = _published(rows)
     delivered = [row for row in rows if row.action == "delivered"]
-    disagreement = inversions(rows, context=0)
+    # Subscriptions by content have no topics by which to tell what two subscribers have in common.
+    by_topic = all(row.topic for row in rows if row.action in ("subscribed", "unsubscribed"))
+    disagreement = inversions(rows if by_topic else (), context=0)
     latencies = sorted(_latencies_ms(published, delivered))
     held = _held_ms(rows)
     entries, extra = _stamps(published, rows)
