@@ -113,14 +113,17 @@ class Application:
 
         def do(client: TransactionClient, now_ns: int) -> None:
             if act.action == "pub":
-                client.publish(act.attributes, act.payload, now_ns=now_ns)
+                number = client.publish(act.attributes, act.payload, now_ns=now_ns)
             elif act.action == "sub":
-                _, self.names[act.label] = client.subscribe(act.where, now_ns=now_ns)
+                number, self.names[act.label] = client.subscribe(act.where, now_ns=now_ns)
             elif act.action == "adv":
-                _, self.names[act.label] = client.advertise(act.where, now_ns=now_ns)
+                number, self.names[act.label] = client.advertise(act.where, now_ns=now_ns)
             elif act.label in self.names:
                 withdraw = client.unsubscribe if act.action == "usub" else client.unadvertise
-                withdraw(self.names[act.label], now_ns=now_ns)
+                number = withdraw(self.names[act.label], now_ns=now_ns)
+            else:
+                return
+            self._ignore(spec.client, number)
 
         self._call(spec.client, do)
 
@@ -134,6 +137,10 @@ class Application:
             acts = self._invited.get(value.publication.payload.decode(), ())
             thread = _Thread(client, value.transaction, value.path, acts)
             self._go_on(thread, lambda wrong: self._finish(client, value, wrong))
+
+    def _ignore(self, client: str, number: int) -> None:
+        """Wait for no answer; nor for that to a request of the same number, which was lost in a crash before it was written down."""
+        self._waiting.pop((client, number), None)
 
     # -- Threads --------------------------------------------------------------------------------
 
@@ -184,7 +191,8 @@ class Application:
 
     def _finish(self, client: str, invitation: Invitation, wrong: str) -> None:
         def finish(node: TransactionClient, now_ns: int) -> None:
-            node.finish(invitation.transaction, invitation.path, wrong, now_ns=now_ns)
+            number = node.finish(invitation.transaction, invitation.path, wrong, now_ns=now_ns)
+            self._ignore(client, number)
 
         self._call(client, finish)
 
