@@ -168,6 +168,9 @@ class _People:
         self._held: list[tuple[str, str]] = []
         """Labels of subscriptions and who has them, as far as one can tell beforehand."""
         self._promised: list[tuple[str, str]] = []
+        """Labels of what was advertised within transactions, and by whom."""
+        self._withdrawable = self._promised
+        """Those of them that the transaction which is drawn may withdraw."""
 
     def _label(self) -> str:
         self._labels += 1
@@ -215,6 +218,9 @@ class _People:
             client = random.choice(self._clients)
             isolation = random.choice(kinds)
             short_ns = 2 * SECOND if self._calm else 300 * MS
+            # Plans are not isolated: one that withdrew what another transaction has just advertised
+            # would take away whom that one's publications go to.
+            self._withdrawable = [] if isolation == PLANNED else self._promised
             if self._load == "move" or random.random() < 0.2:
                 acts = self._move(client)
             else:
@@ -285,11 +291,13 @@ class _People:
 
     def _promise(self, client: str) -> list[Act]:
         """Advertise `y` and publish it, or withdraw an advertisement."""
-        mine = [label for owner, label in self._promised if owner == client]
+        mine = [label for owner, label in self._withdrawable if owner == client]
         if mine and self._random.random() < 0.5:
             return [Act(action="uadv", label=self._random.choice(mine))]
         label = self._label()
         self._promised.append((client, label))
+        if self._withdrawable is not self._promised:
+            self._withdrawable.append((client, label))
         return [
             Act(action="adv", label=label, where=SELDOM),
             Act(action="pub", attributes={"x": 7, "y": self._random.randint(0, 3)}),

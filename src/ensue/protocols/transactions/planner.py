@@ -13,7 +13,7 @@ when all have (`Closed`), the homes undo what they issued, last one first (S6), 
 a subscription of the same name that waits here (S7).
 
 HAZARD: a client that subscribes by itself while a plan is under way may be given some of the plan's publications and not others: use a
-serializable transaction where that matters.
+serializable transaction where that matters. So may everybody if a plan withdraws what another transaction, still under way, has advertised and publishes.
 """
 
 from collections.abc import Iterator, Mapping
