@@ -48,6 +48,25 @@ def test_what_is_wrong_is_said() -> None:
                 await a.publish({"price": 1})
             with pytest.raises(ensue.BadInput, match="not both"):
                 a.subscribe("topic", where="x = 1")
+            with pytest.raises(
+                ensue.BadInput, match="can't have order, durable, start: events come"
+            ):
+                a.subscribe(where="x = 1", order=None, durable=True, start="earliest")
+            with pytest.raises(ensue.BadInput, match="no key and no headers"):
+                await a.publish({"price": 1}, key=b"1")
+            with pytest.raises(
+                ensue.BadInput, match="attribute 'price' is inf: events have finite"
+            ):
+                await a.publish({"price": float("inf")})
+            with pytest.raises(ensue.BadInput, match="an attribute's name is a text, not 1"):
+                await a.publish({1: 2})  # type: ignore[dict-item]
+            async with a.subscribe(where="x = 1") as events:
+                for change in (events.subscribe, events.unsubscribe):
+                    with pytest.raises(ensue.LocalProtocolError, match="no topics such as"):
+                        await change("topic")
+            with pytest.raises(ensue.BadInput, match=r"attributes such as .* not 'topic'"):
+                async with a.transaction() as tx:
+                    await tx.publish("topic", b"x")  # type: ignore[arg-type]
             with pytest.raises(ensue.BadInput, match="isolation"):
                 a.transaction(isolation="chaotic")
             with pytest.raises(ensue.BadInput, match="timeout"):
@@ -78,6 +97,79 @@ def test_all_of_a_transaction_happens_or_nothing_does(isolation: str) -> None:
                     assert not events.waiting
                     await tx.publish({"x": 1}, b"two")
                 assert await payloads(events, 2) == [b"one", b"two"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_a_transaction_of_which_something_was_refused_is_not_committed(isolation: str) -> None:
+    """Whatever the program makes of the error, all or nothing is what was promised."""
+
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="n > 0")
+            async with b.subscribe(where="n exists") as events:
+
+                async def go_on() -> None:
+                    async with a.transaction(isolation=isolation) as tx:
+                        with pytest.raises(ensue.TransactionAborted):
+                            await tx.publish({"n": -1}, b"not advertised")
+                        await tx.publish({"n": 5}, b"of no use")
+
+                with pytest.raises(ensue.TransactionAborted, match="no advertisement"):
+                    await go_on()
+                await a.publish({"n": 6}, b"after it")
+                assert await payloads(events, 1) == [b"after it"]
+
+    asyncio.run(main())
+
+
+def test_nor_is_one_of_which_an_invited_handler_was_refused_something() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+
+            async def act(given: ensue.InvitedTransaction) -> None:
+                with pytest.raises(ensue.TransactionAborted):
+                    await given.publish({"n": 1})
+
+            await b.on_invitation(act)
+            with pytest.raises(ensue.TransactionAborted, match="no advertisement"):
+                async with a.transaction() as tx:
+                    await tx.invite("b")
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_is_no_coroutine_is_named() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await b.on_invitation(lambda given: None)  # type: ignore[arg-type,return-value]
+            with pytest.raises(ensue.TransactionAborted, match="must be made with `async def`"):
+                async with a.transaction() as tx:
+                    await tx.invite("b")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "planned"])
+def test_a_subscription_that_a_transaction_ends_is_over_for_its_reader(isolation: str) -> None:
+    async def main() -> None:
+        async with connected("a") as a:
+            async with a.subscribe(where="n exists") as moved:
+                reading = asyncio.ensure_future(anext(moved, None))
+                async with a.transaction(isolation=isolation) as tx:
+                    await tx.unsubscribe(moved)
+                assert await asyncio.wait_for(reading, 30) is None
+            made: list[ensue.Subscription] = []
+
+            async def change_its_mind() -> None:
+                async with a.transaction(isolation=isolation) as tx:
+                    made.append(await tx.subscribe("n exists"))
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await change_its_mind()
+            assert await asyncio.wait_for(anext(made[0], None), 30) is None
 
     asyncio.run(main())
 

@@ -184,7 +184,7 @@ class Bus(ContentBus):
         """
         hub, driver = self._open()
         if isinstance(topic, Mapping):
-            return await self._publish_content(topic, payload)
+            return await self._publish_content(topic, payload, key, headers)
         if topic not in self._checked:
             check_topics((topic,))
             if len(self._checked) < CHECKED_MAX:
@@ -254,7 +254,8 @@ class Bus(ContentBus):
         """
         hub, _ = self._open()
         if where is not None:
-            return self._subscribe_content(where, topics)
+            given = {"order": order is not _DEFAULT, "durable": durable, "start": start != "latest"}
+            return self._subscribe_content(where, topics, given)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)

@@ -1,6 +1,7 @@
 """What a bus can do with content: advertise, and run transactions. Publishing and subscribing by content are in `bus`."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
 from typing import Any, Literal, overload
 
 from ensue.client.checks import Payload, check_payload
@@ -15,7 +16,7 @@ from ensue.client.transaction import (
     check_transaction,
     share_of,
 )
-from ensue.errors import BadInput
+from ensue.errors import BadInput, LocalProtocolError
 from ensue.event import Event
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
@@ -23,6 +24,26 @@ from ensue.protocols.transactions.frames import PLANNED
 from ensue.runtime.hub import Hub
 
 __all__ = ["ContentBus"]
+
+
+class _ByContent(Subscription):
+    """A subscription by content: what it asks for is said once."""
+
+    async def subscribe(self, *topics: str) -> None:
+        """Refuse topics; entering asks for `CONTENT`."""
+        self._check(topics)
+        await super().subscribe(*topics)
+
+    async def unsubscribe(self, *topics: str) -> None:
+        """Refuse topics."""
+        self._check(topics)
+        await super().unsubscribe(*topics)
+
+    def _check(self, topics: tuple[str, ...]) -> None:
+        if topics != (CONTENT,):
+            raise LocalProtocolError(
+                f"a subscription by content has no topics such as {topics}: open another one, or close it"
+            )
 
 
 class ContentBus:
@@ -48,17 +69,33 @@ class ContentBus:
         parse(where)
         return await self._overlay_client().advertise(where)
 
-    async def _publish_content(self, attributes: Mapping[str, object], payload: Payload) -> Event:
+    async def _publish_content(
+        self,
+        attributes: Mapping[str, object],
+        payload: Payload,
+        key: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> Event:
         hub, _ = self._open()
+        if key is not None or headers is not None:
+            raise BadInput("an event by content has no key and no headers: give it attributes")
         checked = check_payload(payload, hub.payload_bytes_max)
         client = self._overlay_client()
         while hub.blocker(CONTENT) is not None:
             await client.wait_for_room(CONTENT)
         return await client.publish(attributes, checked)
 
-    def _subscribe_content(self, where: str, topics: tuple[str, ...]) -> Subscription:
+    def _subscribe_content(
+        self, where: str, topics: tuple[str, ...], given: Mapping[str, bool]
+    ) -> Subscription:
         if topics:
             raise BadInput("subscribe to topics or by content (where=…), not both")
+        wrong = ", ".join(option for option, is_given in given.items() if is_given)
+        if wrong:
+            raise BadInput(
+                f"a subscription by content can't have {wrong}: events come as its broker has them, "
+                "and nothing is kept for it"
+            )
         parse(where)
         return self._subscribe_where(Where(where=where, client=self._overlay_client()))
 
@@ -100,8 +137,10 @@ class ContentBus:
             given = InvitedTransaction(
                 self._overlay_client(), self._subscribe_where, name, path, publication
             )
-            await handler(given)
+            await _wait_for(handler(given), "on_invitation")
             given.name = ""
+            if given.failure is not None:
+                raise given.failure
 
         client = self._overlay_client()
         client.handler = act
@@ -118,7 +157,8 @@ class ContentBus:
 
         async def take(name: str, where: str) -> None:
             wanted = Where(where=where, client=client, made=name)
-            await handler(await self._subscribe_where(wanted).__aenter__())
+            made = handler(await self._subscribe_where(wanted).__aenter__())
+            await _wait_for(made, "on_subscription")
 
         client.on_made = take
         return client.opening()
@@ -136,7 +176,7 @@ class ContentBus:
     def _subscribe_where(self, wanted: Where) -> Subscription:
         hub, _ = self._open()
         return self._keep(
-            Subscription(
+            _ByContent(
                 hub,
                 client=self._name,
                 name=None,
@@ -151,3 +191,10 @@ class ContentBus:
         if self._content is not None:
             self._content.close()
             self._content = None
+
+
+async def _wait_for(made: object, handler: str) -> None:
+    """Wait for what a handler has returned, or say that it is of the wrong kind."""
+    if not isawaitable(made):
+        raise BadInput(f"the handler given to {handler} must be made with `async def`")
+    await made

@@ -23,7 +23,7 @@ import msgspec
 
 from ensue.client.checks import Payload, check_payload
 from ensue.client.content import CONTENT, ContentClient
-from ensue.client.content_reader import ContentShare, Where
+from ensue.client.content_reader import Where
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import Subscribe, share_of
 from ensue.errors import LocalProtocolError, TransactionAborted, TransactionPending
@@ -102,7 +102,7 @@ class PlannedTransaction:
         """Operations of the block `together` that is open."""
         self._groups = 0
         self._made: list[Subscription] = []
-        self._withdrawn: list[ContentShare] = []
+        self._withdrawn: list[Subscription] = []
         self.name = ""
         """The transaction's name, once it is committed."""
 
@@ -130,7 +130,13 @@ class PlannedTransaction:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
         share = share_of(subscription)
         self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
-        self._withdrawn.append(share)
+        self._withdrawn.append(subscription)
+
+    async def invite(self, client: str, *_: object) -> None:
+        """Say what to do instead: nobody acts while a plan is carried out."""
+        raise LocalProtocolError(
+            f"a plan invites nobody: say what {client!r} does by plan.client({client!r})"
+        )
 
     def client(self, name: str) -> PlannedClient:
         """Return what plans for another bus, by the name it was given, or by its whole `bus.name`."""
@@ -228,12 +234,17 @@ class PlannedTransaction:
                 f"the plan can't be carried out: {answer.refused}", reason=answer.refused
             )
         self.name = answer.transaction
-        for share in self._withdrawn:
-            share.withdrawn()
+        _end(self._withdrawn)
 
     def _undo(self) -> None:
-        for made in self._made:
-            share_of(made).withdrawn()
+        _end(self._made)
+
+
+def _end(subscriptions: list[Subscription]) -> None:
+    """End subscriptions that the brokers have not, or no longer."""
+    for subscription in subscriptions:
+        share_of(subscription).withdrawn()
+        subscription.close()
 
 
 def _operation(client: TransactionClient, step: _Step, now_ns: int) -> Operation:

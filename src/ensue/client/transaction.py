@@ -14,6 +14,7 @@ from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import ContentShare, Where
 from ensue.client.subscription import Subscription
 from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused, TransactionAborted
+from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.client import TransactionClient
@@ -55,9 +56,12 @@ class _Acting:
         self._within = ""
         self.name = ""
         """The transaction's name, once it has begun."""
+        self.failure: TransactionAborted | None = None
+        """Why it can't be committed, once an operation was refused: also if the program goes on as if nothing were."""
 
     async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
         """Publish an event: delivered when the transaction is committed."""
+        attributes = event_of(attributes)
         checked = check_payload(payload, PAYLOAD_BYTES_MAX)
         await self._act("pub", attributes=attributes, payload=checked)
 
@@ -75,15 +79,23 @@ class _Acting:
         self._check_open()
         wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
         try:
-            return await self._subscribe(wanted).__aenter__()
+            made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
             raise self._refused(error.reason) from None
+        self._client.when_over(self.name, lambda done: None if done else made.close())
+        return made
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
         share = share_of(subscription)
         await self._act("usub", name=share.subscription)
-        self._client.when_over(self.name, lambda done: share.withdrawn() if done else None)
+
+        def over(committed: bool) -> None:
+            if committed:
+                share.withdrawn()
+                subscription.close()
+
+        self._client.when_over(self.name, over)
 
     async def invite(
         self, client: str, attributes: Mapping[str, object] | None = None, payload: Payload = b""
@@ -129,11 +141,12 @@ class _Acting:
             raise self._refused(answer.refused)
 
     def _refused(self, reason: str) -> TransactionAborted:
-        return TransactionAborted(
+        self.failure = TransactionAborted(
             f"the transaction can't be committed: {reason}",
             reason=reason,
             transaction=self.name,
         )
+        return self.failure
 
 
 class Transaction(_Acting):
@@ -165,13 +178,15 @@ class Transaction(_Acting):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        name = self.name
-        ending = self._client.ask(lambda node, now: node.end(name, commit=kind is None, now_ns=now))
-        if kind is None:
+        name, commit = self.name, kind is None and self.failure is None
+        ending = self._client.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
+        if commit:
             self._check(await self._client.answer(ending))
-        elif issubclass(kind, Exception):
+        elif kind is None or issubclass(kind, Exception):
             await self._client.answer(ending)
         self.name = ""
+        if kind is None and self.failure is not None:
+            raise self.failure
 
 
 class InvitedTransaction(_Acting):

@@ -17,6 +17,7 @@ Limits: `BOXES_MAX` boxes after `and` was multiplied out, `ATTRIBUTES_MAX` attri
 """
 
 from collections.abc import Iterator, Mapping
+from math import isinf
 
 import msgspec
 
@@ -119,6 +120,13 @@ def where(name: str, space: Space) -> Filter:
 
 def event_of(attributes: Mapping[str, object]) -> dict[str, Value]:
     """Return the attributes of an event, sorted by name, or say what is wrong with them."""
+    if not isinstance(attributes, Mapping):
+        raise BadInput(
+            f"an event by content has attributes such as {{'price': 12}}, not {attributes!r}"
+        )
+    for name in attributes:
+        if not isinstance(name, str):
+            raise BadInput(f"an attribute's name is a text, not {name!r}")
     if len(attributes) > ATTRIBUTES_MAX:
         raise BadInput(f"an event has at most {ATTRIBUTES_MAX} attributes, not {len(attributes)}")
     found: dict[str, Value] = {}
@@ -127,7 +135,9 @@ def event_of(attributes: Mapping[str, object]) -> dict[str, Value]:
             raise BadInput(
                 f"an attribute's name has from 1 to {NAME_LENGTH_MAX} characters, not {len(name)}"
             )
-        found[name] = value_of(attributes[name])
+        value = found[name] = value_of(attributes[name])
+        if isinstance(value, float) and isinf(value):
+            raise BadInput(f"attribute {name!r} is {value}: events have finite numbers")
     return found
 
 
