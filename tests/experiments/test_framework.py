@@ -81,7 +81,9 @@ def test_the_commands_tell_what_there_is(shell: Shell) -> None:
     told = shell("experiment", "list", "--json").json()
     assert [each["name"] for each in told["experiments"]] == list(EXPERIMENTS)
     assert all(each["quick_cases"] <= each["cases"] for each in told["experiments"])
-    assert "Figure 4" in shell("experiment", "list").stdout
+    listed = shell("experiment", "list").stdout
+    assert "Figure 4" in listed
+    assert all(f" {name} " in listed for name in EXPERIMENTS), "names can't be copied"
     refused = shell("experiment", "run", "nope")
     assert refused.code == 2
     assert "there are total-stamps" in refused.stderr

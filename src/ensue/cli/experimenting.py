@@ -76,6 +76,7 @@ def list_experiments(
             for each in found
         ],
         right=(4, 5),
+        whole=(0,),
     )
     return output.EXIT_VALID
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 import msgspec
 import typer
@@ -182,9 +182,14 @@ def print_lines(lines: Iterable[str], *, style: str | None = None) -> None:
 
 
 def print_table(
-    title: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()
+    title: str,
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> None:
-    """Print a table; the columns numbered in `right` hold figures. Empty headers aren't shown."""
+    """Print a table; the columns numbered in `right` hold figures, those in `whole` what people copy. Empty headers aren't shown."""
     if title:
         # A line of its own: Rich would wrap it where the table happens to end.
         print_lines([title], style="bold")
@@ -195,7 +200,8 @@ def print_table(
         pad_edge=True,
     )
     for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index in right else "left")
+        justify: Literal["left", "right"] = "right" if index in right else "left"
+        table.add_column(header, justify=justify, no_wrap=index in whole)
     for row in rows:
         table.add_row(*(_styled(cell) for cell in row))
     _Console(highlight=False).print(table)
