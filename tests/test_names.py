@@ -50,3 +50,14 @@ def test_ctrl_c_while_the_client_is_imported_ends_without_a_trace_of_python() ->
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (2, "ensue: interrupted\n")
+
+
+def test_nothing_is_imported_before_the_command_line_waits_for_ctrl_c() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import ensue.cli; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["ensue", "ensue.cli"]

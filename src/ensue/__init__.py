@@ -1,12 +1,11 @@
 """Ordered publish/subscribe for Python.
 
 A name is imported when it is first used: `ensue --help`, a Spark worker or a program that needs one
-error class does not wait for the whole client, and Ctrl-C finds the command line already listening.
+error class does not wait for the whole client, and Ctrl-C finds the command line already listening:
+not even the standard library is imported before that.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # As type checkers know it; `typing` would be imported for it.
 if TYPE_CHECKING:
     from ensue.client import Bus, ReceivedEvent, Subscription, connect
     from ensue.client.planned import PlannedTransaction
@@ -96,6 +95,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that exists
 
     def __getattr__(name: str) -> object:
         if name in __all__:
+            from importlib import import_module  # noqa: PLC0415 - see above
+
             for module in map(import_module, _HOMES):
                 if name in module.__all__:
                     # Kept, so that this is asked once for each name.

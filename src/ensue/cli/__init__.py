@@ -1,14 +1,13 @@
 """The command line: `ensue`.
 
-Each command is a function in a module of this package; `build` puts them together. Nothing outside
-the standard library is imported before `main` has looked whether the extra is installed.
+Each command is a function in a module of this package; `build` puts them together. Nothing at all is
+imported before `main` waits for Ctrl-C, and nothing outside the standard library before it has looked
+whether the extra is installed.
 """
 
 import sys
-from importlib.metadata import version
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import typer
 
@@ -20,13 +19,8 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        sys.stderr.write(
-            f"ensue: the command line needs {', '.join(missing)}: pip install 'ensue[cli]'\n"
-        )
-        raise SystemExit(2)
     try:
+        _look_for_extras()
         build()()
     except KeyboardInterrupt:
         # Commands handle their own; this is the moment while they are being imported.
@@ -39,8 +33,22 @@ def main() -> None:
         raise SystemExit(2) from None
 
 
+def _look_for_extras() -> None:
+    from importlib.util import find_spec  # noqa: PLC0415 - see above
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"ensue: the command line needs {', '.join(missing)}: pip install 'ensue[cli]'\n"
+        )
+        raise SystemExit(2)
+
+
 def build() -> "typer.Typer":
     """Return the application with all its commands."""
+    from importlib.metadata import version  # noqa: PLC0415 - see above
+    from typing import Annotated  # noqa: PLC0415 - as above
+
     import typer  # noqa: PLC0415 - an extra
 
     from ensue.cli.auditing import audit  # noqa: PLC0415 - they need the extra
