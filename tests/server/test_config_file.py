@@ -25,7 +25,7 @@ def test_one_server_needs_three_lines(tmp_path: Path) -> None:
 
 def test_everything_of_a_chain_is_read() -> None:
     text = (
-        'closed = true\nsync = "100ms"\nexpire = "2m"\n'
+        'closed = true\npublisher_order = false\nsync = "100ms"\nexpire = "2m"\n'
         + ONE.replace("data", 'topics = ["x", "y"]\naddress = "a.example:7400"\nsite = "Ulm"\ndata')
         + '[[servers]]\nname = "b"\nlisten = "127.0.0.1:7401"\ndata = "e"\ntopics = ["z"]\n'
         + '[retention]\nbytes = "10GB"\nage = "7d"\nsegment_bytes = "1MiB"\n'
@@ -37,6 +37,7 @@ def test_everything_of_a_chain_is_read() -> None:
         Member("b", "127.0.0.1:7401", ("z",)),
     )
     assert config.closed
+    assert not config.sequencer.publisher_order
     assert config.site == "Ulm"
     assert (config.sync_s, config.expire_s) == (0.1, 120.0)
     assert config.retention.bytes == 10_000_000_000

@@ -12,6 +12,7 @@ import ensue
 from ensue.errors import InternalError, LimitReached, LogInUse, TransportError
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Persist
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
 from ensue.transports.tcp_messages import Member
@@ -103,6 +104,40 @@ def test_servers_of_a_chain_give_topics_of_all_of_them_one_order(tmp_path: Path)
                 assert sorted(seen) == sorted(
                     b"%s%d" % (w, n) for w in (b"a", b"b") for n in range(30)
                 )
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["publisher order", "none"])
+def test_without_publisher_order_a_server_that_is_away_holds_up_no_other(
+    kept: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        config = SequencerConfig(carries=True, publisher_order=kept)
+        servers = await chain(tmp_path, 2, sequencer=config)
+        try:
+            async with (
+                ensue.connect(servers[0].url) as bus,
+                bus.subscribe("t0") as here,
+            ):
+                await servers[1].stop()
+                await bus.publish("t1", b"there", receipt=False)
+                await bus.publish("t0", b"here", receipt=False)
+                if kept:
+                    async with ensue.connect(servers[0].url) as other:
+                        await other.publish("t0", b"another's")
+                    # What another one published meanwhile was taken, and this was not.
+                    assert await read(here, 1) == [b"another's"]
+                else:
+                    assert await read(here, 1) == [b"here"]
+                servers[1] = Server(servers[1].config)
+                await servers[1].start()
+                await within(bus.flush())
+                if kept:
+                    assert await read(here, 1) == [b"here"]
         finally:
             for server in servers:
                 await server.stop()

@@ -12,6 +12,7 @@ import msgspec
 
 from ensue.errors import BadInput, ConfigurationError
 from ensue.event import Name
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.quantities import duration_ns, shown, size_bytes
 from ensue.server.access import Access, User
 from ensue.server.config import Limits, Retention, ServerConfig, Tls
@@ -89,6 +90,7 @@ class _Server(_Table, frozen=True, kw_only=True):
 class _File(_Table, frozen=True, kw_only=True):
     servers: tuple[_Server, ...]
     closed: bool = False
+    publisher_order: bool = True
     sync: Sync | None = None
     expire: Duration | None = None
     insecure: bool = False
@@ -208,6 +210,7 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         chain=chain,
         beside={each.name: each.beside for each in file.servers if each.beside},
         closed=file.closed,
+        sequencer=SequencerConfig(carries=True, publisher_order=file.publisher_order),
         sync_s=0.0 if file.sync is None else float(file.sync),
         expire_s=60.0 if file.expire is None else float(file.expire),
         insecure=file.insecure,
