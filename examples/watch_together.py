@@ -1,7 +1,7 @@
 """A room that watches one film together, over a network that delays each command by another time and loses some.
 
-Ada plays and seeks; whenever Bob sees her play a scene, he pauses it a moment later. Everybody's player obeys whatever comes. Without order a pause comes before
-the play that it is for, and a command that took too long moves the film back. With a deadline commands come in order and on time, or not at all.
+Ada seeks one scene after the other and plays it; whenever Bob sees her play, he pauses. Everybody's player obeys whatever comes. Without order a play or a pause comes before
+what it is for, and a seek that took too long moves the film back. With a deadline commands come in order and on time, or not at all.
 Run it: python examples/watch_together.py
 """
 
@@ -14,6 +14,8 @@ SCENES = 25
 EVERY_S = 0.02
 USEFUL_MS = 150.0
 GUESTS = ("carol", "dave", "erin")
+VERBS = ("seek", "play", "pause")
+"""What happens to a scene, each because of the one before."""
 URL = "memory://room?jitter_ms=180&loss=0.05&seed=3"
 
 
@@ -21,24 +23,25 @@ class Player:
     """What one guest's player did."""
 
     def __init__(self) -> None:
-        self.paused: set[str] = set()
+        self.last: dict[int, int] = {}
+        """By scene: the last of the verbs that was obeyed."""
         self.scene = 0
         self.obeyed = 0
         self.too_early = 0
-        """Pauses that came before the play they were for, which then undid them."""
+        """Commands that were undone by one that they are the answer to: a pause by its play, a play by its seek."""
         self.moved_back = 0
-        """Scenes that were played after a later one."""
+        """Scenes that Ada went to before the one she had gone to."""
 
     def obey(self, command: str) -> None:
         """Do what somebody wants."""
         self.obeyed += 1
-        verb, _, scene = command.partition(" ")
-        if verb == "play":
-            self.moved_back += int(scene) < self.scene
-            self.scene = int(scene)
-            self.too_early += scene in self.paused
-        else:
-            self.paused.add(scene)
+        verb, _, number = command.partition(" ")
+        scene, step = int(number), VERBS.index(verb)
+        self.too_early += step < self.last.get(scene, step)
+        self.last[scene] = step
+        if verb != "pause":
+            self.moved_back += scene < self.scene
+            self.scene = scene
 
 
 async def watch(order: ensue.Deadline | None) -> list[Player]:
@@ -74,7 +77,8 @@ async def watch(order: ensue.Deadline | None) -> list[Player]:
         for _ in tasks:
             await ready.acquire()
         for scene in range(1, SCENES + 1):
-            await ada.publish("film", f"play {scene}".encode(), receipt=False)
+            for verb in ("seek", "play"):
+                await ada.publish("film", f"{verb} {scene}".encode(), receipt=False)
             await asyncio.sleep(EVERY_S)
         await asyncio.sleep(0.5)  # By then everything has come, or never will.
         for task in tasks:
@@ -94,8 +98,8 @@ def main() -> None:
         early = sum(player.too_early for player in players)
         back = sum(player.moved_back for player in players)
         print(
-            f"{label}: {obeyed} of {2 * SCENES * len(players)} commands obeyed, {early} pauses came before "
-            f"their play, {back} times the film went back"
+            f"{label}: {obeyed} of {len(VERBS) * SCENES * len(players)} commands obeyed, {early} undone by "
+            f"what they came after, {back} times the film went back"
         )
 
 

@@ -183,3 +183,4 @@ def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> N
     assert [(player.too_early, player.moved_back) for player in players] == [(0, 0)] * 3
     without = asyncio.run(watch_together.watch(None))
     assert sum(player.moved_back for player in without) > 0
+    assert sum(player.too_early for player in without) > 0
