@@ -2,6 +2,7 @@
 
 import pytest
 
+from ensue.experiments.deadlines import EXPERIMENTS
 from ensue.experiments.gossip.model import Load, gossip, reliable
 from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
 from ensue.experiments.gossip.sizes import between_members, from_brokers
@@ -60,3 +61,16 @@ def test_ordering_information_grows_slowly() -> None:
     assert few.rumour < 30
     assert many.rumour < 3 * few.rumour
     assert between_members(200, 200) > 100 * many.differences
+
+
+@pytest.mark.parametrize("system", ["gossip", "reliable group"])
+def test_a_case_of_figure_6_gives_the_share_on_time_the_throughput_and_the_bytes(
+    system: str,
+) -> None:
+    (experiment,) = (each for each in EXPERIMENTS if each.name == "gossip-throughput")
+    case = {"system": system, "subscribers": 8, "perturbed": 20, "duration_ms": 200, "seed": 1}
+    rows = {(row["figure"], row["series"]): row["value"] for row in experiment.play(case)}
+    assert list(rows) == [("6a", system), ("throughput", f"{system}, 20 %"), ("bytes", system)]
+    assert {figure for figure, _ in rows} <= {chart.figure for chart in experiment.charts}
+    assert 90 < rows["6a", system] <= 100
+    assert 40 < rows["throughput", f"{system}, 20 %"] < 200

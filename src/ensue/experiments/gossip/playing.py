@@ -24,6 +24,8 @@ def play_throughput(case: Case) -> Iterator[Row]:
     found = SYSTEMS[case["system"]](load, case["seed"])
     figure = FIGURES[case["perturbed"]]
     yield row(figure, case["system"], case["subscribers"], 100 * found.on_time)
+    curve = f"{case['system']}, {case['perturbed']} %"
+    yield row("throughput", curve, case["subscribers"], found.per_second)
     if case["perturbed"] == 20:
         yield row("bytes", case["system"], case["subscribers"], found.bytes / 1000)
 
