@@ -6,7 +6,9 @@ from tests.protocols.gossip.brokers import A, B, Broker, C, D, Listener, Teller,
 
 from ensue.protocols.gossip.causality import Causality, Held, Sent
 from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.repair import Repair
 from ensue.protocols.gossip.rounds import Rounds, Told
+from ensue.protocols.gossip.views import Picker
 
 THREE = GossipConfig(subscribers_max=4, alpha=1)
 
@@ -184,6 +186,17 @@ def test_10_and_11_a_message_is_late_when_its_lifetime_is_over_and_not_before() 
         assert s.refused.get("m", "") == verdict, "red is 1, yellow is 2: late at the age of 1"
 
 
+def test_8_a_vector_by_subscriber_says_nothing_of_its_broker() -> None:
+    """MS2 writes an entry for each subscriber that a message is for; Del_viol_CO reads the one of its broker."""
+    s2, s3 = 5, 6
+    as_printed, here = dict.fromkeys((s2, s3), 1), dict[int, int]()
+    assert as_printed.get(A, 0) <= here.get(A, 0), "the very first message is taken for known"
+    a, s = Teller(A, THREE), Listener(THREE, ["t"])
+    s.receive(a.tell("m1", "t", 1), 1)
+    assert a.tell("m2", "t", 2).live == {"t": {A: 1}}
+    assert (s.got, s.refused) == (["m1"], {})
+
+
 def test_9_brokers_that_merge_no_vectors_give_no_order_across_brokers() -> None:
     for hears, got in ((False, ["m2", "m1"]), (True, ["m1", "m2"])):
         a, b, s = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"])
@@ -196,14 +209,44 @@ def test_9_brokers_that_merge_no_vectors_give_no_order_across_brokers() -> None:
         assert s.got == got
 
 
-def test_12_overtaking_and_copies() -> None:
-    a, s = Teller(A, THREE), Listener(THREE, ["t"])
-    m1, m2 = a.tell("m1", "t", 1), a.tell("m2", "t", 2)
-    s.receive(m2, 2)
-    s.receive(m2, 2)
-    s.receive(m1, 2)
-    s.receive(m1, 2)
-    assert s.got == ["m1", "m2"]
+class OtherBrokersAlone(Rounds):
+    """Del_ok of Figure 5: earlier messages of the same broker are not looked at."""
+
+    def _missing(self, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+        return (each for each in super()._missing(told, now_round) if each[1] != told.source)
+
+
+class LooksForCopiesOnArrivalAlone(Rounds):
+    """Del_viol_CO of Figure 5: a message that waits is in no vector yet, and so its copy waits beside it."""
+
+    def offer(self, told: Told, now_round: int) -> str:
+        verdict = super().offer(told, now_round)
+        if verdict != "duplicate":
+            return verdict
+        self.waiting[*told.key, len(self.waiting)] = told  # type: ignore[index]
+        return ""
+
+
+def test_12_overtaking() -> None:
+    for rule, got in ((OtherBrokersAlone, ["m2"]), (Rounds, ["m1", "m2"])):
+        a, s = Teller(A, THREE), Listener(THREE, ["t"], rule=rule)
+        m1, m2 = a.tell("m1", "t", 1), a.tell("m2", "t", 2)
+        s.receive(m2, 2)
+        s.receive(m1, 2)
+        assert s.got == got
+        assert s.refused == ({"m1": "overtaken"} if rule is OtherBrokersAlone else {})
+
+
+def test_12_copies() -> None:
+    for rule, got in (
+        (LooksForCopiesOnArrivalAlone, ["m1", "m2", "m2"]),
+        (Rounds, ["m1", "m2"]),
+    ):
+        a, s = Teller(A, THREE), Listener(THREE, ["t"], rule=rule)
+        m1, m2 = a.tell("m1", "t", 1), a.tell("m2", "t", 2)
+        for told in (m2, m2, m1, m1):
+            s.receive(told, 2)
+        assert s.got == got
 
 
 def test_13_nobody_waits_for_the_dead() -> None:
@@ -254,6 +297,33 @@ def test_15_only_what_may_be_alive_is_named() -> None:
     a.tell("m1", "one", 1)
     a.tell("m2", "two", 2)
     assert a.tell("m3", "three", 4).live == {"two": {A: 2}}
+
+
+def test_7_a_matrix_as_a_summary_asks_for_what_is_for_others_and_does_not_see_gaps() -> None:
+    a, c = Broker(A), Broker(C)
+    due = 10**9
+    for_b = a.send("to B", (B,), 1, due)
+    first, second = a.send("1", (C,), 2, due), a.send("2", (C,), 3, due)
+
+    def asked_as_printed() -> set[tuple[int, int, int]]:
+        """For all (x, y): MCP_i[x, y] < MCP_m[x, y]."""
+        column = {x: {C: stamp} for x, stamp in c.rules.settled.items()}
+        return {
+            (x, y, stamp)
+            for x, row in a.rules.matrix.items()
+            for y, stamp in row.items()
+            if column.get(x, {}).get(y, 0) < stamp
+        }
+
+    assert asked_as_printed() == {(A, B, for_b.stamp), (A, C, second.stamp)}
+    c.receive(second, 4)
+    assert asked_as_printed() >= {(A, C, second.stamp)}, "it has that one; the first is missing"
+    repair = Repair(c.rules.config, Picker("a"))
+    for message in (for_b, first, second):
+        repair.keep(message, 4)
+    told = dict(repair.summaries([B, C], 4 + c.rules.config.period_ns))
+    assert told[C] == {A: (first.stamp, second.stamp)}, "nothing that is for B"
+    assert repair.lacking(told[C], c.rules) == {A: (first.stamp,)}, "nothing that waits here"
 
 
 def test_7_only_what_is_addressed_to_a_broker_concerns_it() -> None:
