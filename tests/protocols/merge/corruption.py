@@ -1,8 +1,9 @@
 """Corrupt everything that can be reached, at once, in the small world; and say which events come late enough after it."""
 
+from itertools import count
 from random import Random
 
-from tests.protocols.merge.harness import Merging, Options, Process, World
+from tests.protocols.merge.harness import Happened, Merging, Options, Process, World
 
 from ensue.event import Event
 from ensue.protocols.merge.config import MergeConfig
@@ -60,8 +61,66 @@ def corrupt_process(random: Random, process: Process) -> None:
         process.line.last = any_timestamp(random, process.merger.config, process.tick)
 
 
-def after_corruption(seed: int, options: Options) -> tuple[World, set[int]]:
-    """Play a world in which everything is corrupted half-way. Return it, and the events that are to be right again.
+class Recovery:
+    """A world in which everything was corrupted and mended, and what is wrong so long after that."""
+
+    def __init__(self, world: World, mended_tick: int, first: int) -> None:
+        self.world = world
+        self._mended_tick = mended_tick
+        """What the clock that is furthest ahead showed when everything was mended."""
+        self._first = first
+        """The number of the first event after that."""
+        self._pairs = world.pairs_against_causality()
+
+    def made_after(self, ticks: int) -> set[int]:
+        """The events that were made more than so many ticks after everything was mended."""
+        return {
+            each.number
+            for each in self.world.events[self._first :]
+            if each.tick > self._mended_tick + ticks
+        }
+
+    def wrong_timestamps(self, ticks: int) -> list[tuple[Happened, Happened]]:
+        """Causes whose key is not smaller than their effect's, both of them made so long after."""
+        later = self.made_after(ticks)
+        return [
+            (cause, effect)
+            for cause, effect in self._pairs
+            if cause.number in later and effect.number in later
+        ]
+
+    def wrong_deliveries(self, ticks: int) -> dict[str, object]:
+        """What is wrong with the deliveries of events that were made so long after, by name."""
+        world, later = self.world, self.made_after(ticks)
+        everything = [process.delivered for process in world.processes]
+        for process in world.processes:
+            process.delivered = [
+                (message, tick)
+                for message, tick in process.delivered
+                if message.sender.number in later
+            ]
+        found: dict[str, object] = {
+            "against causality": world.deliveries_against_causality(),
+            "different orders": world.different_orders(),
+            "not delivered": [
+                message for message in world.not_delivered() if message.sender.number in later
+            ],
+        }
+        for process, delivered in zip(world.processes, everything, strict=True):
+            process.delivered = delivered
+        return {name: what for name, what in found.items() if what}
+
+    def ticks(self) -> int:
+        """Measure it: of what was made more than so many ticks after everything was mended, nothing is wrong."""
+        return next(
+            ticks
+            for ticks in count()
+            if not self.wrong_timestamps(ticks) and not self.wrong_deliveries(ticks)
+        )
+
+
+def after_corruption(seed: int, options: Options) -> Recovery:
+    """Play a world in which everything is corrupted half-way.
 
     Clocks jump and are mended before the count begins, as the claim has it. Ghosts that come out of corrupted buffers are taken
     away: they are no messages of anybody.
@@ -95,10 +154,7 @@ def after_corruption(seed: int, options: Options) -> tuple[World, set[int]]:
     for _ in range(options.steps * 3):
         world.step()
     world.finish()
-    later = {
-        each.number for each in world.events[first:] if each.tick > mended + world.config.span_ticks
-    }
-    return world, later
+    return Recovery(world, mended, first)
 
 
 class _WithoutGhosts:

@@ -9,7 +9,8 @@ knows of nanoseconds.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from random import Random
 from typing import Any, Protocol
@@ -57,6 +58,8 @@ class Options:
     """By how many ticks of the sender's clock a message may be later than delta."""
     early_ticks: bool = True
     """Whether a message may be received at once, or only when its receiver's clock has moved."""
+    earliest: int = 0
+    """By how many ticks its sender's clock has moved at the least before a message is received."""
     quiet: float = 0.0
     """The chance that a process makes no event for a long time."""
     array: bool = False
@@ -265,10 +268,12 @@ class World:
                 self.under_way.append(message)
 
     def may_receive(self, message: Message) -> bool:
-        target = self.processes[message.target]
+        target, made = self.processes[message.target], message.sender
         if target.made >= self.options.per_tick:
             return False
-        return self.options.early_ticks or target.tick > message.sender.tick - self.options.epsilon
+        if self.processes[made.process].tick < made.tick + self.options.earliest:
+            return False
+        return self.options.early_ticks or target.tick > made.tick - self.options.epsilon
 
     def try_to_move(self, process: Process) -> None:
         """Move a clock if the bounds allow it; what would be too late is received first, or lost."""
@@ -404,3 +409,18 @@ def bad_seeds(play: Callable[[int], World], seeds: range, *, what: str | None = 
         if what in wrong if what is not None else wrong:
             found.append(seed)
     return found
+
+
+def config(epsilon: int, delta: int, **others: Any) -> MergeConfig:
+    return MergeConfig(epsilon_ticks=epsilon, delta_ticks=delta, tick_ns=1, **others)
+
+
+def ours(seed: int, options: Options) -> World:
+    return World(seed, options).play()
+
+
+def cured(options: Options, seeds: range) -> None:
+    """Nothing goes wrong with our rules, whichever the kind of timestamps."""
+    for array in (False, True):
+        chosen = replace(options, array=array)
+        assert bad_seeds(partial(ours, options=chosen), seeds) == [], chosen

@@ -3,13 +3,24 @@
 One section for each fault. Counts are of seeds out of `SEEDS`; how many go wrong differs with the scheduler, that some do does not.
 """
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
-from tests.protocols.merge.harness import Message, Options, World, bad_seeds
+from tests.protocols.merge.harness import (
+    Message,
+    Options,
+    World,
+    bad_seeds,
+    config,
+    cured,
+    our_key,
+    our_line,
+    ours,
+)
 from tests.protocols.merge.published import (
     Figure1Line,
     Figure3,
@@ -20,37 +31,17 @@ from tests.protocols.merge.published import (
     figure3_less,
 )
 
-from ensue.errors import ConfigurationError
 from ensue.event import Event
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.merger import Held, Merger
 from ensue.protocols.merge.timestamps import (
     CounterTimestamp,
-    CounterTimestamps,
     Timeline,
     timestamps_for,
 )
 
 SEEDS = range(100)
 KINDS = pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
-
-
-def config(epsilon: int, delta: int, **others: Any) -> MergeConfig:
-    return MergeConfig(epsilon_ticks=epsilon, delta_ticks=delta, tick_ns=1, **others)
-
-
-def ours(seed: int, options: Options) -> World:
-    return World(seed, options).play()
-
-
-def cured(options: Options) -> None:
-    for array in (False, True):
-        chosen = with_array(options, array)
-        assert bad_seeds(partial(ours, options=chosen), SEEDS) == [], chosen
-
-
-def with_array(options: Options, array: bool) -> Options:
-    return Options(**{**vars(options), "array": array})
 
 
 # -- Kind worlds: where the literal program is right -----------------------------------------------
@@ -109,7 +100,7 @@ def test_m1_delivery_at_the_first_instant_gives_different_orders() -> None:
 
     wrong = bad_seeds(first_instant, SEEDS, what="different orders")
     assert wrong
-    cured(options)
+    cured(options, SEEDS)
 
 
 # -- M2: delivery on equality -----------------------------------------------------------------------
@@ -122,7 +113,7 @@ def test_m2_a_clock_that_skips_the_value_leaves_messages_for_ever() -> None:
         return World(seed, options, merger=PublishedMerger).play()
 
     assert bad_seeds(on_equality, SEEDS, what="left in buffers")
-    cured(options)
+    cured(options, SEEDS)
 
 
 # -- M3: the array is one element too short ---------------------------------------------------------
@@ -153,7 +144,7 @@ def test_m3_as_printed_causes_get_larger_timestamps_than_effects() -> None:
         return World(seed, options, line=Figure1Line, key=figure1_key).play()
 
     assert bad_seeds(as_printed, SEEDS, what="keys against causality")
-    cured(options)
+    cured(options, SEEDS)
 
 
 def test_m3_with_the_printed_check_a_process_without_fault_resets_itself() -> None:
@@ -166,7 +157,7 @@ def test_m3_with_the_printed_check_a_process_without_fault_resets_itself() -> No
     assert any(resets)
     for array in (False, True):
         for seed in SEEDS:
-            world = ours(seed, with_array(options, array))
+            world = ours(seed, replace(options, array=array))
             assert not any(each.line.resets for each in world.processes), seed  # type: ignore[attr-defined]
 
 
@@ -177,7 +168,46 @@ def test_m3_without_clock_differences_the_printed_array_is_empty() -> None:
         return World(seed, options, line=Figure1Line, key=figure1_key).play()
 
     assert bad_seeds(as_printed, SEEDS, what="keys against causality")
-    cured(options)
+    cured(options, SEEDS)
+
+
+def test_m3_with_a_minimum_delay_the_printed_array_is_too_short_as_well() -> None:
+    """With a delay of d, as printed, kn reaches from -(epsilon - d) to epsilon - d - 1; one more on each end is needed."""
+    for epsilon, earliest in ((3, 1), (2, 2)):
+        options = Options(epsilon=epsilon, delta=5, earliest=earliest)
+        shorter = config(epsilon - earliest, 5, array=True, processes_max=options.processes)
+
+        def as_printed(seed: int, options: Options = options, shorter: Any = shorter) -> World:
+            return World(
+                seed,
+                options,
+                line=lambda _settings: Figure1Line(shorter),
+                key=lambda _settings, made: figure1_key(shorter, made),
+            ).play()
+
+        def corrected(seed: int, options: Options = options, shorter: Any = shorter) -> World:
+            return World(
+                seed,
+                options,
+                line=lambda _settings: our_line(shorter),
+                key=lambda _settings, made: our_key(shorter, made),
+            ).play()
+
+        assert bad_seeds(as_printed, SEEDS, what="keys against causality")
+        assert bad_seeds(corrected, SEEDS) == []
+        cured(options, SEEDS)
+
+
+def test_m3_no_array_is_needed_only_from_a_minimum_delay_of_epsilon_and_one() -> None:
+    """The clock reading alone, as printed for a delay of epsilon; one event a tick."""
+
+    def by_clock_alone(seed: int, earliest: int) -> World:
+        options = Options(epsilon=2, delta=5, earliest=earliest)
+        return World(seed, options, key=lambda _settings, made: (made.r,)).play()
+
+    wrong = "keys against causality"
+    assert bad_seeds(partial(by_clock_alone, earliest=2), SEEDS, what=wrong)
+    assert bad_seeds(partial(by_clock_alone, earliest=3), SEEDS) == []
 
 
 # -- M4: several events a tick ----------------------------------------------------------------------
@@ -202,10 +232,10 @@ def test_m4_the_printed_bound_resets_correct_states_with_several_events_a_tick()
             return made
 
     def printed(seed: int) -> World:
-        return World(seed, with_array(options, True), line=RightButForTheBound).play()
+        return World(seed, replace(options, array=True), line=RightButForTheBound).play()
 
     assert bad_seeds(printed, SEEDS, what="keys against causality")
-    cured(options)
+    cured(options, SEEDS)
 
 
 # -- M5: several messages of one send ---------------------------------------------------------------
@@ -220,7 +250,7 @@ def test_m5_two_messages_of_one_send_are_delivered_in_different_orders() -> None
         return world.play()
 
     assert bad_seeds(without_index, SEEDS, what="different orders")
-    cured(options)
+    cured(options, SEEDS)
 
 
 # -- M6: late messages ------------------------------------------------------------------------------
@@ -235,7 +265,7 @@ def test_m6_late_messages_stay_for_ever_or_come_out_of_order(equal: bool) -> Non
 
     what = "left in buffers" if equal else "different orders"
     assert bad_seeds(accepts_late, SEEDS, what=what)
-    cured(options)
+    cured(options, SEEDS)
 
 
 # -- M7: duplicates ---------------------------------------------------------------------------------
@@ -248,115 +278,7 @@ def test_m7_duplicates_are_delivered_twice() -> None:
         return World(seed, options, merger=partial(PublishedMerger, equal=False)).play()
 
     assert bad_seeds(accepts_all, SEEDS, what="delivered twice")
-    cured(options)
-
-
-# -- M8 to M10: clocks modulo B ---------------------------------------------------------------------
-
-
-def test_m8_comparing_reduced_clocks_plainly_gives_the_wrong_order() -> None:
-    options = Options(epsilon=2, delta=4)
-    modulus = 6 * options.epsilon + options.delta + 1  # The paper's own B.
-
-    def reduced_key(settings: MergeConfig, made: CounterTimestamp) -> tuple[int, ...]:
-        return ((made.r % modulus) + made.c, made.k)
-
-    def plainly(seed: int) -> World:
-        world = World(seed, options, key=reduced_key)
-        return world.play()
-
-    assert bad_seeds(plainly, SEEDS, what="keys against causality")
-
-
-def over_the_wire(options: Options) -> Any:
-    """Carry timestamps as they travel: reduced, and read against the receiver's clock."""
-    kind = CounterTimestamps(options.config())
-
-    def carry(made: CounterTimestamp, _sent: int, read: int) -> CounterTimestamp:
-        found = kind.from_entries(kind.to_entries(made), read)
-        assert found is not None
-        return found
-
-    return carry
-
-
-@pytest.mark.parametrize("epsilon", [0, 1, 3])
-def test_m8_ours_reads_readings_modulo_the_smallest_b_rightly(epsilon: int) -> None:
-    options = Options(epsilon=epsilon, delta=4, modulus=2 * epsilon + 5, per_tick=2, skip=2)
-
-    def reduced(seed: int) -> World:
-        return World(seed, options, carry=over_the_wire(options)).play()
-
-    assert bad_seeds(reduced, SEEDS) == []
-
-
-def test_m8_one_less_than_the_smallest_b_is_refused_and_would_go_wrong() -> None:
-    options = Options(epsilon=2, delta=4)
-    with pytest.raises(ConfigurationError, match="must be at least 9"):
-        config(2, 4, modulus=8)
-
-    def carry(made: CounterTimestamp, _sent: int, read: int) -> CounterTimestamp:
-        newest = read + 2
-        return CounterTimestamp(newest - (newest - made.r) % 8, made.c, made.k)
-
-    def too_small(seed: int) -> World:
-        return World(seed, options, carry=carry).play()
-
-    assert bad_seeds(too_small, SEEDS)
-
-
-def test_m9_an_idle_process_takes_its_old_reduced_timestamp_for_a_new_one() -> None:
-    options = Options(epsilon=2, delta=3, quiet=0.3, steps=400)
-    settings = options.config()
-    modulus = settings.modulus_min
-
-    class Reduced:
-        """Our timestamps with the last one kept modulo B and nothing ever forgotten, as printed."""
-
-        def __init__(self, _settings: MergeConfig) -> None:
-            self.kind = CounterTimestamps(settings)
-            self.last: CounterTimestamp | None = None
-            self.too_high = 0
-
-        def event(self, tick: int, heard: Any = ()) -> CounterTimestamp:
-            known = list(heard)
-            if self.last is not None:
-                newest = tick + settings.epsilon_ticks
-                r = newest - (newest - self.last.r) % modulus
-                if r != self.last.r and r + self.last.c >= tick:
-                    self.too_high += 1
-                known.append(CounterTimestamp(r, self.last.c, self.last.k))
-            self.last = self.kind.after(tick, known)
-            return self.last
-
-    fooled = 0
-    for seed in SEEDS:
-        world = World(seed, options, line=Reduced).play()
-        fooled += sum(each.line.too_high for each in world.processes)  # type: ignore[attr-defined]
-    assert fooled
-    cured(options)
-
-
-def test_m9_ours_knows_nothing_of_an_event_more_than_two_epsilon_ago() -> None:
-    for array in (False, True):
-        kind = timestamps_for(config(2, 3, array=array))
-        line = Timeline(kind)
-        line.event(10)
-        assert line.event(10 + 2 * 2 + 1) == kind.first(15)
-
-
-def test_m10_a_message_later_than_b_allows_for_looks_fresh() -> None:
-    options = Options(epsilon=2, delta=3, lateness=20, modulus=8)
-    patient = Options(epsilon=2, delta=3, lateness=20, longest_lateness=20, modulus=28)
-    whole = Options(epsilon=2, delta=3, lateness=20)
-
-    def play(seed: int, chosen: Options) -> World:
-        carry = over_the_wire(chosen) if chosen.modulus else None
-        return World(seed, chosen, **({"carry": carry} if carry else {})).play()
-
-    assert bad_seeds(partial(play, chosen=options), SEEDS)
-    assert bad_seeds(partial(play, chosen=patient), SEEDS) == []
-    assert bad_seeds(partial(play, chosen=whole), SEEDS) == []
+    cured(options, SEEDS)
 
 
 # -- M11: the program without an array --------------------------------------------------------------
@@ -434,7 +356,7 @@ def test_m11_with_two_events_a_tick_figure_3_orders_nothing() -> None:
         return World(seed, options, line=Figure3Line, key=figure3_key).play()
 
     assert bad_seeds(figure3, SEEDS, what="keys against causality")
-    cured(options)
+    cured(options, SEEDS)
 
 
 # -- M12: stabilisation -----------------------------------------------------------------------------
