@@ -7,10 +7,11 @@ import pytest
 
 from ensue.errors import ConfigurationError
 from ensue.protocols.core import Send
+from ensue.protocols.link import LinkConfig
 from ensue.protocols.overlay.client import SessionEnded
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.filters import Filter
-from ensue.protocols.overlay.frames import Step
+from ensue.protocols.overlay.frames import SUBSCRIBE, Change, Operate, Step
 from ensue.protocols.overlay.nodes import check_tree
 from ensue.protocols.overlay.parsing import parse
 
@@ -158,6 +159,33 @@ def test_a_client_that_says_goodbye_or_is_silent_leaves_nothing_behind() -> None
     assert SessionEnded() in net.told["b"]
 
 
+def test_clients_are_heard_though_much_is_on_its_way_to_a_broker_that_is_away() -> None:
+    """Else whoever only reads would be taken for gone, because of somebody else."""
+    config = OverlayConfig(lease_ns=500 * MS, beat_ns=50 * MS)
+    net = Net(line(2), {"a": "b0", "b": "b1"}, config=config)
+    net.settle()
+    subscribed(net, "b", "x exists")
+    advertised(net, "a", "x exists")
+    net.settle()
+    node = net.nodes["b0"]
+    node._config = LinkConfig(unacknowledged_max=5, retry_ns=10**14, retry_ns_max=10**14)
+
+    def settle_at_home() -> None:
+        while ready := [key for key in (("a", "b0"), ("b0", "a")) if net.flying.get(key)]:
+            net.step_on(ready[0])
+
+    for number in range(9):
+        published(net, "a", "p", x=number)
+        settle_at_home()
+    assert len(node._out["b1"].unacknowledged) == 9
+    for _ in range(30):
+        net.now_ns += 50 * MS
+        net.timer("a")
+        settle_at_home()
+        net.timer("b0")
+    assert node.inner.clients == ("a",)
+
+
 def test_somebody_elses_subscription_can_t_be_withdrawn() -> None:
     net = three()
     advertised(net, "a", "x exists")
@@ -167,6 +195,20 @@ def test_somebody_elses_subscription_can_t_be_withdrawn() -> None:
     net.settle()
     assert "belongs to somebody else" in net.answers("a")[number]
     assert name in net.broker("b0").tables.subscriptions
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["x = " + "9" * 5000, "x =", "(" * 10_000, "x = '\U0010ffff" + "y" * 2000, "inf = 3"],
+    ids=["digits", "end", "brackets", "text", "name"],
+)  # fmt: skip
+def test_a_filter_that_can_t_be_read_is_refused_and_hurts_nobody(where: str) -> None:
+    """Sent by somebody whose program does not look at it first."""
+    net = three()
+    asked = Operate(number=0, change=Change(SUBSCRIBE, "a.sub9", where))
+    number = net.command("a", lambda node, now: node._ask(asked, now))
+    net.settle()
+    assert " at character " in net.answers("a")[number]
 
 
 def test_what_was_not_advertised_can_t_be_published() -> None:

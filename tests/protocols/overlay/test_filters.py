@@ -1,12 +1,15 @@
 """Filters: what they mean, how they are written, and where their text is wrong."""
 
+import contextlib
 from random import Random
 from typing import Any
 
 import pytest
 
 from ensue.errors import BadInput, FilterError
+from ensue.protocols.overlay import filters, spaces
 from ensue.protocols.overlay.filters import ALL, NOTHING, Filter, event_of, inside
+from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.index import PENDING_MAX, MatchIndex
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.spaces import Value
@@ -82,6 +85,9 @@ def test_a_filter_means_what_it_says(text: str, yes: Any, no: Any) -> None:
         ("a starts 'x'", 9, "'with', found"),
         ("a ? 1", 2, "a name, a value or an operator, found '?'"),
         ("urgent > true", 9, "a number or a text to compare with, found 'true'"),
+        ("inf = 1", 0, "the name of an attribute, found 'inf'"),
+        ("a = 9223372036854775808", 4, "a whole number lies between -2**63 and 2**63"),
+        ("a in (1, -9223372036854775808)", 9, "a whole number lies between"),
     ],
 )  # fmt: skip
 def test_an_error_points_at_the_place(text: str, position: int, expected: str) -> None:
@@ -92,6 +98,96 @@ def test_an_error_points_at_the_place(text: str, position: int, expected: str) -
     first, shown, arrow = str(caught.value).splitlines()
     assert shown == f"  {text}"
     assert arrow.index("^") - 2 == position, first
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "expected"),
+    [
+        ("a = 1 and\nb > 2 and\nc >", 23, "found the end"),
+        ("a = 1 and\nb > and\nc > 1", 14, "found 'and'"),
+        ("a = " + "9" * 5000, 4, "a whole number of 5000 digits"),
+        ("a = '" + "x" * 2000 + "'", 4, "at most 1024 characters"),
+        ('b = 1 or "' + "x" * 200 + '" = 1', 9, "from 1 to 128 characters"),
+        ("a = 1 and " * 20 + "b ! 2", 202, "found '!'"),
+    ],
+)
+def test_an_error_shows_what_is_near_the_place(text: str, position: int, expected: str) -> None:
+    with pytest.raises(FilterError, match=expected) as caught:
+        parse(text)
+    assert caught.value.position == position
+    _, line, arrow = str(caught.value).splitlines()
+    assert len(line) <= 122
+    assert line[2:] in text
+    assert line[arrow.index("^") :] == text[position : position + 60].split("\n", maxsplit=1)[0]
+
+
+def test_names_and_texts_that_look_like_something_else_are_written_so_that_they_can_be_read() -> (
+    None
+):
+    for text in ('"inf" = 3', '"INF" > inf', "x starts with '\ud7ff' and x > '\ud7ffa'"):
+        wanted = parse(text)
+        written = wanted.to_text()
+        assert parse(written) == wanted
+        written.encode()
+    event = Publication(publisher="p", number=1, attributes={"inf": 1})
+    assert parse(event.text).matches({"inf": 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " and ".join(
+            "(" + " or ".join(f"({name}{n} = 1 and z{name} > {n})" for n in range(60)) + ")"
+            for name in "ab"
+        ),
+        " or ".join(f"(a{n} = 1 and z > {n})" for n in range(60)) + " or (a1 = 1 and z > 1)" * 2000,
+        "(" + " or ".join(f"(a{n} = 1 and z > {n})" for n in range(60)) + ")" + " and (z > 0 or y = 1)" * 2000,
+    ],
+    ids=["product", "or", "and"],
+)  # fmt: skip
+def test_no_filter_takes_long_to_be_put_together(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: a broker does nothing else meanwhile."""
+    compared = 0
+    real = filters._box_covers
+
+    def counted(*arguments: Any) -> bool:
+        nonlocal compared
+        compared += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(filters, "_box_covers", counted)
+    with contextlib.suppress(FilterError):
+        parse(text)
+    assert compared < 250_000
+
+
+def test_no_set_takes_long_to_be_compared() -> None:
+    """Counted, not timed: as often as there are values, not as often as there are pairs of them."""
+    compared = 0
+
+    class Counted(float):
+        def __lt__(self, other: Any) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__lt__(other)
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__eq__(other)
+
+        __hash__ = float.__hash__
+
+    def numbers() -> spaces.Space:
+        values = [Counted(number) for number in range(0, 4000, 2)]
+        return tuple(((1, each, 0), (1, each, 1)) for each in values)
+
+    one, other = numbers(), numbers()
+    assert spaces.covers(one, other)
+    assert not spaces.covers(one, ((other[0][0], other[-1][1]),))
+    assert compared < 20_000
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -13,10 +13,11 @@ ask have one answer each:
 * `covers` (Definition 2): does everything that matches the other match this? Decided box by box: always right when it says yes; it says no
   where several boxes cover another only together, which costs a forwarded subscription and nothing else.
 
-Limits: `BOXES_MAX` boxes after `and` was multiplied out, `ATTRIBUTES_MAX` attributes in an event or a box.
+Limits: `BOXES_MAX` boxes after `and` was multiplied out, `ATTRIBUTES_MAX` attributes in an event or a box; `cost_of_both` and `cost_of_either` say
+beforehand how much work it is to put two filters together, so that `parsing` can refuse a short text that would keep a broker busy for minutes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isinf
 
 import msgspec
@@ -31,6 +32,7 @@ from ensue.protocols.overlay.spaces import (
     cut_after,
     cut_before,
     intersection,
+    next_character,
     sample,
     split,
     union,
@@ -46,6 +48,9 @@ __all__ = [
     "Attributes",
     "Box",
     "Filter",
+    "check_name",
+    "cost_of_both",
+    "cost_of_either",
     "event_of",
     "inside",
     "where",
@@ -81,11 +86,11 @@ class Filter(msgspec.Struct, frozen=True):
     def both(self, other: "Filter") -> "Filter":
         """Return the filter of the events that match both."""
         met = [_meet(one, two) for one in self.boxes for two in other.boxes]
-        return _simplified([box for box in met if box is not None])
+        return _simplified((), [box for box in met if box is not None])
 
     def either(self, other: "Filter") -> "Filter":
         """Return the filter of the events that match this or the other."""
-        return _simplified([*self.boxes, *other.boxes])
+        return _simplified(self.boxes, other.boxes)
 
     def samples(self) -> Iterator[dict[str, Value]]:
         """Yield an event that matches, for each box: whatever covers this filter matches all of them."""
@@ -111,11 +116,15 @@ ALL = Filter(((),))
 
 def where(name: str, space: Space) -> Filter:
     """Return the filter of the events with an attribute in a space."""
+    return Filter((((name, space),),)) if space else NOTHING
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name of an attribute."""
     if not name or len(name) > NAME_LENGTH_MAX:
         raise BadInput(
             f"an attribute's name has from 1 to {NAME_LENGTH_MAX} characters, not {len(name)}"
         )
-    return Filter((((name, space),),)) if space else NOTHING
 
 
 def event_of(attributes: Mapping[str, object]) -> dict[str, Value]:
@@ -131,10 +140,7 @@ def event_of(attributes: Mapping[str, object]) -> dict[str, Value]:
         raise BadInput(f"an event has at most {ATTRIBUTES_MAX} attributes, not {len(attributes)}")
     found: dict[str, Value] = {}
     for name in sorted(attributes):
-        if not name or len(name) > NAME_LENGTH_MAX:
-            raise BadInput(
-                f"an attribute's name has from 1 to {NAME_LENGTH_MAX} characters, not {len(name)}"
-            )
+        check_name(name)
         value = found[name] = value_of(attributes[name])
         if isinstance(value, float) and isinf(value):
             raise BadInput(f"attribute {name!r} is {value}: events have finite numbers")
@@ -168,9 +174,26 @@ def _box_covers(outer: Box, inner: Box) -> bool:
     return all(name in spaces and covers(space, spaces[name]) for name, space in outer)
 
 
-def _simplified(boxes: list[Box]) -> Filter:
-    """Leave out boxes inside others, and join those that differ in one attribute alone."""
-    kept: list[Box] = []
+def cost_of_both(one: Filter, other: Filter) -> int:
+    """Return how much work `both` may be, in spans that are compared."""
+    pairs = len(one.boxes) * len(other.boxes)
+    return pairs * pairs * (_width(one) + _width(other))
+
+
+def cost_of_either(one: Filter, other: Filter) -> int:
+    """Return how much work `either` may be, in spans that are compared."""
+    return len(one.boxes) * len(other.boxes) * (_width(one) + _width(other))
+
+
+def _width(wanted: Filter) -> int:
+    """Return how many spans a box has, on an average, and a few for what each costs by itself."""
+    spans = sum(len(space) for box in wanted.boxes for _, space in box)
+    return 5 + spans // (len(wanted.boxes) or 1)
+
+
+def _simplified(simple: Sequence[Box], boxes: Sequence[Box]) -> Filter:
+    """Add boxes to simple ones: leave out those inside others, and join those that differ in one attribute alone."""
+    kept = list(simple)
     for box in sorted(set(boxes)):
         joined = box
         for other in list(kept):
@@ -242,7 +265,9 @@ def _prefix_of(low: tuple[int, object, int], high: tuple[int, object, int]) -> s
     text = low[1]
     if not isinstance(text, str) or not text or low[2] or high[2] or not isinstance(high[1], str):
         return None
-    return text if high == cut_before(text[:-1] + chr(min(ord(text[-1]) + 1, 0x10FFFF))) else None
+    if ord(text[-1]) == 0x10FFFF:
+        return None
+    return text if high == cut_before(text[:-1] + next_character(text[-1])) else None
 
 
 def name_text(name: str) -> str:
@@ -260,5 +285,5 @@ def value_text(value: object) -> str:
     return repr(value)
 
 
-KEYWORDS = ("and", "or", "in", "exists", "starts", "with", "true", "false", "between")
+KEYWORDS = ("and", "or", "in", "exists", "starts", "with", "true", "false", "between", "inf")
 """Words that are not names unless quoted."""

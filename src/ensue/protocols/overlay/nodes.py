@@ -82,7 +82,11 @@ class BrokerNode(Linked):
         return self.inner
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Give a client that comes a link of its own."""
+        """Give a client that comes a link of its own, and hear of one that is there however much is on its way to others."""
+        if isinstance(frame, Beat):
+            self._now_ns = now_ns
+            self.inner.receive(frame, source=source, now_ns=now_ns)
+            return
         if isinstance(frame, Hello) and source not in self._out:
             self.link(source)
             self._persist(f"client/{source}", b"")

@@ -12,15 +12,27 @@ test    := ("=" | "==" | "<" | "<=" | ">" | ">=") value
 ```
 
 Names are words, with dots and dashes inside, or anything in double quotes. Texts stand in single quotes; a quote inside is
-written twice. Keywords may be written in capitals. An error says what was expected, what was found, and shows the place.
+written twice. Keywords may be written in capitals; `inf` and `-inf` are numbers. An error says what was expected, what was found, and shows the place.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import NoReturn
 
 from ensue.errors import BadInput, FilterError
 from ensue.protocols.overlay import spaces
-from ensue.protocols.overlay.filters import ALL, KEYWORDS, NOTHING, Filter, where
+from ensue.protocols.overlay.filters import (
+    ALL,
+    KEYWORDS,
+    NOTHING,
+    Filter,
+    check_name,
+    cost_of_both,
+    cost_of_either,
+    where,
+)
 
 __all__ = ["TEXT_LENGTH_MAX", "parse"]
 
@@ -28,6 +40,12 @@ TEXT_LENGTH_MAX = 65_536
 """Characters of a filter's text, at the most."""
 DEPTH_MAX = 50
 """Brackets within brackets, at the most."""
+DIGITS_MAX = 100
+"""Digits of a whole number, at the most."""
+WORK_MAX = 1_000_000
+"""Spans that are compared to put the parts of one filter together, at the most: some tenths of a second."""
+SHOWN = 60
+"""Characters before and behind a mistake that are shown, of its line."""
 _TOKENS = re.compile(
     r"""\s*(?:
       (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf\b)
@@ -62,6 +80,7 @@ class _Parser:
         self._text = text
         self._end = 0
         self._depth = 0
+        self._work = 0
         self._advance()
 
     def filter(self) -> Filter:
@@ -87,13 +106,18 @@ class _Parser:
         self._kind, self._token = str(match.lastgroup), match.group(str(match.lastgroup))
         self._end = match.end()
 
-    def _fail(self, expected: str) -> None:
+    def _fail(self, expected: str) -> NoReturn:
         found = repr(self._token) if self._kind else "the end"
+        self._point(self._at, f"expected {expected}, found {found}")
+
+    def _point(self, at: int, wrong: str) -> NoReturn:
+        first = self._text.rfind("\n", 0, at) + 1
+        first = max(first, at - SHOWN)
+        shown = self._text[first : at + SHOWN].split("\n", 1)[0]
         raise FilterError(
-            f"expected {expected}, found {found} at character {self._at + 1}:\n"
-            f"  {self._text}\n  {' ' * self._at}^",
+            f"{wrong} at character {at + 1}:\n  {shown}\n  {' ' * (at - first)}^",
             text=self._text,
-            position=self._at,
+            position=at,
         )
 
     def _keyword(self, *words: str) -> str | None:
@@ -120,14 +144,34 @@ class _Parser:
     def _either(self) -> Filter:
         found = self._all()
         while self._keyword("or"):
-            found = found.either(self._all())
+            at, other = self._at, self._all()
+            self._spend(at, cost_of_either(found, other))
+            with self._pointing(at):
+                found = found.either(other)
         return found
 
     def _all(self) -> Filter:
         found = self._part()
         while self._keyword("and"):
-            found = found.both(self._part())
+            at, other = self._at, self._part()
+            self._spend(at, cost_of_both(found, other))
+            with self._pointing(at):
+                found = found.both(other)
         return found
+
+    def _spend(self, at: int, work: int) -> None:
+        """Refuse a filter that takes too long to put together."""
+        self._work += work
+        if self._work > WORK_MAX:
+            self._point(at, "the filter has too many alternatives to be put together")
+
+    @contextmanager
+    def _pointing(self, at: int) -> Iterator[None]:
+        """Say where what is wrong with a value or a part stands."""
+        try:
+            yield
+        except BadInput as error:
+            self._point(at, str(error))
 
     def _part(self) -> Filter:
         if self._sign("("):
@@ -150,6 +194,8 @@ class _Parser:
             name = self._token[1:-1].replace('""', '"')
         else:
             self._fail("the name of an attribute")
+        with self._pointing(self._at):
+            check_name(name)
         self._advance()
         return name
 
@@ -157,24 +203,24 @@ class _Parser:
         sign = self._sign("=", "==", "<", "<=", ">", ">=")
         if sign in ("=", "=="):
             return where(name, spaces.one_of((self._value(),)))
-        if sign is not None:
-            return where(name, self._range(sign))
+        return where(name, self._space() if sign is None else self._range(sign))
+
+    def _space(self) -> spaces.Space:
         word = self._keyword("in", "between", "starts", "exists")
+        if word is None:
+            self._fail("'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists'")
         if word == "exists":
-            return where(name, spaces.EVERYTHING)
+            return spaces.EVERYTHING
         if word == "in":
-            return where(name, self._set())
+            return self._set()
         if word == "starts":
             if not self._keyword("with"):
                 self._fail("'with'")
-            return where(name, self._prefix())
-        if word == "between":
-            low = self._range(">=")
-            if not self._keyword("and"):
-                self._fail("'and'")
-            return where(name, spaces.intersection(low, self._range("<=")))
-        self._fail("'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists'")
-        raise AssertionError("not reached")
+            return self._prefix()
+        low = self._range(">=")
+        if not self._keyword("and"):
+            self._fail("'and'")
+        return spaces.intersection(low, self._range("<="))
 
     def _range(self, sign: str) -> spaces.Space:
         if self._kind not in ("number", "text"):
@@ -200,11 +246,20 @@ class _Parser:
         if self._kind == "text":
             value: spaces.Value = self._token[1:-1].replace("''", "'")
         elif self._kind == "number":
-            whole = self._token.lstrip("+-").isdigit()
-            value = int(self._token) if whole else float(self._token)
+            value = self._number()
         elif self._kind == "word" and self._token.lower() in ("true", "false"):
             value = self._token.lower() == "true"
         else:
             self._fail("a number, a text in single quotes, true or false")
+        with self._pointing(self._at):
+            value = spaces.value_of(value)
         self._advance()
-        return spaces.value_of(value)
+        return value
+
+    def _number(self) -> int | float:
+        digits = self._token.lstrip("+-")
+        if not digits.isdigit():
+            return float(self._token)
+        if len(digits) > DIGITS_MAX:  # More than Python would read.
+            self._point(self._at, f"a whole number of {len(digits)} digits")
+        return int(self._token)

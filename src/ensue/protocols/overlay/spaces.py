@@ -10,6 +10,7 @@ Whole numbers and fractions are one kind: `1` and `1.0` are the same value. Trut
 Not-a-number is no value: it has no place in any order.
 """
 
+from bisect import bisect_right
 from math import inf
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "cut_after",
     "cut_before",
     "intersection",
+    "next_character",
     "one_of",
     "sample",
     "split",
@@ -107,15 +109,20 @@ def starting_with(prefix: str) -> Space:
     stem = prefix.rstrip(_LAST_CHARACTER)
     if not stem:
         return ((cut_before(prefix), _FIRST[_END]),)
-    following = stem[:-1] + chr(ord(stem[-1]) + 1)
-    return ((cut_before(prefix), cut_before(following)),)
+    return ((cut_before(prefix), cut_before(stem[:-1] + next_character(stem[-1]))),)
+
+
+def next_character(character: str) -> str:
+    """Return the character that comes after another which is not the last; no text holds a surrogate."""
+    number = ord(character) + 1
+    return chr(0xE000 if 0xD800 <= number < 0xE000 else number)
 
 
 def contains(space: Space, value: Value) -> bool:
     """Return whether a value lies in a space."""
     kind = _KINDS[type(value)]
-    before, after = (kind, value, 0), (kind, value, 1)
-    return any(low <= before and after <= high for low, high in space)
+    at = bisect_right(space, (kind, value, 0), key=_low) - 1
+    return at >= 0 and (kind, value, 1) <= space[at][1]
 
 
 def intersection(one: Space, other: Space) -> Space:
@@ -141,10 +148,13 @@ def union(one: Space, other: Space) -> Space:
 
 def covers(outer: Space, inner: Space) -> bool:
     """Return whether everything in the inner space lies in the outer one."""
-    return all(
-        any(low <= inner_low and inner_high <= high for low, high in outer)
-        for inner_low, inner_high in inner
-    )
+    at = 0
+    for low, high in inner:
+        while at < len(outer) and outer[at][1] < high:
+            at += 1
+        if at == len(outer) or outer[at][0] > low:
+            return False
+    return True
 
 
 def sample(space: Space) -> Value:
@@ -176,6 +186,10 @@ def split(space: Space) -> Space:
 
 def _all_of(kind: int) -> Space:
     return ((_FIRST[kind], _FIRST[kind + 1]),)
+
+
+def _low(span: Span) -> Cut:
+    return span[0]
 
 
 def _merged(spans: list[Span]) -> Space:
