@@ -140,6 +140,58 @@ def test_nor_is_one_of_which_an_invited_handler_was_refused_something() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_a_transaction_is_not_committed_before_all_of_it_was_awaited(isolation: str) -> None:
+    """Here the agent has done half of its work when the one who waited for it goes on without it."""
+
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="n exists")
+            await b.advertise(where="n exists")
+            half, rest = asyncio.Event(), asyncio.Event()
+
+            async def act(given: ensue.InvitedTransaction) -> None:
+                await given.publish({"n": 1}, b"half of it")
+                half.set()
+                await rest.wait()
+
+            await b.on_invitation(act)
+            async with a.subscribe(where="n exists") as events:
+
+                async def lose_patience() -> None:
+                    async with a.transaction(isolation=isolation, timeout=60) as tx:
+                        inviting = asyncio.ensure_future(tx.invite("b"))
+                        await half.wait()
+                        inviting.cancel()
+
+                with pytest.raises(ensue.TransactionAborted, match="await all that you do in it"):
+                    await lose_patience()
+                rest.set()
+                await a.publish({"n": 2}, b"after it")
+                assert await payloads(events, 1) == [b"after it"]
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_does_not_await_what_it_does_aborts_and_nobody_waits() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await b.advertise(where="n exists")
+            begun: list[asyncio.Task[None]] = []
+
+            async def act(given: ensue.InvitedTransaction) -> None:
+                begun.append(asyncio.ensure_future(given.publish({"n": 1})))
+                await asyncio.sleep(0)
+
+            await b.on_invitation(act)
+            with pytest.raises(ensue.TransactionAborted, match="await all that you do in it"):
+                async with a.transaction(timeout=60) as tx:
+                    await tx.invite("b")
+            await asyncio.gather(*begun, return_exceptions=True)
+
+    asyncio.run(main())
+
+
 def test_a_handler_that_is_no_coroutine_is_named() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:

@@ -139,6 +139,7 @@ class ContentBus:
             )
             await _wait_for(handler(given), "on_invitation")
             given.name = ""
+            given.check_awaited()
             if given.failure is not None:
                 raise given.failure
 

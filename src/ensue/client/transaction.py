@@ -5,7 +5,9 @@ it may invite others. Leaving the block commits, and an exception in it aborts. 
 `isolation="serializable"` a conflict with another transaction is one reason: try again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -58,6 +60,8 @@ class _Acting:
         """The transaction's name, once it has begun."""
         self.failure: TransactionAborted | None = None
         """Why it can't be committed, once an operation was refused: also if the program goes on as if nothing were."""
+        self._unfinished = 0
+        """Operations that were begun and not answered: also if nobody waits for them any more."""
 
     async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
         """Publish an event: delivered when the transaction is committed."""
@@ -79,7 +83,8 @@ class _Acting:
         self._check_open()
         wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
         try:
-            made = await self._subscribe(wanted).__aenter__()
+            with self._doing():
+                made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
             raise self._refused(error.reason) from None
         self._client.when_over(self.name, lambda done: None if done else made.close())
@@ -118,19 +123,40 @@ class _Acting:
                 within=within,
             )
 
-        self._check(await self._client.request(invite))
+        with self._doing():
+            self._check(await self._client.request(invite))
 
     async def _act(self, action: str, **options: Any) -> str:
         self._check_open()
+        transaction, within = self.name, self._within
         names: list[str] = []
 
         def act(node: TransactionClient, now: int) -> int:
-            number, name = node.act(self.name, action, within=self._within, now_ns=now, **options)
+            number, name = node.act(transaction, action, within=within, now_ns=now, **options)
             names.append(name)
             return number
 
-        self._check(await self._client.request(act))
+        with self._doing():
+            self._check(await self._client.request(act))
         return names[0]
+
+    @contextmanager
+    def _doing(self) -> Iterator[None]:
+        """Note that an operation is under way; one that is cancelled stays so, for it can't be taken back."""
+        self._unfinished += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._unfinished -= 1
+            raise
+        self._unfinished -= 1
+
+    def check_awaited(self) -> None:
+        """Have nothing committed of which it is chance whether it happens."""
+        if self._unfinished and self.failure is None:
+            self._refused("operations of it are still under way: await all that you do in it")
 
     def _check_open(self) -> None:
         if not self.name:
@@ -178,6 +204,8 @@ class Transaction(_Acting):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self.check_awaited()
         name, commit = self.name, kind is None and self.failure is None
         ending = self._client.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
         if commit:

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from ensue.protocols.overlay.frames import Step
-from ensue.protocols.transactions.frames import SERIALIZABLE, Open, Ordered, sequence_of
+from ensue.errors import LocalProtocolError
+from ensue.protocols.link import LinkConfig
+from ensue.protocols.overlay.frames import Change, Step
+from ensue.protocols.transactions.frames import (
+    SERIALIZABLE,
+    Open,
+    Operation,
+    Ordered,
+    sequence_of,
+)
 from ensue.protocols.transactions.planner import TransactionBroker
 
 from .harness import TransactionNet, adv, invite, line, pub, random_tree, sub, uadv, usub
@@ -372,3 +380,84 @@ def test_weak_isolation_tables_converge_though_plans_overlap(seed: int) -> None:
     net.regular("c1", pub("p", x=1))
     net.settle()
     assert net.payloads("c2") == net.payloads("c3") == ["p"]
+
+
+# -- Whoever says too early that it is done -----------------------------------------------------------
+
+
+def begun(net: TransactionNet, isolation: str) -> str:
+    """Begin a transaction of c1; return its name."""
+    net.command("c1", lambda node, now: node.begin(isolation, 10**11, now_ns=now))
+    net.settle()
+    return f"{1:010d}-b0"
+
+
+def arrive(net: TransactionNet, source: str, target: str) -> None:
+    """Have everything arrive that is on its way from one to the other, and nothing else."""
+    while net.flying[source, target]:
+        net.step_on((source, target))
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_nothing_is_committed_while_operations_of_it_are_under_way(isolation: str) -> None:
+    """The client sees to that; and a home does not rely on it."""
+    net = net_of()
+    net.regular("c3", sub("s", "x = 1"))
+    net.settle()
+    name = begun(net, isolation)
+    net.command("c1", lambda node, now: node.act(name, "pub", attributes={"x": 1}, now_ns=now))
+    with pytest.raises(LocalProtocolError, match="still under way"):
+        net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
+    net.client("c1")._threads.clear()
+    number = net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
+    arrive(net, "c1", "b0")
+    net.settle()
+    assert net.answers("c1")[number] == "operations of it are still under way"
+    assert not net.payloads("c3")
+    net.at_rest()
+
+
+def test_an_invitation_is_not_finished_while_operations_of_it_are_under_way() -> None:
+    net = net_of()
+    net.regular("c3", adv("a", "y exists"))
+    net.settle()
+    name = begun(net, "serializable")
+    net.on_told = None  # Whoever is invited does what this test says.
+    invited = net.command("c1", lambda node, now: node.invite(name, "c2", now_ns=now))
+    net.settle()
+    net.command(
+        "c2", lambda node, now: node.act(name, "sub", within="1", where="y = 1", now_ns=now)
+    )
+    with pytest.raises(LocalProtocolError, match="still under way"):
+        net.command("c2", lambda node, now: node.finish(name, "1", now_ns=now))
+    net.client("c2")._threads.clear()
+    net.command("c2", lambda node, now: node.finish(name, "1", now_ns=now))
+    arrive(net, "c2", "b1")
+    net.settle()
+    assert net.answers("c1")[invited] == "operations of it are still under way"
+
+
+def test_a_client_for_which_a_plan_goes_on_is_taken_for_gone_once() -> None:
+    """A broker of the plan is away: the client that does not take what it is sent is not asked to go again and again."""
+    net = net_of()
+    net.regular("c2", sub("s", "x exists"))
+    net.settle()
+    operations = (
+        Operation(path="1", client="c3", change=Change("sub", "c3.own", "x = 1")),
+        Operation(path="2", client="c2", after=("1",), change=Change("sub", "c2.own", "x = 2")),
+    )
+    net.command("c1", lambda node, now: node.submit(operations, 10**10, now_ns=now))
+    while not net.broker("b1").open_transactions:
+        net.step_on(("c1", "b0") if net.flying.get(("c1", "b0")) else ("b0", "b1"))
+    node = net.nodes["b1"]
+    node.inner.expire("c2", now_ns=net.now_ns)
+    assert "c2" not in node.inner.clients
+    net.drain("b1")
+    before = node.inner._journal_next
+    node._config = LinkConfig(unacknowledged_max=1)
+    net.drain("b1")
+    assert node.inner._journal_next == before
+    node._config = LinkConfig()
+    net.settle()
+    assert "c2" not in node.inner._clients, "gone when the plan is over"
+    net.at_rest()

@@ -33,9 +33,11 @@ from ensue.protocols.transactions.contexts import (
 )
 from ensue.wire import Codec, Records
 
-__all__ = ["OVER", "Acting", "shortened"]
+__all__ = ["OVER", "UNDER_WAY", "Acting", "shortened"]
 
 OVER = "the transaction is over"
+UNDER_WAY = "operations of it are still under way"
+"""Whoever says that it is done while they are would have them happen, or not, by chance."""
 _RANDOM = re.compile(r"~[^.]*")
 
 
@@ -212,7 +214,17 @@ class Acting(Broker):
             return
         del context.invitations[frame.path]
         self._send(client, f.Done(number=frame.number))
-        self._stepped_by(invited[1], frame.refused)
+        under_way = UNDER_WAY if self._acts_within(frame.transaction, frame.path) else ""
+        self._stepped_by(invited[1], frame.refused or under_way)
+
+    def _acts_within(self, name: str, path: str) -> bool:
+        """Return whether operations of a client of this broker are under way: its own, or those of an invitation."""
+        return any(
+            pending.transaction == name
+            and pending.hop in self._clients
+            and pending.path.rpartition(".")[0] == path
+            for pending in self._steps.values()
+        )
 
     def _depart(self, client: str, now_ns: int) -> None:
         """Answer for a client that is gone, so that nobody waits for it."""

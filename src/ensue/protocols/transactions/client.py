@@ -130,13 +130,16 @@ class TransactionClient(OverlayClient):
     def finish(self, transaction: str, path: str, refused: str = "", *, now_ns: int) -> int:
         """Say that this client has done what it was invited to, or refuses."""
         thread = self._threads.get(f"{transaction}|{path}")
-        if thread is not None and (thread.busy or thread.queue) and not refused:
+        if thread is not None and thread.busy and not refused:
             raise LocalProtocolError("operations of this invitation are still under way")
         frame = t.Finish(number=0, transaction=transaction, path=path, refused=refused)
         return self._ask(frame, now_ns)
 
     def end(self, transaction: str, *, commit: bool, now_ns: int) -> int:
         """Commit or abort; what came of it is the answer."""
+        thread = self._threads.get(f"{transaction}|")
+        if commit and thread is not None and thread.busy:
+            raise LocalProtocolError("operations of this transaction are still under way")
         return self._ask(t.End(number=0, transaction=transaction, commit=commit), now_ns)
 
     def submit(

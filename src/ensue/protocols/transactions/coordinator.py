@@ -18,7 +18,7 @@ import msgspec
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.acting import OVER
+from ensue.protocols.transactions.acting import OVER, UNDER_WAY
 from ensue.protocols.transactions.contexts import Context
 from ensue.protocols.transactions.participant import Participant
 from ensue.wire import Records
@@ -162,8 +162,9 @@ class Coordinator(Participant):
             return
         coordination = self._coordinations[frame.transaction]
         coordination.number = frame.number
-        if not frame.commit:
-            self._conclude(frame.transaction, now_ns, commit=False, reason="aborted")
+        if not frame.commit or self._acts_within(frame.transaction, ""):
+            reason = UNDER_WAY if frame.commit else "aborted"
+            self._conclude(frame.transaction, now_ns, commit=False, reason=reason)
             return
         coordination.phase = PREPARING
         self._prepare(t.Prepare(transaction=frame.transaction), "", now_ns)

@@ -89,6 +89,11 @@ class TransactionBroker(Coordinator):
         super().__init__(**options)
 
     @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients whose home this is, without those for which only a plan goes on."""
+        return tuple(client for client in super().clients if client not in self._leaving)
+
+    @property
     def open_transactions(self) -> tuple[str, ...]:
         """Transactions that are not over here."""
         return (*super().open_transactions, *self._plans)
