@@ -347,3 +347,85 @@ def test_any_mixture_of_losses_repetitions_and_restarts_is_survived(seed: int) -
 def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
     with pytest.raises(ConfigurationError, match=f"LinkConfig.{field} must be at least 1"):
         LinkConfig(**{field: 0})
+
+
+def test_an_acknowledgement_waits_for_a_frame_to_go_with_but_not_for_ever() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000)
+    one, two, three = left.say(10, 20, 30)
+    assert right.hear(one, two, now_ns=5) == []
+    assert right.link.next_timer_ns() == 105
+    assert right.timer(104) == []
+    assert right.timer(105) == [LinkAck(number=2)]
+    assert right.link.next_timer_ns() is None
+    right.hear(three, now_ns=200)
+    data, acknowledgement = right.say(40, now_ns=210)
+    assert isinstance(data, LinkData)
+    assert acknowledgement == LinkAck(number=3)
+    assert right.link.next_timer_ns() == 1210, "only what was sent is waited for"
+
+
+def test_what_comes_together_is_acknowledged_together() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000, burst=8)
+    frames = left.say(*range(1, 8))
+    assert right.hear(*frames[:3]) == []
+    assert right.hear(*frames[3:]) == [LinkAck(number=4)], "half a burst is enough to say so"
+
+
+def test_what_comes_twice_is_acknowledged_at_once() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000)
+    (one,) = left.say(10)
+    assert right.hear(one) == []
+    assert right.hear(one) == [LinkAck(number=1)]
+    assert right.diary.heard == [10]
+
+
+def test_acknowledged_frames_are_let_go_with_the_next_thing_that_is_persisted() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000)
+    right.hear(*left.say(10, 20))
+    left.link.receive(LinkAck(number=2), source="right", now_ns=0)
+    assert left.link.take_effects() == [], "nothing is worth a sync"
+    assert left.link.next_timer_ns() is None
+    assert {key for key in left.disk if key.startswith("link/out/")} == {
+        "link/out/1/right",
+        "link/out/2/right",
+    }
+    left.say(30)
+    assert {key for key in left.disk if key.startswith("link/out/")} == {"link/out/3/right"}
+
+
+def test_frames_that_were_acknowledged_before_a_crash_change_nothing_when_they_come_again() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000)
+    right.hear(*left.say(10, 20), now_ns=0)
+    left.hear(*right.timer(100))
+    left.restart(now_ns=200)
+    again = left.timer(200)
+    assert numbers(again) == [1, 2]
+    left.hear(*right.hear(*again, now_ns=200))
+    assert right.diary.heard == [10, 20]
+    assert left.link.next_timer_ns() is None
+    (three,) = left.say(30)
+    right.hear(three)
+    assert right.diary.heard == [10, 20, 30]
+
+
+def test_so_many_acknowledged_frames_are_let_go_without_waiting() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000, unacknowledged_max=2)
+    right.hear(*left.say(10, 20))
+    left.hear(LinkAck(number=1))
+    assert "link/out/1/right" in left.disk
+    left.hear(LinkAck(number=2))
+    assert not any(key.startswith("link/out/") for key in left.disk)
+
+
+def test_whoever_is_forgotten_is_acknowledged_first() -> None:
+    left, right = ends(acknowledge_ns=100, retry_ns=1000)
+    assert right.hear(*left.say(10)) == []
+    right.link.unlink("left")
+    assert right.drain() == [LinkAck(number=1)]
+    assert right.link.next_timer_ns() is None
+
+
+@pytest.mark.parametrize("acknowledge_ns", [-1, 100, 101])
+def test_an_acknowledgement_comes_before_a_frame_is_sent_again(acknowledge_ns: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"acknowledge_ns must be .* below retry_ns"):
+        LinkConfig(acknowledge_ns=acknowledge_ns, retry_ns=100)

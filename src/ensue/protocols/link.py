@@ -5,6 +5,9 @@ acknowledged, and are sent again when they are not; frames from them are handed 
 order. What is needed to go on after a crash is persisted in the same batch as what caused it, so a
 frame is never acknowledged before its effects are safe, nor sent before its number is.
 
+With `acknowledge_ns` an acknowledgement waits for a frame to travel with, and that an acknowledged frame need not be kept is persisted with the next
+thing that is: neither costs a message or a sync of its own. A crash has such frames sent once more, which changes nothing.
+
 Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node is handed nothing more from
 peers without a link (clients, who repeat their requests) until the backlog shrinks. `early_max`
 frames that arrived before an earlier one are kept; others are dropped and will be sent again. So are
@@ -57,11 +60,18 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     early_max: int = 1024
     batch_bytes_max: int = 64 * 1024 * 1024
     """A frame that finds so much to be persisted has to be sent again; what one frame causes is not cut."""
+    acknowledge_ns: int = 0
+    """How long an acknowledgement may wait for a frame to go with, up to half of `burst` frames; 0: it goes at once."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            if getattr(self, field) < 1:
+            if field != "acknowledge_ns" and getattr(self, field) < 1:
                 raise ConfigurationError(f"LinkConfig.{field} must be at least 1")
+        if not 0 <= self.acknowledge_ns < self.retry_ns:
+            raise ConfigurationError(
+                "LinkConfig.acknowledge_ns must be at least 0 and below retry_ns: a frame that is "
+                "acknowledged later is sent again before"
+            )
 
 
 class _Outgoing:
@@ -82,11 +92,15 @@ class _Outgoing:
 class _Incoming:
     """Frames from one peer."""
 
-    __slots__ = ("early", "next")
+    __slots__ = ("due_ns", "early", "next", "owed")
 
     def __init__(self) -> None:
         self.next = 1
         self.early: dict[int, bytes] = {}
+        self.owed = 0
+        """Frames that were taken and not acknowledged yet."""
+        self.due_ns: int | None = None
+        """When they are, unless something goes to the peer before."""
 
 
 _INT = Records[int](int)
@@ -122,6 +136,12 @@ class Linked:
         self._now_ns = now_ns
         self._batch_bytes = 0
         """To be persisted, since the effects were last drained."""
+        self._persists = False
+        """Whether anything is."""
+        self._settled: list[str] = []
+        """Records of frames that were acknowledged, to be removed with the next thing that is persisted."""
+        self._along: dict[str, None] = {}
+        """Who is sent something, so that an acknowledgement can go along."""
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
         own: dict[str, bytes] = {}
@@ -148,6 +168,9 @@ class Linked:
         link = self._out.pop(peer, None)
         if link is None:
             return
+        if self._in[peer].owed:
+            self._acknowledge(peer)
+        self._along.pop(peer, None)
         del self._in[peer]
         for number in link.unacknowledged:
             self._persist(f"link/out/{number}/{peer}", None)
@@ -180,6 +203,9 @@ class Linked:
             self._send_again(peer, link)
             link.due_ns = now_ns + link.wait_ns
             link.wait_ns = min(2 * link.wait_ns, self._config.retry_ns_max)
+        for peer, incoming in self._in.items():
+            if incoming.due_ns is not None and incoming.due_ns <= now_ns:
+                self._acknowledge(peer)
         self.inner.handle_timer(now_ns=now_ns)
         self._drain(now_ns)
 
@@ -193,17 +219,26 @@ class Linked:
     def next_timer_ns(self) -> int | None:
         """Return when a link or the node has something due."""
         dues = [link.due_ns for link in self._out.values() if link.due_ns is not None]
+        dues += [link.due_ns for link in self._in.values() if link.due_ns is not None]
         inner = self.inner.next_timer_ns()
         return min(dues if inner is None else [*dues, inner], default=None)
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
         self._drain(self._now_ns)
-        effects, self._effects, self._batch_bytes = self._effects, [], 0
+        for peer in self._along:
+            if self._in[peer].owed:
+                self._acknowledge(peer)
+        self._along.clear()
+        if self._persists or len(self._settled) >= self._config.unacknowledged_max:
+            self._effects += [Persist(key, None) for key in self._settled]
+            self._settled.clear()
+        effects, self._effects = self._effects, []
+        self._batch_bytes, self._persists = 0, False
         return effects
 
     def _data(self, peer: str, number: int, payload: bytes, now_ns: int) -> None:
-        link = self._in[peer]
+        link, again = self._in[peer], False
         if number > link.next:
             if len(link.early) < self._config.early_max:
                 link.early[number] = payload
@@ -218,12 +253,24 @@ class Linked:
                     self.undecodable_count += 1
                     break
                 link.next += 1
+                link.owed += 1
                 self.inner.receive(frame, source=peer, now_ns=now_ns)
                 self._drain(now_ns)
                 if self._batch_bytes >= self._config.batch_bytes_max:
                     break
                 following = link.early.pop(link.next, None)
             self._persist(f"link/in/{peer}", _INT.encode(link.next))
+        else:
+            again = True  # It was not heard that this frame is here.
+        config = self._config
+        if again or not config.acknowledge_ns or 2 * link.owed >= config.burst:
+            self._acknowledge(peer)
+        elif link.owed and link.due_ns is None:
+            link.due_ns = now_ns + config.acknowledge_ns
+
+    def _acknowledge(self, peer: str) -> None:
+        link = self._in[peer]
+        link.owed, link.due_ns = 0, None
         self._effects.append(Send(peer, LinkAck(number=link.next - 1)))
 
     def _acknowledged(self, peer: str, number: int, now_ns: int) -> None:
@@ -231,7 +278,7 @@ class Linked:
         progress = False
         while link.unacknowledged and (first := next(iter(link.unacknowledged))) <= number:
             del link.unacknowledged[first]
-            self._persist(f"link/out/{first}/{peer}", None)
+            self._let_go(f"link/out/{first}/{peer}")
             link.wait_ns = self._config.retry_ns
             progress = True
         if progress and link.resend is not None:
@@ -261,6 +308,7 @@ class Linked:
             ):
                 if type(effect) is Persist:
                     self._batch_bytes += len(effect.key) + len(effect.value or b"")
+                    self._persists = True
                 self._effects.append(effect)
                 continue
             link = self._out[effect.peer]
@@ -273,10 +321,20 @@ class Linked:
             self._effects.append(Send(effect.peer, data))
             if link.due_ns is None:
                 link.due_ns = now_ns + link.wait_ns
+            if self._config.acknowledge_ns:
+                self._along[effect.peer] = None
 
     def _persist(self, key: str, value: bytes | None) -> None:
         if self._durable:
             self._effects.append(Persist(key, value))
+            self._persists = True
+
+    def _let_go(self, key: str) -> None:
+        """Remove the record of a frame that was acknowledged: at once, or when something else is persisted."""
+        if not self._config.acknowledge_ns:
+            self._persist(key, None)
+        elif self._durable:
+            self._settled.append(key)
 
     def _restore(self, key: str, value: bytes) -> None:
         _, kind, rest = key.split("/", 2)

@@ -69,6 +69,7 @@ class _Builder:
                 burst=file.link.burst,
                 unacknowledged_max=file.link.unacknowledged_max,
                 early_max=file.link.early_max,
+                acknowledge_ns=file.link.acknowledge,
             )
         with placed("ens_log"):
             ens_config = EnsConfig(

@@ -162,6 +162,7 @@ class LinkTable(Table, frozen=True, kw_only=True):
     burst: int = _LINK.burst
     unacknowledged_max: int = _LINK.unacknowledged_max
     early_max: int = _LINK.early_max
+    acknowledge: Duration = Duration(_LINK.acknowledge_ns)
 
 
 class LogTable(Table, frozen=True, kw_only=True):

@@ -74,17 +74,25 @@ def draw(seed: int) -> Scenario:
         disk=DiskConfig(sync=random.choice((Constant(0), Uniform(0, 5 * MS), draw_delay(random))))
         if not calm
         else DiskConfig(),
-        link=LinkConfig(
-            retry_ns=random.randrange(20 * MS, 200 * MS),
-            retry_ns_max=500 * MS,
-            burst=random.choice((4, 64)),
-        ),
+        link=_link(random),
         clocks=draw_clocks(random, nodes),
         faults=_slow_links(random, list(brokers), people.close_ns)
         if calm
         else _later(draw_faults(random, nodes, duration_ns - QUIET_NS)),
         vanish=vanish,
         encode=random.random() < 0.05,
+    )
+
+
+def _link(random: Random) -> LinkConfig:
+    """Draw waits; with bursts as on servers, acknowledgements wait as they do there."""
+    retry_ns = random.randrange(20 * MS, 200 * MS)
+    burst = random.choice((4, 64))
+    return LinkConfig(
+        retry_ns=retry_ns,
+        retry_ns_max=500 * MS,
+        burst=burst,
+        acknowledge_ns=retry_ns // 2 if burst == LinkConfig().burst else 0,
     )
 
 

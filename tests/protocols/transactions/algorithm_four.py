@@ -46,21 +46,22 @@ class AlgorithmFour(TransactionBroker):
         if not (isinstance(frame, t.Ordered) and not frame.whole):
             super()._send(peer, frame)
 
-    def _advance(self, now_ns: int) -> None:
+    def _advance(self, name: str, now_ns: int) -> None:
+        del name, now_ns
         progress = True
         while progress:
             progress = False
-            for name, plan in list(self._plans.items()):
+            for each, plan in list(self._plans.items()):
                 for path, operation in plan.operations.items():
                     if path in plan.arrived and path not in plan.started:
                         before = set(self._satisfiable(plan, path))
                         if before <= plan.processed.keys() and not self._waits_for_another(
-                            name, operation
+                            each, operation
                         ):
-                            self._process(name, plan, operation)
+                            self._process(each, plan, operation)
                             progress = True
-        for name in list(self._plans):
-            self._try_close(name)
+        for each in list(self._plans):
+            self._try_close(each)
 
     def _try_close(self, name: str) -> None:
         plan = self._plans[name]

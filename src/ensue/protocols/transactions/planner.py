@@ -86,6 +86,8 @@ class TransactionBroker(Coordinator):
         self._handed: dict[str, Handed] = {}
         self._leaving: dict[str, None] = {}
         """Clients that are gone, and for which a plan has yet to do something."""
+        self._held: dict[str, None] = {}
+        """Plans of which an unsubscription may wait for another plan's subscription (S7)."""
         super().__init__(**options)
 
     @property
@@ -105,6 +107,7 @@ class TransactionBroker(Coordinator):
         record = _RECORD.decode(state)
         self._plans, self._handed = record.plans, record.handed
         self._leaving = dict.fromkeys(record.leaving)
+        self._held = dict.fromkeys(self._plans)
 
     _HANDLERS: Mapping[type[Frame], str] = {
         **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
@@ -227,35 +230,52 @@ class TransactionBroker(Coordinator):
         for one in frame.operations:
             if one.home == self.name:
                 plan.arrived[one.path] = ("", True)
-        self._advance(now_ns)
+        self._advance(frame.transaction, now_ns)
 
     def _ordered(self, frame: t.Ordered, source: str, now_ns: int) -> None:
         plan = self._plans.get(frame.transaction)
         if plan is not None:
             plan.arrived[frame.path] = (source, frame.whole)
-            self._advance(now_ns)
+            self._advance(frame.transaction, now_ns)
 
-    def _advance(self, now_ns: int) -> None:
-        """Process whatever waits for nothing any more."""
-        progress = True
-        while progress:
-            progress = False
-            for name, plan in list(self._plans.items()):
-                for path, operation in plan.operations.items():
-                    if (
-                        path in plan.arrived
-                        and path not in plan.started
-                        and all(each in plan.processed for each in operation.after)
-                        and not self._waits_for_another(name, operation)
-                    ):
-                        self._process(name, plan, operation)
-                        progress = True
+    def _advance(self, name: str, now_ns: int) -> None:
+        """Process whatever of a plan waits for nothing any more, and what that lets go on."""
+        names = {name: None}
+        waiting = [name]
+        while waiting:
+            for each in self._process_ready(waiting.pop()):
+                names[each] = None
+                waiting.append(each)
         for client in list(self._leaving):
             if not self._is_planned(client):
                 del self._leaving[client]
                 self._depart(client, now_ns)
-        for name in list(self._plans):
-            self._try_close(name)
+        for each in names:
+            if each in self._plans:
+                self._try_close(each)
+
+    def _process_ready(self, name: str) -> list[str]:
+        """Process what is ready of a plan; return other plans in which an unsubscription may have waited for that (S7)."""
+        plan = self._plans[name]
+        freed: list[str] = []
+        progress = True
+        while progress and len(plan.started) < len(plan.arrived):
+            progress = False
+            for path, operation in plan.operations.items():
+                if path not in plan.arrived or path in plan.started:
+                    continue
+                if not all(each in plan.processed for each in operation.after):
+                    continue
+                if self._waits_for_another(name, operation):
+                    self._held[name] = None
+                    continue
+                self._process(name, plan, operation)
+                progress = True
+                change = operation.change
+                if self._held and change is not None and change.action == f.SUBSCRIBE:
+                    freed += [each for each in self._plans if each in self._held]
+                    self._held.clear()
+        return freed
 
     def _waits_for_another(self, name: str, operation: t.Operation) -> bool:
         """Return whether an unsubscription has to wait for another plan's subscription (S7)."""
@@ -263,14 +283,17 @@ class TransactionBroker(Coordinator):
         if change is None or change.action != f.UNSUBSCRIBE:
             return False
         return any(
-            other is not self._plans[name]
-            and path in other.arrived
-            and path not in other.started
-            and its.change is not None
-            and its.change.action == f.SUBSCRIBE
-            and its.change.name == change.name
+            len(other.started) < len(other.arrived)
+            and other is not self._plans[name]
+            and any(
+                path in other.arrived
+                and path not in other.started
+                and its.change is not None
+                and its.change.action == f.SUBSCRIBE
+                and its.change.name == change.name
+                for path, its in other.operations.items()
+            )
             for other in self._plans.values()
-            for path, its in other.operations.items()
         )
 
     def _process(self, name: str, plan: Plan, operation: t.Operation) -> None:
@@ -333,7 +356,7 @@ class TransactionBroker(Coordinator):
         if not plan.echoes[frame.path]:
             del plan.echoes[frame.path]
             self._processed(frame.transaction, plan, frame.path)
-            self._advance(now_ns)
+            self._advance(frame.transaction, now_ns)
 
     # -- The end --------------------------------------------------------------------------------
 
