@@ -7,6 +7,8 @@ import pytest
 from ensue.experiments.hypercube.model import TOPIC_NAME, Cost, Run
 from ensue.experiments.hypercube.playing import (
     answers,
+    churn,
+    play_churn,
     play_publishers,
     play_queues,
     play_single,
@@ -32,6 +34,15 @@ def test_one_root_costs_one_hop_more() -> None:
     run.go()
     # To the root in 102, from there as above; the publisher itself is not counted.
     assert sorted(run.latencies) == [102, 204, 206]
+
+
+def test_what_a_subscriber_of_a_broker_publishes_goes_by_its_broker() -> None:
+    run = Run(Cost(), seed=1)
+    run.add_srpt(6, {TOPIC_NAME: broker_plan(6, 2, 0)})
+    run.publish(3, 0)
+    run.go()
+    # To its broker and to the root in 204; two subscribers there behind the other broker, and from that one its own.
+    assert sorted(run.latencies) == [308, 310, 410]
 
 
 def deliveries(plan: Plan, size: int, sources: list[int], seed: int) -> dict[str, list[str]]:
@@ -95,7 +106,15 @@ def test_many_publishers_queue_at_one_root_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize("name", ["VCube-PS", "SRPT"])
 def test_events_of_many_topics_reach_everybody(name: str) -> None:
-    case = {"system": name, "nodes": 8, "topics": 4, "events": 32, "law": "Zipf", "seed": 1}
+    case = {
+        "system": name,
+        "nodes": 8,
+        "topics": 4,
+        "events": 32,
+        "law": "Zipf",
+        "apart": 500,
+        "seed": 1,
+    }
     (found,) = play_topics(case)
     assert found["series"] == f"{name}, Zipf"
     # Three hops at the most for each, and one to the root; queues are short.
@@ -107,3 +126,47 @@ def test_answers_name_what_they_come_after() -> None:
     assert len(run.latencies) == 16 * 15
     assert len(run.barriers) == 16
     assert min(sorted(run.barriers.values())[1:]) >= 1
+
+
+CHURN = {"nodes": 32, "members": 24, "replaced": 4.0, "seconds": 10, "varies": "rate"}
+
+
+@pytest.mark.parametrize("name", ["VCube-PS", "SRPT-S", "SRPT-B"])
+@pytest.mark.parametrize("seed", range(3))
+def test_who_stays_misses_nothing_while_others_come_and_go(name: str, seed: int) -> None:
+    run, members = churn({**CHURN, "system": name, "seed": seed})
+    got: dict[str, list[str]] = {}
+    run.when_delivered(lambda who, event: got.setdefault(who, []).append(event.id))
+    run.go()
+    staying = [number for number, since in members.items() if since == 0]
+    assert 0 < len(staying) < 24
+    everything = got[f"p{staying[0]}"]
+    assert len(set(everything)) == len(everything) == 20
+    for number, since in members.items():
+        delivered = got.get(f"p{number}", [])
+        assert len(set(delivered)) == len(delivered)
+        # An event every 500 units; whoever comes is told after three seconds at the most.
+        owed = everything[0 if since == 0 else int(since + 3000) // 500 + 1 :]
+        assert set(owed) <= set(delivered)
+        if name != "VCube-PS":
+            assert [each for each in everything if each in set(delivered)] == delivered
+
+
+def test_churn_makes_copies_reach_those_who_are_no_members() -> None:
+    quiet, busy = (
+        values(play_churn({**CHURN, "replaced": rate, "system": "VCube-PS", "seed": 1}))
+        for rate in (0.0, 4.0)
+    )
+    assert quiet["8b forwarded", "VCube-PS"] == 0
+    assert busy["8b forwarded", "VCube-PS"] > 0
+
+
+def test_changes_keep_the_root_of_a_tree_busy_but_no_broker() -> None:
+    waits = {
+        name: values(
+            play_churn({**CHURN, "replaced": 90.0, "seconds": 3, "system": name, "seed": 1})
+        )["8b wait", name]
+        for name in ("VCube-PS", "SRPT-S", "SRPT-B")
+    }
+    assert waits["SRPT-S"] > 2 * waits["VCube-PS"]
+    assert waits["SRPT-S"] > 2 * waits["SRPT-B"]

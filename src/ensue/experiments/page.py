@@ -29,7 +29,6 @@ PAPERS = {
 """In the order of the page."""
 
 MISSING = {
-    "vcube-ps": "Not repeated: Figure 8, latency while members come and go. How SRPT mends its trees then is not said in the paper. That the cube stands churn is shown by `ensue swarm causal`.",
     "total-notification-order": "The prototype of the paper ran on five machines; here servers and links are simulated.",
 }
 """What is not as in a paper."""

@@ -28,6 +28,8 @@ TOPIC_NAME = "t"
 NEVER_NS = 10**15
 START_UNITS = 1_000
 """When publishing begins: nodes have greeted each other by then."""
+_COPIES = frozenset(("Publication", "Up", "Down", "Change", "Ask", "Changed"))
+"""What occupies a queue: events, and that members come and go."""
 
 
 class Cost:
@@ -42,9 +44,16 @@ class Cost:
     def size(self, frame: Frame) -> int:
         """Return how long a frame occupies the queue."""
         name = type(frame).__name__
-        if name in ("Publication", "Up", "Down"):
+        if name in _COPIES:
             return self.copy
         return self.acknowledgement if name == "Receipt" else 0
+
+
+def _rolls(rows: Iterable[Row]) -> Rolls:
+    rolls = Rolls()
+    for row in rows:
+        rolls.put(row)
+    return rolls
 
 
 class _Punctual(HypercubeNode):
@@ -100,13 +109,21 @@ class Run:
     # -- Systems ----------------------------------------------------------------------------------
 
     def add_cube(
-        self, count: int, subscribers: Iterable[int], topics: Sequence[str] = (TOPIC_NAME,)
+        self,
+        count: int,
+        subscribers: Iterable[int],
+        topics: Sequence[str] = (TOPIC_NAME,),
+        *,
+        fixed: bool = True,
     ) -> None:
-        """Put in the nodes of a cube whose members, of all topics alike, know each other already."""
-        cube, rolls = Cube(f"p{number}" for number in range(count)), Rolls()
+        """Put in the nodes of a cube whose members, of all topics alike, know each other already.
+
+        If membership is fixed, they share what they know.
+        """
+        cube = Cube(f"p{number}" for number in range(count))
         chosen = frozenset(subscribers)
-        for number in range(count):
-            rolls.put(Row(number, 1, tuple(topics) if number in chosen else ()))
+        rows = [Row(each, 1, tuple(topics) if each in chosen else ()) for each in range(count)]
+        shared = _rolls(rows)
         config = HypercubeConfig(
             across_topics=False, durable=False, retry_ns=NEVER_NS, retry_ns_max=NEVER_NS,
             suspect_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
@@ -128,7 +145,7 @@ class Run:
                     name=name,
                     names=cube,
                     config=config,
-                    rolls=rolls,
+                    rolls=shared if fixed else _rolls(rows),
                     records=records,
                     now_ns=now_ns,
                 )
@@ -156,6 +173,15 @@ class Run:
 
         self.world.call(f"p{number}", command, at_ns=max(at_ns, self.world.now_ns))
 
+    def change(self, number: int, at_units: float, *, joins: bool) -> None:
+        """Let a node come or go at a time."""
+
+        def command(node: HypercubeNode | SrptNode, now_ns: int) -> None:
+            act = node.subscribe if joins else node.unsubscribe
+            act((TOPIC_NAME,), now_ns=now_ns)
+
+        self.world.call(f"p{number}", command, at_ns=int((START_UNITS + at_units) * UNIT_NS))
+
     def when_delivered(self, react: Callable[[str, Event], None]) -> None:
         """Have something done whenever something is delivered."""
         self._on_delivery = react
@@ -164,6 +190,11 @@ class Run:
         """Run to the end; return the mean latency."""
         self.world.run(until_ns=NEVER_NS // 10)
         return fmean(self.latencies) if self.latencies else 0.0
+
+    def waits(self) -> list[float]:
+        """Return how long copies waited at each node before they were sent, on average, in units."""
+        cards = [self.world.card(name) for name in self.world.names()]
+        return [card.wait_mean_ns() / UNIT_NS for card in cards if card is not None]
 
     def queues(self) -> list[float]:
         """Return how many copies each node had to send on average, from the first publication to the last delivery."""

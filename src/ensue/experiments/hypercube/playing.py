@@ -1,11 +1,12 @@
 """The cases of the VCube-PS paper's experiments, played.
 
-Systems are `VCube-PS`, the cube; `SRPT`, one tree a topic over all nodes, rooted anywhere; and `SRPT-B`, the same over brokers. Whatever is drawn is drawn
+Systems are `VCube-PS`, the cube; `SRPT` or `SRPT-S`, one tree a topic over all nodes, rooted anywhere; and `SRPT-B`, the same over brokers. Whatever is drawn is drawn
 from the seed and the size of a case, the same for all systems.
 """
 
 from collections.abc import Iterator
 from itertools import accumulate
+from math import log
 from random import Random
 from statistics import fmean
 
@@ -17,8 +18,10 @@ from ensue.experiments.hypercube.srpt import broker_plan, subscriber_plan
 __all__ = [
     "BINS",
     "answers",
+    "churn",
     "play_answers",
     "play_brokers",
+    "play_churn",
     "play_publishers",
     "play_queues",
     "play_single",
@@ -29,6 +32,8 @@ __all__ = [
 CUBE = "VCube-PS"
 BINS = ((0, 0), (0, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 4096), (4096, 8192))
 """The groups of Table 1: more than the first, up to the second."""
+BROKERED = 16
+"""With members that come and go, a broker for every so many nodes."""
 
 
 def system(name: str, count: int, subscribers: list[int], cost: Cost, seed: int) -> Run:
@@ -83,7 +88,7 @@ def play_queues(case: Case) -> Iterator[Row]:
 
 
 def answers(count: int, first: int, wait: float, seed: int) -> Run:
-    """Let `first` nodes publish, and every other node answer once it has heard all of those."""
+    """Let `first` nodes publish, and every other node answer once it has heard all of those, after a wait that is drawn, `wait` units on average."""
     random = Random(f"barriers/{count}/{first}/{wait}/{seed}")
     askers = random.sample(range(count), first)
     run = system(CUBE, count, list(range(count)), Cost(), seed)
@@ -94,7 +99,7 @@ def answers(count: int, first: int, wait: float, seed: int) -> Run:
         if event.publisher in asking and event.publisher_seq == 1 and name not in asking:
             heard[name] += 1
             if heard[name] == first:
-                at_units = run.world.now_ns / UNIT_NS - 1000 + random.uniform(0, wait)
+                at_units = run.world.now_ns / UNIT_NS - 1000 + random.expovariate(1 / wait)
                 run.publish(int(name[1:]), at_units)
 
     run.when_delivered(react)
@@ -119,7 +124,7 @@ def play_answers(case: Case) -> Iterator[Row]:
 
 
 def play_topics(case: Case) -> Iterator[Row]:
-    """Figure 7: events spread over many topics, evenly or by popularity."""
+    """Figure 7: events spread over many topics, evenly or by popularity; those of a node are so many units apart on average."""
     count, topics, events, seed = case["nodes"], case["topics"], case["events"], case["seed"]
     random = Random(f"topics/{count}/{topics}/{events}/{case['law']}/{seed}")
     names = [f"t{number}" for number in range(topics)]
@@ -136,7 +141,7 @@ def play_topics(case: Case) -> Iterator[Row]:
     at_units = [0.0] * count
     for index in range(events):
         node = index % count
-        at_units[node] += random.expovariate(1 / 500)
+        at_units[node] += random.expovariate(1 / case["apart"])
         run.publish(node, at_units[node], random.choices(names, cum_weights=bounds)[0])
     yield row("7", f"{case['system']}, {case['law']}", events, run.go())
 
@@ -159,3 +164,65 @@ def play_brokers(case: Case) -> Iterator[Row]:
         run.publish(random.randrange(count // 2, count), at_units)
     run.go()
     yield row("9", case["system"], brokers or count, fmean(run.latencies))
+
+
+def churn(case: Case) -> tuple[Run, dict[int, float]]:
+    """Let members come and go, each that goes for one that comes, while one of the quarter that came first publishes every 500 units.
+
+    Return the run, about to begin, and who will be a member at its end, with when it came: 0 for those who stay all the time.
+    """
+    count, members, seed = case["nodes"], case["members"], case["seed"]
+    random = Random(f"churn/{count}/{members}/{case['replaced']}/{seed}")
+    brokers = count // BROKERED if case["system"] == "SRPT-B" else 0
+    # Brokers are the first nodes, and come on top of all others.
+    outside = list(range(brokers, brokers + count))
+    random.shuffle(outside)
+    inside = [outside.pop() for _ in range(members)]
+    run = Run(Cost(copy=1), seed)
+    if case["system"] == CUBE:
+        run.add_cube(count, inside, fixed=False)
+    elif brokers:
+        plan = broker_plan(brokers + count, brokers, 7 % brokers, inside)
+        run.add_srpt(brokers + count, {TOPIC_NAME: plan})
+    else:
+        run.add_srpt(count, {TOPIC_NAME: subscriber_plan(count, 7, inside)})
+    since = dict.fromkeys(inside, 0.0)
+    end_units = case["seconds"] * 1000.0
+    events = [(index * 500.0, "publish") for index in range(int(end_units / 500))]
+    at_units = random.expovariate(case["replaced"] / 1000) if case["replaced"] else end_units
+    while at_units < end_units:
+        events.append((at_units, "replace"))
+        at_units += random.expovariate(case["replaced"] / 1000)
+    for at_units, what in sorted(events):
+        if what == "publish":
+            longest = sorted(inside, key=since.__getitem__)[: max(1, len(inside) // 4)]
+            run.publish(random.choice(longest), at_units)
+        else:
+            goes = inside.pop(random.randrange(len(inside)))
+            comes = outside.pop(random.randrange(len(outside)))
+            run.change(goes, at_units, joins=False)
+            run.change(comes, at_units, joins=True)
+            inside.append(comes)
+            outside.append(goes)
+            since[comes] = at_units
+    return run, {number: since[number] for number in inside}
+
+
+def play_churn(case: Case) -> Iterator[Row]:
+    """Figure 8: latency while members come and go."""
+    run, _ = churn(case)
+    latency = run.go()
+    if case["varies"] == "members":
+        figure, at, series = "8a", case["members"], f"{case['system']}, {_stay(case)}"
+    else:
+        figure, at, series = "8b", case["replaced"], case["system"]
+    yield row(figure, series, at, latency)
+    yield row(f"{figure} forwarded", series, at, 100 * (1 - len(run.latencies) / run.copies))
+    yield row(f"{figure} wait", series, at, max(run.waits()))
+
+
+def _stay(case: Case) -> str:
+    """Return how long half of the members stay, in words."""
+    if not case["replaced"]:
+        return "static"
+    return f"{round(case['members'] * log(2) / case['replaced'] / 60)} min"
