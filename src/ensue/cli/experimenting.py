@@ -192,6 +192,7 @@ def _told(result: "Result") -> dict[str, object]:
                 "criterion": each.criterion,
                 "seen": each.seen,
                 "verdict": each.verdict,
+                "why": each.why if each.met is False else "",
             }
             for each in result.claims
         ],

@@ -91,6 +91,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
     met: bool | None
     """None if it needs cases that were not played: those of the full form."""
+    why: str = ""
+    """Where it is known not to be met: why, and why it is left so."""
 
     @property
     def verdict(self) -> str:
@@ -148,17 +150,27 @@ def claim(
     needed: Sequence[float | None],
     tell: Callable[..., str],
     met: Callable[..., bool],
+    *,
+    why: str = "",
 ) -> Claim:
     """Return a claim about some values; one of them missing, it is not judged."""
     if any(value is None for value in needed):
         seen, judged = "needs the full form", None
     else:
         seen, judged = tell(*needed), met(*needed)
-    return Claim(figure=figure, expected=expected, criterion=criterion, seen=seen, met=judged)
+    return Claim(
+        figure=figure, expected=expected, criterion=criterion, seen=seen, met=judged, why=why
+    )
 
 
 def close_to(
-    figure: str, expected: str, published: float, ours: float | None, percent: float
+    figure: str,
+    expected: str,
+    published: float,
+    ours: float | None,
+    percent: float,
+    *,
+    why: str = "",
 ) -> Claim:
     """Claim that a value is the paper's, within so many percent of it."""
     return claim(
@@ -168,11 +180,19 @@ def close_to(
         [ours],
         lambda value: f"{_plain(value)} ({value / published - 1:+.0%})",
         lambda value: abs(value / published - 1) <= percent / 100,
+        why=why,
     )
 
 
 def between(
-    figure: str, expected: str, low: float, high: float, ours: float | None, unit: str = ""
+    figure: str,
+    expected: str,
+    low: float,
+    high: float,
+    ours: float | None,
+    unit: str = "",
+    *,
+    why: str = "",
 ) -> Claim:
     """Claim that a value lies between two others, these included."""
     return claim(
@@ -182,6 +202,7 @@ def between(
         [ours],
         lambda value: f"{_plain(value)}{unit}",
         lambda value: low <= value <= high,
+        why=why,
     )
 
 

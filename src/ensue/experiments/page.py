@@ -111,6 +111,7 @@ def _summary(results: Sequence[Result]) -> str:
     told = f"Of {len(claims)} criteria, {counts['met']} are met, {counts['not met']} are not, {counts['not judged']} are not judged in this form."
     missed = [
         f"* [{result.experiment.name}](#{_anchor(result)}), {each.figure}: {each.expected}. Criterion: {each.criterion}. Seen: {each.seen}."
+        + (f" {each.why}" if each.why else "")
         for result in results
         for each in result.claims
         if each.met is False
