@@ -19,6 +19,7 @@ from ensue.protocols.core import Persist
 from ensue.protocols.hypercube import memory, repair, rolls, suspects
 from ensue.protocols.hypercube.causality import IN, Causality, TopicState
 from ensue.protocols.hypercube.frames import Change, Item
+from ensue.protocols.hypercube.hunting import Hunts
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.simulation.deployment import Roles
 from ensue.simulation.families import DRAWS
@@ -122,6 +123,14 @@ def writes_no_topics(self: memory.Memory, record_of: Any, position: int) -> list
     return real_take(self, record_of, position)
 
 
+def believes_the_first(self: Hunts, topic: str, source: int, *, now_ns: int) -> int:
+    """One who does not keep an event speaks for all."""
+    hunt = self._hunts.get((topic, source))
+    if hunt is not None and any(hunt.said.values()):
+        return hunt.up_to if self._causality.topic(topic).have(source) < hunt.up_to else 0
+    return real_in_vain(self, topic, source, now_ns=now_ns)
+
+
 def never_forgives(self: suspects.Suspects, node: int) -> bool:
     """Whoever was suspected once stays so."""
     self._asked_ns.pop(node, None)
@@ -130,6 +139,7 @@ def never_forgives(self: suspects.Suspects, node: int) -> bool:
 
 real_ready, real_learn = Causality.ready, Causality._learn
 real_missing, real_take = Causality._missing, memory.Memory.take
+real_in_vain = Hunts.in_vain
 
 MUTANTS = (
     Mutant("delivers at once", 0, patches=((Causality, "_missing", delivers_at_once),)),
@@ -142,6 +152,7 @@ MUTANTS = (
     Mutant("starts at once", 0, StartsAtOnce),
     Mutant("repairs nothing", 0, patches=((repair.Repair, "handle_timer", nothing),)),
     Mutant("never gives up", 13, patches=((repair.Repair, "_lose_patience", nothing),)),
+    Mutant("believes the first", 65, patches=((Hunts, "in_vain", believes_the_first),)),
     Mutant("compares nothing", 6, patches=((repair.Repair, "_compare", nothing),)),
     Mutant("writes no topics", 2, patches=((memory.Memory, "take", writes_no_topics),)),
     Mutant("never forgives", 13, patches=((suspects.Suspects, "heard", never_forgives),)),

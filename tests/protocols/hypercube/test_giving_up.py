@@ -6,7 +6,7 @@ from tests.protocols.hypercube.harness import MS, SECOND, Table
 
 from ensue.protocols.core import Frame, Join
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Change, Gone, Publication, Receipt
+from ensue.protocols.hypercube.frames import Change, Fill, Gone, Publication, Receipt
 
 LIVE = HypercubeConfig(across_topics=False, patience_ns=5 * SECOND)
 CONFIGS = [LIVE, msgspec.structs.replace(LIVE, across_topics=True)]
@@ -206,6 +206,10 @@ def about_to_skip(config: HypercubeConfig) -> tuple[Table, list[str]]:
         said.append(str(len(said)))
         table.publish(3, said[-1])
         table.wait(20 * MS)
+        for place, frame in reversed(list(enumerate(table.links.get((3, 2), ())))):
+            if isinstance(frame, Gone):
+                table.arrive(3, 2, index=place)
+        table.wait(0)
         if not (asked := any(_asks(frame) for _, _, frame in table.sent)):
             table.heal()
             table.wait(20 * MS)
@@ -243,12 +247,78 @@ def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
     assert missed(table, 2)
 
 
-def test_nobody_is_skipped_who_is_there_whatever_others_say_is_not_kept() -> None:
+class Leaky(Table):
+    """Loses what those who lack events are given, while it leaks."""
+
+    leaks = False
+
+    def drain(self, number: int) -> None:
+        super().drain(number)
+        for link, way in list(self.links.items()) if self.leaks else ():
+            way[:] = [frame for frame in way if not isinstance(frame, Fill)]
+            if not way:
+                del self.links[link]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_what_somebody_keeps_is_not_given_up_because_a_newcomer_never_had_it(
+    config: HypercubeConfig,
+) -> None:
+    table = Leaky(4, config)
+    table.join_all(0, 1, 2)
+    table.isolate(1)
+    said = [str(number) for number in range(5)]
+    for text in said:
+        table.publish(0, text)
+        table.wait(300 * MS)
+    table.subscribe(3)
+    table.wait(2 * SECOND)
+    table.heal()
+    table.leaks = True
+    table.wait(4 * SECOND)
+    assert any(isinstance(frame, Gone) and frame.up_to == 5 for _, _, frame in table.sent)
+    table.leaks = False
+    table.wait(5 * SECOND)
+    assert table.delivered[1] == said
+    assert missed(table, 1) == []
+
+
+def test_only_so_much_is_given_up_as_nobody_keeps() -> None:
+    """Node 0 keeps less than 3, and who was away is told of both."""
+    table = live(LIVE, 4, *range(4))
+    table.isolate(1)
+    said = [str(number) for number in range(10)]
+    for text in said:
+        table.publish(2, text)
+        table.wait(300 * MS)
+    for number, kept in ((0, 3), (2, 1), (3, 6)):
+        for sent in range(1, 11 - kept):
+            del table.nodes[number]._store._items["t", 2, sent]
+    table.heal()
+    table.wait(5 * SECOND)
+    assert table.delivered[1] == said[4:]
+    assert missed(table, 1) == [(1, 4)]
+
+
+@pytest.mark.parametrize("source", [3, 4])
+def test_nobody_is_skipped_who_is_there_or_comes_whatever_others_say_is_not_kept(
+    source: int,
+) -> None:
     table = live(LIVE, 4, 2, 3)
-    lie = Gone(topic="t", source=3, up_to=10**9)
+    lie = Gone(topic="t", source=source, up_to=10**9)
+    table.sent.clear()
     table.nodes[2].receive(lie, source="p0", now_ns=table.now_ns)
+    table.drain(2)
     table.wait(PATIENCE)
-    table.publish(3, "m")
+    assert sum(_asks(frame) for _, _, frame in table.sent) <= 3, "a copy for each other"
+    if source == 4:
+        for number in range(4):
+            table.nodes[number].admit("p4", now_ns=table.now_ns)
+        table.names.append("p4")
+        table.disks[4], table.delivered[4], table.outcomes[4] = {}, [], []
+        table.start(4)
+        table.wait(2 * SECOND)
+    table.publish(source, "m")
     table.wait(SECOND)
     assert table.delivered[2] == ["m"]
     assert missed(table, 2) == []

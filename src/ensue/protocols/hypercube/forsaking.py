@@ -1,14 +1,15 @@
 """Give up an event that others wait for and nobody can give, so that nobody waits for ever.
 
 An event may be gone with all who had it (its source is away, and nobody who can be reached has had it for `patience_ns`), or be kept by
-nobody any more (`Gone`), while effects of it, or later events of its source, are held. It is then skipped, by its number: all that is known of it.
+nobody any more (`Gone`), while effects of it, or later events of its source, are held. When everybody who can be reached has said that it can't
+give it (`hunting`) it is skipped, by its number: all that is known of it.
 
 What is not known is its past. An event x that came before it, delivered after one of its effects, would come too late. So before an event is
 skipped everybody is asked how far they are (as for a join: `Change`). Whatever was published before the lost event is then either covered by
 their vector, or of somebody who is away.
 
-- What the vector covers is delivered first, if it can be had; it is waited for. What is held and comes after the lost event is left out of
-  that: it can't come before it. If after as much patience again (or a moment, where it is known to be kept by nobody) something is still missing, all that the vector covers is skipped with it.
+- What the vector covers is delivered first, if it can be had; it is looked for, and waited for. What is held and comes after the lost event is left out of
+  that: it can't come before it. If something is still missing that nobody can give either, or nothing has come for as long again, all that the vector covers is skipped with it.
 - Who is away is *in doubt*: none of its events is taken until it is back and has said how many to skip. Not so the source of the lost event,
   or anybody of whom an effect of it is held: what these publish from there on comes after it.
 
@@ -22,6 +23,7 @@ from ensue.protocols.hypercube.causality import IN, Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube
 from ensue.protocols.hypercube.frames import Counts, Item
+from ensue.protocols.hypercube.hunting import Hunts
 from ensue.protocols.hypercube.trees import Relay
 
 __all__ = ["Forsaking", "Lost"]
@@ -31,15 +33,13 @@ class Lost:
     """Events of one source and topic that can't be had."""
 
     __slots__ = (
-        "check_ns", "doubt", "first", "last", "patience_ns", "relay", "source", "until_ns", "vector",
+        "check_ns", "doubt", "first", "last", "relay", "seen", "source", "until_ns", "vector",
     )  # fmt: skip
 
-    def __init__(self, source: int, first: int, last: int, *, patience_ns: int) -> None:
+    def __init__(self, source: int, first: int, last: int) -> None:
         self.source = source
         self.first = first
         self.last = last
-        self.patience_ns = patience_ns
-        """How long what comes before may take."""
         self.relay: Relay | None = None
         """The question to everybody."""
         self.vector: Counts | None = None
@@ -47,16 +47,21 @@ class Lost:
         self.doubt = 0
         self.check_ns = 0
         self.until_ns = 0
-        """How long to wait for what the vector covers."""
+        """How long to wait for what the vector covers, if nothing comes of it."""
+        self.seen = 0
+        """How much of what the vector covers was delivered when it was looked at last."""
 
 
 class Forsaking:
     """What one node is about to give up, one loss a topic."""
 
-    def __init__(self, cube: Cube, config: HypercubeConfig, causality: Causality) -> None:
+    def __init__(
+        self, cube: Cube, config: HypercubeConfig, causality: Causality, hunts: Hunts
+    ) -> None:
         self._cube = cube
         self._config = config
         self._causality = causality
+        self._hunts = hunts
         self._lost: dict[str, Lost] = {}
 
     def begin(self, topic: str, lost: Lost) -> bool:
@@ -84,12 +89,14 @@ class Forsaking:
         if vector.get(lost.source, 0) < lost.last:
             there = self._cube.everyone & ~relay.away
             if there >> lost.source & 1:
-                del self._lost[topic]  # It is back, and can be asked for its events.
+                # It is back, and has not published so many.
+                del self._lost[topic]
+                self._hunts.end(topic, lost.source)
                 return True
             lost.doubt = away
         lost.vector = vector
         lost.check_ns = now_ns
-        lost.until_ns = now_ns + lost.patience_ns
+        lost.until_ns = now_ns + self._config.patience_ns
         return True
 
     def forget(self, topic: str) -> None:
@@ -105,7 +112,7 @@ class Forsaking:
     def wait(self, *, now_ns: int) -> None:
         """Lose no patience while nothing is delivered, for want of room."""
         for lost in self._lost.values():
-            lost.until_ns = now_ns + lost.patience_ns
+            lost.until_ns = now_ns + self._config.patience_ns
             lost.check_ns = now_ns + self._config.gap_ns
 
     def take(self, *, now_ns: int) -> list[tuple[str, Lost, list[Item]]]:
@@ -117,15 +124,18 @@ class Forsaking:
                 continue
             lost.check_ns = now_ns + self._config.gap_ns
             state = self._causality.topic(topic)
-            if state.have(lost.source) >= lost.first:
-                del self._lost[topic]  # It came after all.
+            last = self._hunts.in_vain(topic, lost.source, now_ns=now_ns)
+            if state.have(lost.source) >= lost.first or not last:
+                del self._lost[topic]  # It came after all, or somebody is back who may have it.
                 continue
-            late = not 0 < lost.until_ns - now_ns <= lost.patience_ns
-            if not late and not _is_complete(state, lost, vector):
+            lost.last = min(lost.last, last)
+            missing = _missing(state, lost, vector)
+            stuck = missing and self._is_stuck(state, lost, missing, now_ns)
+            if missing and not stuck:
                 continue
             del self._lost[topic]
             effects = _effects(state, lost.source, lost.last)
-            if not late:
+            if not stuck:
                 vector = {
                     each: min(count, effects.get(each, count + 1) - 1)
                     for each, count in vector.items()
@@ -136,15 +146,33 @@ class Forsaking:
             taken.append((topic, lost, self._causality.skip(topic, vector)))
         return taken
 
+    def _is_stuck(self, state: TopicState, lost: Lost, missing: Counts, now_ns: int) -> bool:
+        """Look for what may come before a loss; return whether nothing more of it can come."""
+        assert lost.vector is not None
+        seen = sum(min(state.delivered.get(each, 0), one) for each, one in lost.vector.items())
+        if seen > lost.seen:
+            lost.seen, lost.until_ns = seen, now_ns + self._config.patience_ns
+        if not 0 < lost.until_ns - now_ns <= self._config.patience_ns:
+            return True
+        for source, count in missing.items():
+            self._hunts.begin(state.name, source, count, now_ns=now_ns)
+        return all(
+            # What is here and held waits for others.
+            state.have(each) > state.delivered.get(each, 0)
+            or self._hunts.in_vain(state.name, each, now_ns=now_ns)
+            for each in missing
+        )
 
-def _is_complete(state: TopicState, lost: Lost, vector: Counts) -> bool:
-    """Tell whether all that may come before a loss is delivered."""
+
+def _missing(state: TopicState, lost: Lost, vector: Counts) -> Counts:
+    """Return what may come before a loss and is not delivered: up to which number, by source."""
     behind = _effects(state, lost.source, lost.first)
-    return all(
-        state.delivered.get(each, 0) >= min(count, behind.get(each, count + 1) - 1)
+    needed = {
+        each: min(count, behind.get(each, count + 1) - 1)
         for each, count in vector.items()
         if each != lost.source and not lost.doubt >> each & 1
-    )
+    }
+    return {each: one for each, one in needed.items() if state.delivered.get(each, 0) < one}
 
 
 def _effects(state: TopicState, source: int, number: int) -> Counts:

@@ -7,7 +7,7 @@
 | `Receipt` | child | parent | who has got it below; membership and start vectors on their way back |
 | `Summary` | member, source | member | how far I am in a topic |
 | `Fill` | who has them | who lacks them | events |
-| `Gone` | who had them | who lacks them | I don't keep these any more |
+| `Gone` | who was asked | who lacks them | I can't give you these |
 | `Beat` | neighbour | neighbour | are you there, and do we know the same subscriptions? |
 | `Here` | who was asked | who asked | I am, and we do; or: I have nothing that you lack |
 | `Versions` | neighbour | neighbour | which subscriptions I know |
@@ -163,11 +163,12 @@ class Fill(Frame, frozen=True, tag=84):
 
 
 class Gone(Frame, frozen=True, tag=85):
-    """Events up to a number are not kept here any more."""
+    """Events up to a number are not kept here, or not any more."""
 
     topic: Name
     source: Number
     up_to: Count
+    """0: what was asked for has not come here yet, or never will."""
 
 
 class Beat(Frame, frozen=True, tag=86):

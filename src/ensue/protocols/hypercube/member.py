@@ -84,13 +84,13 @@ class Member:
         """By topic being joined: how long to wait for those who are away, if they are needed."""
         self._position = 0
         self._paused = False
-        self._forsaking = Forsaking(self._cube, config, self._causality)
         self._store = Store(config.retained_max, self._is_unsettled)
         self._memory = Memory(durable=config.durable)
         self._repair = Repair(
             me, self._cube, config, self._causality, self._rolls, self._suspects, self._store,
             self._send,
         )  # fmt: skip
+        self._forsaking = Forsaking(self._cube, config, self._causality, self._repair.hunts)
         self._restore(records or {}, now_ns)
         self._trees = Trees(
             me,

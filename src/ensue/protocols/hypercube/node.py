@@ -291,8 +291,7 @@ class HypercubeNode(Member):
             self._repair.ask(frame.topic, peer)
 
     def _gone(self, frame: Gone, peer: int, now_ns: int) -> None:
-        del peer
-        self._repair.gone(frame, now_ns=now_ns)
+        self._repair.gone(frame, peer, now_ns=now_ns)
 
     def _beat(self, frame: Beat, peer: int, now_ns: int) -> None:
         del now_ns

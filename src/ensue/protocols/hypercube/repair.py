@@ -13,8 +13,8 @@ The trees bring an event to all members that its source can reach. Everything el
 - **Returns.** Whoever is heard again after a suspicion is told at once.
 
 Whoever hears of somebody who lacks something it keeps sends it. If it does not keep it any more it says
-so; a member that hears this and finds nobody who does keep it gives it up. So does one that waits, for
-longer than `patience_ns`, for something whose source is away: see `forsaking`.
+so; a member that hears this looks for somebody who does, and gives it up if there is nobody. So does one that waits, for
+longer than `patience_ns`, for something whose source is away: see `hunting` and `forsaking`.
 """
 
 from collections.abc import Callable
@@ -25,19 +25,15 @@ from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits, first_in_cluster, split
 from ensue.protocols.hypercube.forsaking import Lost
 from ensue.protocols.hypercube.frames import Fill, Gone, Here, Item, Summary, item_bytes
+from ensue.protocols.hypercube.hunting import BACKOFF_MAX, Hunts
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.store import Store
 from ensue.protocols.hypercube.suspects import Suspects
 
 __all__ = ["Repair"]
 
-GAP_BACKOFF_MAX = 16
-"""Somebody who finds no help asks less often, but never so many times less often."""
 FAREWELLS = 8
 """So often a node that left a topic still tells the members what it has seen."""
-GONE_PATIENCE = 8
-"""After so many times `gap_ns` nobody is expected to have what somebody does not keep any more."""
-
 GONE_LOOKED_AT_MAX = 65_536
 """So many numbers are looked at to find how far what is asked for is gone, whatever others say there is."""
 
@@ -45,7 +41,7 @@ GONE_LOOKED_AT_MAX = 65_536
 class _Watch:
     """What is due in one topic."""
 
-    __slots__ = ("compare_ns", "farewells", "gap_ns", "gone", "missing_ns", "tries", "wait_ns")
+    __slots__ = ("compare_ns", "farewells", "gap_ns", "missing_ns", "tries", "wait_ns")
 
     def __init__(self) -> None:
         self.compare_ns: int | None = None
@@ -54,9 +50,6 @@ class _Watch:
         """How often this node, who left, has still to tell what it has seen."""
         self.gap_ns: int | None = None
         self.tries = 0
-        self.gone: dict[int, tuple[int, int]] = {}
-        """By source: since when it is known that somebody does not keep its events any more up to a
-        number that this node has not reached; and the number."""
         self.missing_ns: dict[tuple[str, int], int] = {}
         """By topic and source: since when something of it is missing, or its source is away."""
 
@@ -84,6 +77,13 @@ class Repair:
         self._store = store
         self._send = send
         self._watches: dict[str, _Watch] = {}
+        self.hunts = Hunts(
+            config,
+            causality,
+            suspects,
+            helpers=self._keepers,
+            ask=lambda topic, peer, source: self._tell(topic, peer, urgent=True, only=(source,)),
+        )
         self.lost: dict[str, Lost] = {}
         """By topic: what can't be had any more, to be taken by whoever gives it up."""
 
@@ -110,8 +110,8 @@ class Repair:
         """Want nothing more of a topic, but give for a while."""
         watch = self._watch(topic)
         watch.gap_ns = None
-        watch.gone.clear()
         watch.missing_ns.clear()
+        self.hunts.forget(topic)
         watch.farewells = FAREWELLS
         self.stir(topic, now_ns=now_ns)
 
@@ -131,10 +131,10 @@ class Repair:
                 self._part(topic, watch)
             if watch.gap_ns is not None and watch.gap_ns <= now_ns:
                 self._ask(topic, watch, now_ns)
-                backoff = min(1 << min(watch.tries // 2, 8), GAP_BACKOFF_MAX)
+                backoff = min(1 << min(watch.tries // 2, 8), BACKOFF_MAX)
                 watch.gap_ns = now_ns + backoff * self._config.gap_ns
-            if watch.gone:
-                self._give_up_gone(topic, watch, now_ns)
+        self.hunts.handle_timer(now_ns=now_ns)
+        self._lose(now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when to compare or to ask next."""
@@ -144,9 +144,8 @@ class Repair:
                 dues.append(watch.compare_ns)
             if watch.gap_ns is not None:
                 dues.append(watch.gap_ns)
-            if watch.gone:
-                patience_ns = GONE_PATIENCE * self._config.gap_ns
-                dues += [since_ns + patience_ns for since_ns, _ in watch.gone.values()]
+        if (hunt_ns := self.hunts.next_timer_ns()) is not None:
+            dues.append(hunt_ns)
         return min(dues, default=None)
 
     def back(self, peer: int, *, now_ns: int) -> None:
@@ -196,7 +195,7 @@ class Repair:
     def _lose_patience(
         self, watch: _Watch, missing: dict[tuple[str, int], int], now_ns: int
     ) -> None:
-        """Give up what is needed if its source has been away for too long."""
+        """Look everywhere for what is needed if its source has been away for too long, to give it up."""
         known = watch.missing_ns
         watch.missing_ns = {each: min(known.get(each, now_ns), now_ns) for each in missing}
         # Whoever was given up once is not waited for again until it is back.
@@ -206,26 +205,22 @@ class Repair:
             self._suspects.away(source, now_ns)
             if self._is_away(source) and now_ns - since_ns >= self._config.patience_ns:
                 last = self._causality.first_needed(name, source)
-                first = self._causality.topic(name).have(source) + 1
-                if last and name not in self.lost:
-                    self.lost[name] = Lost(
-                        source, first, last, patience_ns=self._config.patience_ns
-                    )
+                self.hunts.begin(name, source, last, now_ns=now_ns)
 
     def _is_away(self, node: int) -> bool:
         """Tell whether a node is suspected, or gone for good."""
         return not (self._cube.everyone & ~self._suspects.suspected) >> node & 1
 
     def _helpers(self, topic: str, source: int) -> list[int]:
+        """List who can be reached and may have an event."""
+        suspected = self._suspects.suspected
+        return [peer for peer in self._keepers(topic, source) if not suspected >> peer & 1]
+
+    def _keepers(self, topic: str, source: int) -> list[int]:
         """List who may have an event: its source, then the members of the topic, the nearest first."""
-        others = self._rolls.members(topic) & self._cube.everyone & ~(1 << self._me)
-        others &= ~(1 << source)
-        reachable = others & ~self._suspects.suspected
-        peers = sorted(bits(reachable), key=lambda peer: peer ^ self._me)
-        there = self._cube.everyone & ~self._suspects.suspected & ~(1 << self._me)
-        if there >> source & 1:
-            peers.insert(0, source)
-        return peers
+        others = self._rolls.members(topic) | 1 << source
+        others &= self._cube.everyone & ~(1 << self._me)
+        return sorted(bits(others), key=lambda peer: (peer != source, peer ^ self._me))
 
     def _tell(
         self, topic: str, peer: int, *, urgent: bool = False, only: tuple[int, ...] = ()
@@ -244,35 +239,32 @@ class Repair:
         """Give a peer what it lacks; ask in return for what it has more of."""
         state = self._causality.topic(frame.topic)
         given = frame.follows and self._give(state, frame, peer, now_ns)
-        if frame.urgent and not given:
+        if len(frame.only) == 1 and state.have(frame.only[0]) <= frame.have.get(frame.only[0], 0):
+            self._send(peer, Gone(topic=frame.topic, source=frame.only[0], up_to=0))
+        elif frame.urgent and not given:
             self._send(peer, Here())  # Whoever asks wants to know that somebody is there.
         if state.state == IN and not frame.urgent:
             lacks = any(state.have(source) < count for source, count in frame.have.items())
             if lacks:
                 self._tell(frame.topic, peer, urgent=True)
 
-    def gone(self, frame: Gone, *, now_ns: int) -> None:
-        """Hear that a peer does not keep what is missing here, and ask all others."""
+    def gone(self, frame: Gone, peer: int, *, now_ns: int) -> None:
+        """Hear that a peer can't give what is missing here, and look for somebody who can."""
         state = self._causality.topics.get(frame.topic)
-        if state is None or state.state != IN or state.have(frame.source) >= frame.up_to:
+        if state is None or state.state != IN or state.have(frame.source) >= frame.up_to > 0:
             return
-        gone = self._watch(frame.topic).gone
-        if frame.source not in gone:
-            gone[frame.source] = (now_ns, frame.up_to)
-            for peer in self._helpers(frame.topic, frame.source):
-                self._tell(frame.topic, peer, urgent=True)
+        if frame.source >= len(self._cube.names):
+            return  # Who comes to bear that number has published nothing yet.
+        self.hunts.begin(frame.topic, frame.source, frame.up_to, now_ns=now_ns)
+        self.hunts.said(frame.topic, frame.source, peer, frame.up_to)
+        self.hunts.handle_timer(now_ns=now_ns)
+        self._lose(now_ns)
 
-    def _give_up_gone(self, topic: str, watch: _Watch, now_ns: int) -> None:
-        """Lose what nobody had, if somebody does not keep it any more."""
-        patience_ns = GONE_PATIENCE * self._config.gap_ns
-        state = self._causality.topic(topic)
-        for source, (since_ns, up_to) in list(watch.gone.items()):
-            have = state.have(source)
-            if state.state != IN or have >= up_to:
-                del watch.gone[source]
-            elif not 0 <= now_ns - since_ns < patience_ns:
-                del watch.gone[source]
-                self.lost[topic] = Lost(source, have + 1, up_to, patience_ns=patience_ns)
+    def _lose(self, now_ns: int) -> None:
+        """Lose what was looked for in vain; one source of a topic at a time."""
+        for topic, source, last in self.hunts.all_in_vain(now_ns=now_ns):
+            first = self._causality.topic(topic).have(source) + 1
+            self.lost.setdefault(topic, Lost(source, first, last))
 
     def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
         mine = state.haves()
