@@ -1,20 +1,24 @@
 """A station on somebody's broker: no port of its own, peers through inboxes of the same broker.
 
 It keeps its journal as any server does, so that the log, and with it total order without a loss, does
-not depend on what the broker keeps.
+not depend on what the broker keeps. What comes is held to the same shapes and limits (`ensue.server.gate`).
 """
 
 import logging
+from functools import partial
 
 from ensue.errors import BadInput
 from ensue.journal import Journal
 from ensue.protocols.guide import GUIDE, Described, Guide
 from ensue.protocols.station import FRAMES
 from ensue.runtime.driver import Driver
+from ensue.server.carrying import screen_enrolled
 from ensue.server.claiming import check_unclaimed
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
+from ensue.server.gate import Gate
 from ensue.server.lifecycle import StationServer
+from ensue.server.rules import Rules
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions, parse_url
@@ -32,6 +36,7 @@ class BrokeredServer(StationServer):
         options = parse_url(url)
         if not isinstance(options, BrokerOptions):
             raise BadInput(f"{url} is no broker: name one, or listen on an address")
+        _refuse_ignored(config)
         super().__init__(config)
         self.options = options
         self.transport: FramedTransport | None = None
@@ -52,9 +57,17 @@ class BrokeredServer(StationServer):
         await check_unclaimed(transport, name=config.name, nodes=placement.nodes, url=self.url)
         await transport.enter(config.name)
         bytes_max = carrier.capabilities.message_bytes_max
-        self._drive(transport, journal, commit, message_bytes_max=bytes_max)
+        gate = Gate(transport, nodes=placement.nodes)
+        rules = Rules(
+            config, placement=placement, may_put=self._may_put, owners={}, write=commit.write
+        )
+        gate.screens[config.name] = rules.screen
+        transport.admit = gate.admit
+        self._drive(transport, journal, commit, gate=gate, message_bytes_max=bytes_max)
         await self._show()
-        await self._enrol(transport, journal, commit)
+        for registry in await self._enrol(transport, journal, commit):
+            node = registry.node
+            gate.screens[node.name] = partial(screen_enrolled, rules, node.name, across=node.across)
         if config.name == placement.nodes[0]:
             await transport.enter(GUIDE)
             described = Described(
@@ -76,3 +89,19 @@ class BrokeredServer(StationServer):
                 driver.close()
         if self._carrier is not None:
             await self._carrier.close()
+
+
+def _refuse_ignored(config: ServerConfig) -> None:
+    """Refuse what would be asked for in vain: whoever configured it would believe that it holds."""
+    access = config.access
+    asked = {
+        "users": access.users,
+        "tls": config.tls,
+        "stations": access.station_secret or access.station_certificates,
+    }
+    for table, given in asked.items():
+        if given:
+            raise BadInput(
+                f"{table}: on a broker it has no effect, because who may do what there is the broker's to "
+                f"say: take {table} out of the file, and set it up at the broker"
+            )

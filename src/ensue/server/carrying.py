@@ -24,6 +24,7 @@ from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol, 
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.hypercube.frames import Fill, Publication
 from ensue.server.access import Action
+from ensue.server.guest import Guest
 from ensue.server.rules import BUNDLE_ITEMS_MAX, Rules, check_event
 from ensue.server.visitor import Visitor
 
@@ -33,7 +34,7 @@ _PASSED = frozenset((*CUBE_FRAMES, *BETWEEN_BROKERS))
 
 
 def screen_exchanged(
-    rules: Rules, exchange: str, visitor: Visitor, source: str, frames: list[Frame]
+    rules: Rules, exchange: str, visitor: Guest, source: str, frames: list[Frame]
 ) -> tuple[list[Frame], list[Frame]]:
     """Return what a client may send to an exchange of all it sent, and what it is told about the rest."""
     if len(frames) > BUNDLE_ITEMS_MAX:
@@ -61,7 +62,7 @@ def screen_exchanged(
 
 
 def screen_enrolled(
-    rules: Rules, registry: str, visitor: Visitor, source: str, frames: list[Frame], *, across: bool
+    rules: Rules, registry: str, visitor: Guest, source: str, frames: list[Frame], *, across: bool
 ) -> tuple[list[Frame], list[Frame]]:
     """Return what a client may send to a registry of all it sent, and what it is told about the rest.
 
@@ -94,7 +95,7 @@ def screen_enrolled(
     return admitted, answers
 
 
-def _asking_refusal(rules: Rules, visitor: Visitor, ask: Ask, *, across: bool) -> str:
+def _asking_refusal(rules: Rules, visitor: Guest, ask: Ask, *, across: bool) -> str:
     """Say why somebody may not use a topic; empty: it may."""
     why = rules.unknown_topic(ask.topic)
     if not why and ask.action == "publish":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ensue.clock import SystemClock
 from ensue.errors import InternalError
+from ensue.event import Event
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
@@ -22,6 +23,7 @@ from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
+from ensue.server.gate import Gate
 from ensue.server.listener import Listener, check_free
 from ensue.server.rooms import Rooms
 from ensue.server.state import View
@@ -55,6 +57,9 @@ class StationServer(ABC):
     @abstractmethod
     def url(self) -> str:
         """Where clients reach it."""
+
+    def _may_put(self, event: Event, source: str) -> bool:
+        return self.station is not None and self.station.may_put(event, source)
 
     async def _prepare(self) -> None:
         """Look whether it can start at all: what can't must not leave a journal behind."""
@@ -91,6 +96,7 @@ class StationServer(ABC):
         commit: GroupCommit,
         *,
         listener: Listener | None = None,
+        gate: Gate | None = None,
         message_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         """Bring the station to life under its name, which has been entered."""
@@ -116,6 +122,7 @@ class StationServer(ABC):
             transport=transport,
             rooms=Rooms(self._registries, self._exchanges),
             listener=listener,
+            gate=gate,
         )
         retaining = retain(journal, self.config.retention, driver, built.station, self._fail)
         self._tasks.append(asyncio.create_task(retaining))

@@ -47,6 +47,7 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
 from ensue.server.access import Action, Grants
 from ensue.server.config import ServerConfig
+from ensue.server.guest import Guest
 from ensue.server.stations import OWNER
 from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
@@ -197,7 +198,7 @@ class Rules:
     # -- Frames ---------------------------------------------------------------------------------
 
     def screen(
-        self, visitor: Visitor, source: str, frames: list[Frame]
+        self, visitor: Guest, source: str, frames: list[Frame]
     ) -> tuple[list[Frame], list[Frame]]:
         """Return what a client may send of all it sent, and what it is told about the rest."""
         admitted: list[Frame] = []
@@ -229,7 +230,7 @@ class Rules:
                 answers.append(answer)
         return admitted, answers
 
-    def why_not(self, visitor: Visitor, action: Action, topic: str) -> str:
+    def why_not(self, visitor: Guest, action: Action, topic: str) -> str:
         """Say why a user may not publish on a topic, or subscribe to it; empty: it may."""
         known = visitor.known[action]
         why = known.get(topic)
@@ -250,14 +251,14 @@ class Rules:
             return f"{grants.user!r} may not {doing} {topic!r}"
         return ""
 
-    def event_refusal(self, visitor: Visitor, event: Event) -> str:
+    def event_refusal(self, visitor: Guest, event: Event) -> str:
         """Say why an event may not go out; empty: it may."""
         if len(event.headers) > self.limits.headers_per_event:
             return f"an event has at most {self.limits.headers_per_event} headers"
         return self.why_not(visitor, "publish", event.topic)
 
     def _events(
-        self, visitor: Visitor, frame: OrderRequest, admitted: list[Frame], answers: list[Frame]
+        self, visitor: Guest, frame: OrderRequest, admitted: list[Frame], answers: list[Frame]
     ) -> None:
         if not frame.events:
             raise RemoteProtocolError("a request to order no events")
@@ -289,7 +290,7 @@ class Rules:
             admitted.append(run)
         answers += _answers(frame.number, refused)
 
-    def _refusal(self, visitor: Visitor, source: str, frame: Frame) -> Frame | None:
+    def _refusal(self, visitor: Guest, source: str, frame: Frame) -> Frame | None:
         """Return what a client is told that may not send a frame; None: it may."""
         match frame:
             case Put(event=event):
@@ -305,13 +306,13 @@ class Rules:
                 self.detach(visitor, source, self.server, topic)
         return None
 
-    def attach_refusal(self, visitor: Visitor, source: str, place: str, topic: str) -> str:
+    def attach_refusal(self, visitor: Guest, source: str, place: str, topic: str) -> str:
         """Say why somebody may not listen to a topic at a station or an exchange; empty: it may, and does."""
         return self._reading_refusal(visitor, topic) or self.join_refusal(
             visitor, source, place, topic
         )
 
-    def join_refusal(self, visitor: Visitor, source: str, place: str, topic: str) -> str:
+    def join_refusal(self, visitor: Guest, source: str, place: str, topic: str) -> str:
         """Say why somebody may not have one more topic; empty: it may, and has."""
         attached = visitor.attached.setdefault(source, {})
         limit = self.limits.topics_per_subscription
@@ -320,11 +321,11 @@ class Rules:
         attached[place, topic] = None
         return ""
 
-    def detach(self, visitor: Visitor, source: str, place: str, topic: str) -> None:
+    def detach(self, visitor: Guest, source: str, place: str, topic: str) -> None:
         """Note that somebody does not listen to a topic any more, there."""
         visitor.attached.get(source, {}).pop((place, topic), None)
 
-    def _attach_refusal(self, visitor: Visitor, source: str, frame: AttachRequest) -> Frame | None:
+    def _attach_refusal(self, visitor: Guest, source: str, frame: AttachRequest) -> Frame | None:
         why = self.attach_refusal(visitor, source, self.server, frame.topic)
         if not why:
             return None
@@ -344,10 +345,10 @@ class Rules:
             return f"{topic!r} is not kept by {self._config.name}"
         return ""
 
-    def _reading_refusal(self, visitor: Visitor, topic: str) -> str:
+    def _reading_refusal(self, visitor: Guest, topic: str) -> str:
         return self.place_refusal(topic) or self.why_not(visitor, "subscribe", topic)
 
-    def _put_refusal(self, visitor: Visitor, source: str, event: Event) -> Frame | None:
+    def _put_refusal(self, visitor: Guest, source: str, event: Event) -> Frame | None:
         check_event(event)
         slot = event.slot
         if slot is None or not self._may_put(event, source):
@@ -356,7 +357,7 @@ class Rules:
             return Taken(topic=event.topic, event=event.id, slot=slot)
         return None
 
-    def _change_refusal(self, visitor: Visitor, frame: ChangeRequest) -> Frame | None:
+    def _change_refusal(self, visitor: Guest, frame: ChangeRequest) -> Frame | None:
         limit = self.limits.topics_per_subscription
         if len(frame.old) > limit:
             raise RemoteProtocolError(f"a subscription never has more than {limit} topics")

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 
 from ensue.errors import AccessDenied, BadInput, TransportError
-from ensue.event import Event
 from ensue.journal import Journal
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
 from ensue.protocols.overlay.nodes import broker_of
@@ -147,9 +146,6 @@ class Server(StationServer):
                     exchange.command(lambda node, _now: node.forget(name))
 
         listener.on_left = left
-
-    def _may_put(self, event: Event, source: str) -> bool:
-        return self.station is not None and self.station.may_put(event, source)
 
     def _welcome(self) -> Welcome:
         config = self.config

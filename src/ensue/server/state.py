@@ -33,6 +33,7 @@ from ensue.protocols.sequencer.records import CLOCK, HISTORY, INT
 from ensue.protocols.station import EPHEMERAL, Station
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
+from ensue.server.gate import Gate
 from ensue.server.listener import Listener
 from ensue.server.rooms import Rooms
 from ensue.transports.framed import FramedTransport
@@ -113,8 +114,10 @@ class View:
         transport: FramedTransport,
         rooms: Rooms,
         listener: Listener | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.config = config
+        self.gate = gate
         self.rooms = rooms
         self.station = station
         self.journal = journal
@@ -173,7 +176,8 @@ class View:
     def errors(self) -> dict[str, int]:
         """What others did wrong, by kind."""
         if self.listener is None:
-            return {"protocol": self.transport.bad_bundles}
+            refused = {} if self.gate is None else self.gate.errors
+            return {"protocol": self.transport.bad_bundles, **refused}
         return dict(self.listener.errors)
 
     def listeners(self) -> int:

@@ -20,8 +20,9 @@ from collections import deque
 from typing import Protocol
 
 from ensue.errors import RemoteProtocolError
-from ensue.server.access import Action, Grants, certificate_names
+from ensue.server.access import certificate_names
 from ensue.server.config import Limits
+from ensue.server.guest import Guest
 from ensue.transports.tcp_messages import (
     CONTROL,
     PROTOCOL,
@@ -93,22 +94,15 @@ class House(Protocol):
         """Count a message that was dropped because too much was pending."""
 
 
-class Visitor(asyncio.Protocol):
+class Visitor(Guest, asyncio.Protocol):
     """One connection."""
 
     def __init__(self, house: House) -> None:
+        super().__init__()
         self.house = house
         self.hello: Hello | None = None
-        self.grants = Grants("", None)
-        """What whoever it is may do, once it has said hello."""
-        self.known: dict[Action, dict[str, str]] = {"publish": {}, "subscribe": {}}
-        """Topics that were looked at, and why it may not use them; empty: it may."""
         self.names: dict[str, int] = {}
         """Names that it has entered under, and its turn at each."""
-        self.attached: dict[str, dict[tuple[str, str], None]] = {}
-        """Names to where and to which topics they listen, or are in."""
-        self.enrolled: dict[str, str] = {}
-        """Names to the registry by which they know others, who may send to them."""
         self.station = ""
         """The server of the chain that it is, if it is one."""
         self.address = "?"

@@ -1,0 +1,68 @@
+"""What a station on a broker takes of what comes over it: what a client would send, within the limits.
+
+Who somebody is, and what it may do, is for the broker to say: there are neither logins nor permissions here, and a
+name is believed. But the same shapes and limits hold as for the clients of a server with a port
+(`ensue.server.rules`): whoever goes beyond a limit is told so where it asked, and a bundle that no client would
+send is dropped whole, counted and logged.
+
+Limit: how many topics a subscription listens to is known of the last `GUESTS_MAX` who sent anything.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Sequence
+
+from ensue.protocols.core import Frame
+from ensue.server.guest import Guest, Known
+from ensue.transports.framed import FramedPort, FramedTransport
+
+__all__ = ["GUESTS_MAX", "Gate", "Screen"]
+
+GUESTS_MAX = 10_000
+
+Screen = Callable[[Guest, str, list[Frame]], tuple[list[Frame], list[Frame]]]
+
+
+class Gate:
+    """Stands before the inboxes that `screens` names. Other stations of the chain, `nodes`, pass."""
+
+    def __init__(self, transport: FramedTransport, *, nodes: Collection[str]) -> None:
+        self.screens: dict[str, Screen] = {}
+        """By inbox: what is asked which frames are let through, and what their sender is told."""
+        self.errors: Counter[str] = Counter()
+        """How often somebody was told that it may not."""
+        self._transport = transport
+        self._nodes = frozenset(nodes)
+        self._guests: OrderedDict[str, Guest] = OrderedDict()
+        self._known: Known = {"publish": {}, "subscribe": {}}
+        """Shared: everybody may do the same."""
+
+    def admit(self, target: str, source: str, frames: list[Frame]) -> list[Frame]:
+        """Return those frames of a bundle that are let through, and answer the others."""
+        screen = self.screens.get(target)
+        if screen is None or source in self._nodes:
+            return frames
+        admitted, answers = screen(self._guest(source), source, frames)
+        if answers:
+            self._answer(target, source, answers)
+        return admitted
+
+    def _guest(self, source: str) -> Guest:
+        guest = self._guests.get(source)
+        if guest is None:
+            guest = self._guests[source] = Guest(known=self._known)
+            if len(self._guests) > GUESTS_MAX:
+                self._guests.popitem(last=False)
+        else:
+            self._guests.move_to_end(source)
+        return guest
+
+    def _answer(self, target: str, source: str, answers: Sequence[Frame]) -> None:
+        self.errors["limit"] += len(answers)
+        # Only to send by: what is sent to the target goes to whoever has entered under its name.
+        port = FramedPort(self._transport, target, _hear_nothing)
+        for answer in answers:
+            port.send(source, answer)
+
+
+def _hear_nothing(frames: Sequence[Frame], source: str) -> None:
+    raise AssertionError(f"{len(frames)} frames of {source!r} for nobody")
