@@ -66,6 +66,8 @@ class Bad(NamedTuple):
 
     name: str
     what: Sends
+    why: str = ""
+    """What the server has to say; empty: anything."""
 
 
 pack = msgspec.msgpack.encode
@@ -163,6 +165,7 @@ WELCOMED = Welcome(
 
 # -- Before hello -------------------------------------------------------------------------------
 
+HELLO_FIRST = "expected hello first"
 FRESH = [
     Bad("a browser", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
     Bad("somebody who speaks TLS", bytes.fromhex("160301020001000 1fc0303".replace(" ", "")) * 40),
@@ -172,18 +175,20 @@ FRESH = [
     Bad("a message of no bytes", b"\0\0\0\0"),
     Bad("a length of four gigabytes", b"\xff\xff\xff\xff"),
     Bad("a length beyond what is taken before hello", (64 * 1024 + 1).to_bytes(4, "big")),
-    Bad("a bundle first of all", envelope(SERVER, BAD, [])),
+    Bad("a bundle first of all", envelope(SERVER, BAD, []), HELLO_FIRST),
     Bad(
-        "a frame first of all", lambda raw: raw.bundle(BAD, frames.Forget(number=1, publisher=True))
+        "a frame first of all",
+        lambda raw: raw.bundle(BAD, frames.Forget(number=1, publisher=True)),
+        HELLO_FIRST,
     ),
-    Bad("enter first of all", says(Enter(name=BAD))),
-    Bad("exit first of all", says(Exit(name=BAD))),
-    Bad("ping first of all", says(Ping(number=1))),
-    Bad("pong first of all", says(Pong(number=1))),
-    Bad("farewell first of all", says(Farewell(reason="no"))),
-    Bad("welcome first of all", says(WELCOMED)),
-    Bad("entered first of all", says(Entered(name=BAD))),
-    Bad("exited first of all", says(Exited(name=BAD, reason="x"))),
+    Bad("enter first of all", says(Enter(name=BAD)), HELLO_FIRST),
+    Bad("exit first of all", says(Exit(name=BAD)), HELLO_FIRST),
+    Bad("ping first of all", says(Ping(number=1)), HELLO_FIRST),
+    Bad("pong first of all", says(Pong(number=1)), HELLO_FIRST),
+    Bad("farewell first of all", says(Farewell(reason="no")), HELLO_FIRST),
+    Bad("welcome first of all", says(WELCOMED), HELLO_FIRST),
+    Bad("entered first of all", says(Entered(name=BAD)), HELLO_FIRST),
+    Bad("exited first of all", says(Exited(name=BAD, reason="x")), HELLO_FIRST),
     Bad("version 0 of the protocol", says(Hello(client="x", protocol=0))),
     Bad("version 2 of the protocol", says(Hello(client="x", protocol=2))),
     Bad("a version beyond all versions", control(1, 2**63, "x", "", "client")),

@@ -21,18 +21,21 @@ from ensue.protocols.keeping import NotKept, Recall, Recalled, Remember, Remembe
 from ensue.protocols.sequencer.frames import (
     Changed,
     ChangeRequest,
+    Forget,
     OrderRequest,
     Out,
     Refused,
 )
 from ensue.server import Server
 from ensue.server.config import Limits
+from ensue.server.visitor import BUNDLES_MAX
 from ensue.transports.tcp_messages import Enter, Exited, Farewell, Ping, Pong, encode_control
 
 LIMITS = Limits(
     topics_per_subscription=bad.TOPICS_MAX,
     headers_per_event=bad.HEADERS_MAX,
     names_per_connection=bad.NAMES_MAX,
+    unauthenticated_s=30.0,
 )
 REFUSALS = (Refused, NotKept, Taken, Exited)
 
@@ -95,26 +98,30 @@ async def say(raw: Raw, what: bad.Sends) -> None:
             await waiting
 
 
-async def closed(server: Server, connect: Callable[[], Awaitable[Raw]], what: bad.Sends) -> str:
+async def closed(server: Server, connect: Callable[[], Awaitable[Raw]], each: bad.Bad) -> str:
     """Say something that must cost the connection; return what is wrong with how it did."""
     assert server.listener is not None
     raw = await connect()
-    before = sum(server.listener.errors.values())
-    await say(raw, what)
+    before, silent = sum(server.listener.errors.values()), server.listener.errors["silent"]
+    await say(raw, each.what)
     try:
         said = await raw.hung_up()
     except TimeoutError:
         raw.close()
         return "the connection stays"
+    if server.listener.errors["silent"] != silent:
+        return f"noticed only because nothing came after it: {said}"
+    if each.why and said != each.why:
+        return f"said {said!r}"
     if sum(server.listener.errors.values()) != before + 1:
         return f"counted {sum(server.listener.errors.values()) - before} times; said {said!r}"
     return "" if said else "said nothing"
 
 
-async def told(server: Server, connect: Callable[[], Awaitable[Raw]], what: bad.Sends) -> str:
+async def told(server: Server, connect: Callable[[], Awaitable[Raw]], each: bad.Bad) -> str:
     """Say something that must be refused in words; return what is wrong with how it was."""
     raw = await connect()
-    await say(raw, what)
+    await say(raw, each.what)
     try:
         while True:
             message = await raw.message()
@@ -174,7 +181,7 @@ def test_no_bad_input_costs_anybody_but_its_sender_anything(tmp_path: Path) -> N
             ):
                 for each in inputs:
                     progress = list(honest.counts)
-                    wrong = await judge(server, connect, each.what)
+                    wrong = await judge(server, connect, each)
                     if wrong:
                         failures[each.name] = wrong
                     await until(partial(further, honest, progress), each.name)
@@ -270,6 +277,30 @@ def test_whoever_talks_now_and_then_stays(tmp_path: Path) -> None:
                 assert await raw.message() == Pong(number=number)
                 await asyncio.sleep(0.02)
             raw.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_waits_for_the_server_is_not_silent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            assert server.listener is not None
+            listener = server.listener
+            held: list[Callable[[], None]] = []
+            listener._barrier = held.append  # A disk that takes its time.
+            raw = await Raw.hello(server)
+            assert await raw.enter("patient~1") is None
+            visitor = listener.routes["patient~1"]
+            for number in range(1, BUNDLES_MAX + 1):
+                raw.bundle("patient~1", Forget(number=number, publisher=True))
+            await until(lambda: held)
+            visitor.heard_s -= 10 * listener.limits.silence_s
+            visitor._look()
+            assert not visitor.closing
+            held.pop()()
+            await until(lambda: not visitor._waiting)
+            visitor._look()
+            assert (await raw.hung_up() or "").startswith("no whole message for")
 
     asyncio.run(main())
 
