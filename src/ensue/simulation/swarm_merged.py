@@ -67,7 +67,6 @@ def draw(seed: int) -> Scenario:
     config = _config(random, kind, epsilon_ticks, delays.longest_ns, tick_ns)
     faults_end_ns = duration_ns // 2
     crashes = _crashes(random, people.names, duration_ns) if random.random() < 0.4 else ()
-    faults = Faults(crashes=people.bearable(crashes, config))
     merge = MergeSpec(
         config=config,
         eager=people.eager,
@@ -77,9 +76,11 @@ def draw(seed: int) -> Scenario:
         link_delta_ticks=ticks_of(int(delays.longest_ns * DRIFT), tick_ns) + 1,
     )
     network = delays.network(lossy=random.random() < 0.5)
+    copies = kind not in ("inside", "jumps") or network.duplication > 0
+    faults = Faults(crashes=people.bearable(crashes, config, copies=copies))
     if kind == "slow":
         faults = draw_faults(random, people.names, duration_ns)
-        crashes = people.bearable(faults.crashes, config)
+        crashes = people.bearable(faults.crashes, config, copies=copies)
         faults = msgspec.structs.replace(faults, clock_jumps=(), crashes=crashes)
     elif kind == "inside":
         span_ns = int(config.span_ticks * tick_ns * DRIFT)
@@ -135,10 +136,17 @@ class _People:
         self.names += [each.name for each in subscribers]
         self.names += self.relays
 
-    def bearable(self, crashes: tuple[Crash, ...], config: MergeConfig) -> tuple[Crash, ...]:
-        """Leave out crashes of who is handed events out of turn: it forgets which, and copies are handed out again."""
+    def bearable(
+        self, crashes: tuple[Crash, ...], config: MergeConfig, *, copies: bool
+    ) -> tuple[Crash, ...]:
+        """Leave out crashes of who is handed events out of turn: it forgets which, and copies are handed out again.
+
+        Where there are no `copies`, only those who listen to several mergers get any.
+        """
         subscribers = {each.name for each in self.subscribers}
-        forgetful = subscribers if config.deliver_late else frozenset(self.eager)
+        forgetful = subscribers if config.deliver_late else set(self.eager)
+        if not copies:
+            forgetful &= set(self.stacked) if len(self.relays) > 1 else set()
         return tuple(each for each in crashes if each.node not in forgetful)
 
 

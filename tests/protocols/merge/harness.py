@@ -17,8 +17,10 @@ from typing import Any, Protocol
 
 from ensue.event import Event
 from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import ACCEPTED, Held, Merger
+from ensue.protocols.merge.merger import ACCEPTED, LATE, Held, Merger
 from ensue.protocols.merge.timestamps import Timeline, timestamps_for
+
+LOST = "lost in a crash"
 
 
 class Line(Protocol):
@@ -60,6 +62,10 @@ class Options:
     """Whether a message may be received at once, or only when its receiver's clock has moved."""
     earliest: int = 0
     """By how many ticks its sender's clock has moved at the least before a message is received."""
+    restarts: float = 0.0
+    """The chance that a process loses all that it knows and holds, at each step."""
+    rest: int | None = None
+    """So many ticks it makes no event after that; None: epsilon + 1."""
     quiet: float = 0.0
     """The chance that a process makes no event for a long time."""
     array: bool = False
@@ -115,6 +121,8 @@ class Process:
     made: int = 0
     """Events made at this value of the clock."""
     quiet_until: int = 0
+    resting_until: int = 0
+    """It has restarted, and nothing reaches it until then."""
     delivered: list[tuple[Message, int]] = field(default_factory=list)
     """Each message, and what its sender's clock showed then."""
     refused: list[tuple[Message, str]] = field(default_factory=list)
@@ -159,6 +167,7 @@ class World:
         self.carry = carry
         """What becomes of a timestamp on its way: from one clock's tick to another's."""
         self.tie = tie
+        self.make_line, self.make_merger = line, merger
         self.processes = [
             Process(number, line(self.config), merger(self.config))
             for number in range(self.options.processes)
@@ -231,6 +240,16 @@ class World:
             process.delivered.append((message, self.processes[message.sender.process].tick))
         process.overtaken += [self.messages[held.event.publisher_seq] for held in overtaken]
 
+    def restart(self, process: Process) -> None:
+        """Forget everything but the clock; what was held counts as lost."""
+        assert isinstance(process.merger, Merger)
+        for held in process.merger.held():
+            process.refused.append((self.messages[held.event.publisher_seq], LOST))
+        process.line = self.make_line(self.config)
+        process.merger = self.make_merger(self.config)
+        rest = self.options.epsilon + 1 if self.options.rest is None else self.options.rest
+        process.resting_until = process.tick + rest
+
     # -- The scheduler ----------------------------------------------------------------------------
 
     def play(self) -> "World":
@@ -242,13 +261,17 @@ class World:
     def step(self) -> None:
         process = self.random.choice(self.processes)
         choice = self.random.random()
-        if choice < 0.35:
+        if self.options.restarts and self.random.random() < self.options.restarts:
+            self.restart(process)
+        elif choice < 0.35:
             self.try_to_move(self.random.choices(self.processes, self.speeds)[0])
         elif choice < 0.65 and self.under_way:
             message = self.random.choice(self.under_way)
             if self.random.random() >= self.patience and self.may_receive(message):
                 self.receive(message)
-        elif process.made < self.options.per_tick and process.tick >= process.quiet_until:
+        elif process.made < self.options.per_tick and process.tick >= max(
+            process.quiet_until, process.resting_until
+        ):
             if choice < 0.72:
                 self.event(process)
             else:
@@ -269,7 +292,7 @@ class World:
 
     def may_receive(self, message: Message) -> bool:
         target, made = self.processes[message.target], message.sender
-        if target.made >= self.options.per_tick:
+        if target.made >= self.options.per_tick or target.tick < target.resting_until:
             return False
         if self.processes[made.process].tick < made.tick + self.options.earliest:
             return False
@@ -354,7 +377,7 @@ class World:
             message.number
             for process in self.processes
             for message, verdict in process.refused
-            if verdict == "late"
+            if verdict in (LATE, LOST)
         }
         return [
             message

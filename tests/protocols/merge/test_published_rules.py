@@ -402,6 +402,14 @@ def test_m13_a_restarted_process_that_goes_on_at_once_forgets_its_causes(array: 
     )
 
 
+def test_m13_processes_that_restart_rest_for_epsilon_and_one_tick() -> None:
+    options = Options(epsilon=3, delta=4, per_tick=2, restarts=0.03)
+    at_once = replace(options, rest=0)
+    assert bad_seeds(partial(ours, options=at_once), SEEDS, what="keys against causality")
+    assert bad_seeds(partial(ours, options=at_once), SEEDS, what="deliveries against causality")
+    cured(options, SEEDS)
+
+
 def test_a_run_that_goes_wrong_says_what_it_was() -> None:
     """The checks of the harness see what they are made for, message by message."""
     world = ours(0, Options(epsilon=2, delta=4))
