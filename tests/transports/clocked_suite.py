@@ -1,6 +1,7 @@
 """Merged order, and none, on every transport: publishers stamp, subscribers sort, and nobody else has a say."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -11,9 +12,25 @@ from tests.transports.suite import take
 import ensue
 from ensue import trace
 from ensue.checkers import Verdict, check
+from ensue.protocols.merge.watching import MergeCounts
 
 MERGED = ensue.Merged(epsilon=0.002, delta=1.0)
 """Far more than a busy machine takes for anything here; each test waits for it once or twice."""
+
+
+async def _told(events: ensue.Subscription, verdict: str, count: int) -> list[str]:
+    """Wait until so many events are counted under a verdict; return those of what was delivered."""
+    counts = events.counts
+    assert isinstance(counts, MergeCounts)
+    await until(lambda: getattr(counts, verdict) == count, f"{count} events are {verdict}")
+    assert counts.broken >= 1
+    assert counts.delivered == 0
+    return [(await anext(events)).verdict for _ in range(events.waiting)]
+
+
+def _check_trace(directory: Path, verdict: str, action: str, count: int) -> None:
+    rows = [row for row in trace.read(directory) if row.verdict]
+    assert [(row.action, row.verdict) for row in rows] == [(action, verdict)] * count
 
 
 class ClockedSuite(ABC):
@@ -100,6 +117,32 @@ class ClockedSuite(ABC):
 
         asyncio.run(main())
 
+    @pytest.mark.parametrize("late", ["drop", "deliver"])
+    def test_what_takes_longer_than_delta_is_counted_logged_and_traced(
+        self, late: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nothing takes less than a microsecond, and no more than that is allowed for."""
+
+        async def main() -> list[str]:
+            url, order = self.url(), ensue.Merged(epsilon=0, delta=0, tick=1e-6, late=late)
+            async with (
+                ensue.connect(url, order=order, trace=str(tmp_path), name="desk") as reading,
+                ensue.connect(url, order=order, name="shop") as bus,
+                reading.subscribe("m-late", name="all") as events,
+            ):
+                for number in range(3):
+                    await bus.publish("m-late", b"%d" % number)
+                return await _told(events, "late", 3)
+
+        with caplog.at_level(logging.WARNING, logger="ensue"):
+            tagged = asyncio.run(main())
+        assert tagged == (["late"] * 3 if late == "deliver" else [])
+        told = [each.getMessage() for each in caplog.records]
+        assert any(
+            "the delay of shop" in each and "beyond the bound of 0 ms" in each for each in told
+        ), told
+        _check_trace(tmp_path, "late", "delivered" if late == "deliver" else "discarded", 3)
+
     def test_with_no_order_events_come_as_they_come(self) -> None:
         async def main() -> None:
             url = self.url()
@@ -143,6 +186,35 @@ class RemoteClockedSuite(ClockedSuite):
                     total.subscribe("shared", order=None)
 
         asyncio.run(main())
+
+    @pytest.mark.parametrize("late", ["drop", "deliver"])
+    def test_a_clock_that_is_ahead_of_its_bound_is_counted_logged_and_traced(
+        self, late: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The publisher counts in other ticks, against the rule: its clock seems to be years ahead."""
+
+        async def main() -> list[str]:
+            url = self.url()
+            order = ensue.Merged(epsilon=0.002, delta=1.0, late=late)
+            ahead = ensue.Merged(epsilon=0.002, delta=1.0, tick=0.0005)
+            async with (
+                ensue.connect(url, order=order, trace=str(tmp_path), name="desk") as reading,
+                ensue.connect(url, order=ahead, name="shop") as bus,
+                reading.subscribe("m-ahead", name="all") as events,
+            ):
+                for number in range(3):
+                    await bus.publish("m-ahead", b"%d" % number)
+                return await _told(events, "skewed", 3)
+
+        with caplog.at_level(logging.WARNING, logger="ensue"):
+            tagged = asyncio.run(main())
+        assert tagged == (["skewed"] * 3 if late == "deliver" else [])
+        told = [each.getMessage() for each in caplog.records]
+        assert any(
+            "the clock's lead of shop" in each and "beyond the bound of 2 ms" in each
+            for each in told
+        ), told
+        _check_trace(tmp_path, "skewed", "delivered" if late == "deliver" else "discarded", 3)
 
     def test_a_slow_reader_of_merged_order_holds_nobody_up_and_is_told_what_it_lost(self) -> None:
         async def main() -> None:
