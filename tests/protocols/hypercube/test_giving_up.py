@@ -247,6 +247,27 @@ def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
     assert missed(table, 2)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
+def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: HypercubeConfig) -> None:
+    """Node 3 holds an answer of 1, and hears first that later ones of 1 are not kept."""
+    table = live(config, 4, 1, 2, 3)
+    table.cut = {(0, 2), (0, 3)}
+    table.publish(0, "question")
+    table.run()
+    table.crash(0)
+    table.publish(1, "answer")
+    table.run()
+    table.heal()
+    assert table.nodes[3].held_count == 1
+    not_kept = Gone(topic="t", source=1, up_to=5)
+    table.nodes[3].receive(not_kept, source="p2", now_ns=table.now_ns)
+    table.nodes[1].unsubscribe(("t",), now_ns=table.now_ns)
+    del table.nodes[1]._store._items["t", 0, 1]
+    table.drain(1)
+    table.wait(PATIENCE)
+    assert table.delivered[3] == ["answer"]
+
+
 class Leaky(Table):
     """Loses what those who lack events are given, while it leaks."""
 

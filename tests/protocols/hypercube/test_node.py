@@ -843,6 +843,14 @@ def test_one_node_is_in_so_many_topics_and_no_more() -> None:
     table.subscribe(0, "d")
     table.wait(SECOND)
     assert table.nodes[0].topics == ("a", "c", "d")
+    table.unsubscribe(0, "c")
+    table.publish(0, "f again", "f")  # There would be room, but not for its number.
+    table.publish(0, "g", "g")
+    table.wait(SECOND)
+    voids = [one for one in table.outcomes[0] if isinstance(one, Settle) and one.verdict == "void"]
+    assert [one.event.payload for one in voids] == [b"f", b"f again"]
+    assert "connect again" in voids[-1].reason
+    assert table.settled(0)[-1] == "g"
 
 
 def test_the_names_of_a_nodes_topics_have_a_limit_together() -> None:

@@ -7,10 +7,18 @@ import msgspec
 from ensue.errors import ConfigurationError
 from ensue.protocols.hypercube.frames import topic_bytes
 
-__all__ = ["HypercubeConfig"]
+__all__ = ["NO_ROOM", "NO_ROOM_BEFORE", "HypercubeConfig"]
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
+
+NO_ROOM = (
+    "this client is in too many topics, or their names are too long (topics_max, row_bytes_max)"
+)
+NO_ROOM_BEFORE = (
+    "there was no room for an earlier event of this topic (topics_max, row_bytes_max), and nobody can get what is "
+    "numbered behind it: connect again to publish there"
+)
 
 
 class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -197,7 +197,6 @@ class EnrolledNode(HypercubeNode):
         """Settle what waits to be published on a topic: it never will be."""
         for number, event in list(self._waiting.items()):
             if event.topic == topic:
-                del self._waiting[number]
-                self._effects.append(Settle(event, "void", reason))
+                self._void(number, reason)
         self._place_waiting(now_ns)
         self._finish(now_ns)

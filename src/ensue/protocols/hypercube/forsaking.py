@@ -67,9 +67,7 @@ class Forsaking:
     def begin(self, topic: str, lost: Lost) -> bool:
         """Begin to give up a loss, which needs a question; False if it is too early for that."""
         state = self._causality.topic(topic)
-        done = state.delivered.get(lost.source, 0)
-        # What is here of the same source comes first.
-        if state.state != IN or topic in self._lost or done + 1 != lost.first:
+        if state.state != IN or topic in self._lost or state.have(lost.source) >= lost.first:
             return False
         self._lost[topic] = lost
         return True

@@ -1,7 +1,4 @@
-"""What a node does inside: join, leave, place its events, deliver those of others, start again.
-
-`node` has the commands, the frames and the theory; here is what follows from them.
-"""
+"""What a node does inside: join, leave, place its events, deliver those of others, start again. `node` has the theory."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +6,7 @@ from ensue.errors import ConfigurationError
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Send, Settle
 from ensue.protocols.hypercube.causality import IN, JOINING, OUT, Causality
-from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.config import NO_ROOM, NO_ROOM_BEFORE, HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits
 from ensue.protocols.hypercube.forsaking import Forsaking
 from ensue.protocols.hypercube.frames import JOINS_MAX, Change, Counts, Item, Publication, Row
@@ -38,9 +35,6 @@ __all__ = ["Member"]
 
 TOKENS_PER_RUN = 1 << 40
 """Copies that one run of a node can send before its tokens could be those of another run."""
-NO_ROOM = (
-    "this client is in too many topics, or their names are too long (topics_max, row_bytes_max)"
-)
 
 
 class Member:
@@ -74,6 +68,8 @@ class Member:
         self._waiting: dict[int, Event] = {}
         """Events that are not placed yet, in order: they wait until this node is in their topic."""
         self._waiting_next = 1
+        self._voided: set[str] = set()
+        """Topics of which an event was refused after it had its number: nobody can get what is numbered behind it."""
         self._wanted: dict[str, None] = {}
         """Topics that the application asked for."""
         self._joins: dict[str, int | None] = {}
@@ -93,13 +89,9 @@ class Member:
         self._forsaking = Forsaking(self._cube, config, self._causality, self._repair.hunts)
         self._restore(records or {}, now_ns)
         self._trees = Trees(
-            me,
-            self._cube,
-            config,
-            self._suspects,
-            self._send,
+            me, self._cube, config, self._suspects, self._send,
             first_token=self._memory.run * TOKENS_PER_RUN,
-        )
+        )  # fmt: skip
         self._neighbours = Neighbours(
             me, self._cube, config, self._rolls, self._suspects, self._send, now_ns=now_ns
         )
@@ -231,11 +223,14 @@ class Member:
             topic = event.topic
             if not self._may_place(topic):
                 return
+            if topic in self._voided:
+                self._void(number, NO_ROOM_BEFORE)
+                continue
             if self.config.across_topics and self._causality.has_foreign_past:
                 state = self._state(topic)
                 if state == OUT and not self._room_for([topic]):
-                    self._no_longer_waits(number)
-                    self._effects.append(Settle(event, "void", NO_ROOM))
+                    self._voided.add(topic)
+                    self._void(number, NO_ROOM)
                     continue
                 if state == OUT:
                     self._join([topic], now_ns)
@@ -244,9 +239,12 @@ class Member:
             self._no_longer_waits(number)
             self._place(event, now_ns)
 
-    def _no_longer_waits(self, number: int) -> None:
-        del self._waiting[number]
+    def _no_longer_waits(self, number: int) -> Event:
         self._memory.waiting(number, None)
+        return self._waiting.pop(number)
+
+    def _void(self, number: int, reason: str) -> None:
+        self._effects.append(Settle(self._no_longer_waits(number), "void", reason))
 
     def _room_for(self, topics: list[str]) -> int:
         """Return with how many of these topics this node's row is not too large."""

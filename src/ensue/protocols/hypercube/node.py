@@ -36,6 +36,7 @@ from ensue.errors import LimitReached
 from ensue.event import Event
 from ensue.protocols.core import Effect, Frame, Join, Leave, Publish, Refuse
 from ensue.protocols.hypercube.causality import IN, OUT
+from ensue.protocols.hypercube.config import NO_ROOM
 from ensue.protocols.hypercube.frames import (
     Beat,
     Change,
@@ -49,7 +50,7 @@ from ensue.protocols.hypercube.frames import (
     Summary,
     Versions,
 )
-from ensue.protocols.hypercube.member import NO_ROOM, Member
+from ensue.protocols.hypercube.member import Member
 
 __all__ = ["HypercubeNode"]
 

@@ -263,8 +263,11 @@ class Repair:
     def _lose(self, now_ns: int) -> None:
         """Lose what was looked for in vain; one source of a topic at a time."""
         for topic, source, last in self.hunts.all_in_vain(now_ns=now_ns):
-            first = self._causality.topic(topic).have(source) + 1
-            self.lost.setdefault(topic, Lost(source, first, last))
+            state = self._causality.topic(topic)
+            first = state.delivered.get(source, 0) + 1
+            # What is here of the same source comes first, and may wait for what another one lost.
+            if first > state.have(source):
+                self.lost.setdefault(topic, Lost(source, first, last))
 
     def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
         mine = state.haves()
