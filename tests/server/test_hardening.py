@@ -241,6 +241,17 @@ def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
     assert sum(map(rig.station.node.count, own)) == 300
 
 
+def test_nothing_goes_out_beyond_the_window_of_what_is_said_to_be_settled() -> None:
+    rig = Rig(window=4)
+    rig.publish("c~1", "x", 1, 10)
+    # What was settled is taken back: the answers to all that follow would have to be remembered.
+    events = [
+        Event(topic="x", payload=b"", publisher="c~1", publisher_seq=n) for n in range(11, 19)
+    ]
+    assert rig.ask("c~1", OrderRequest(number=11, events=tuple(events), settled=1)) == []
+    assert rig.station.log.ends() == {"x": 1}
+
+
 # -- What is remembered -------------------------------------------------------------------------
 
 

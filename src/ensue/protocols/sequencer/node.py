@@ -204,8 +204,8 @@ class SequencerNode(ChangeStage):
         """Put out what is next and needs no other node; return how many events."""
         if self._put_out is None or isinstance(frame, StampRequest) or frame.number != known.next:
             return 0
-        room, events = BATCH_BYTES_MAX - self._batch_bytes, frame.events[: full - known.next]
-        slots, size = self._stamp_run(events, self._put_out, self._counted, room)
+        room, most = BATCH_BYTES_MAX - self._batch_bytes, max(0, full - known.next)
+        slots, size = self._stamp_run(frame.events[:most], self._put_out, self._counted, room)
         self._batch_bytes += size
         if slots:
             run = list(enumerate(slots, known.next))
