@@ -25,7 +25,7 @@ def test_the_latency_of_a_plan_on_one_broker_is_that_counted_by_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Issued, handed in, handled, and answered: the client is occupied once, the broker once."""
-    monkeypatch.setattr(model, "Uniform", lambda _low, high: Constant(high // 2))
+    monkeypatch.setattr(model, "Uniform", lambda low, high: Constant((low + high) // 2))
     figures = play(Setting(scheme="S-TX", brokers=1, transactions=4), 1)
     # The coordinator hears that it is over as whoever takes part does, which occupies it, and then has its answer.
     expected_ns = model.ISSUE_NS + 2 * model.HOP_NS + 2 * model.SERVICE_NS + model.REGULAR_NS
@@ -46,7 +46,8 @@ def test_more_at_once_is_more_a_second_and_each_takes_longer() -> None:
         one, ten = (
             play(Setting(scheme=scheme, concurrent=count, transactions=20), 1) for count in (1, 10)
         )
-        assert ten.latency_ms > 1.5 * one.latency_ms
+        # Machines have two cores, so that ten take less than ten times as long, but longer.
+        assert 1.3 * one.latency_ms < ten.latency_ms < 5 * one.latency_ms
         assert ten.per_second > 2 * one.per_second
 
 

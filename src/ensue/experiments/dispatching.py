@@ -15,23 +15,30 @@ USUAL = {"brokers": 3, "concurrent": 1, "clients": 4}
 VARIED = {"brokers": (1, 3, 5, 9), "concurrent": (1, 2, 5, 10), "clients": (4, 8, 20, 40)}
 MODEL = (
     "Use case 1 of the paper, instance dispatching: E invites D, D invites an agent, which subscribes, D withdraws, E publishes. S-TX, D-TX and D-TX_NI are the nodes that run in production; BL-WAIT waits instead, "
-    "for the shortest time with which no update goes wrong. A message is 4.5 ms under way on average and occupies whoever gets it for 4.5 ms, a client is occupied for 30 ms before it sends an operation: they stand for the paper's "
-    "machines, and are fixed once for all figures so that D-TX takes about 410 ms on one broker and 570 ms on three. Overlays are lines of 1, 3 and 5 brokers and a star of nine."
+    "for the shortest time with which no update goes wrong. A message is 4 ms under way on average and takes whoever gets it 4 ms, an operation takes a client 30 ms before it is sent; machines have two cores, as in the paper: the next begins when half of that time is over. "
+    "These costs stand for the paper's machines, and are fixed once for all figures so that D-TX takes about 410 ms on one broker and 570 ms on three. Overlays are lines of 1, 3 and 5 brokers and a star of nine."
 )
+# Why what is not as in the paper stays so.
+PLANS = (
+    "A plan is flooded ahead, and markers stand for what is not passed on, which are more hops than in the paper. "
+    "No cost of a message fits both: the paper's S-TX on 1, 3 and 9 brokers asks for 2.5 ms a hop, its D-TX for 9 ms."
+)
+WAITS = "The wait is a multiple of 50 ms, here as in the paper, which says that this moves its figures by up to 100 ms."
+COMMITS = "Here, too, commits wait for earlier ones, but a broker serves others meanwhile, so that it costs little; the paper says that it costs most, and not what its brokers do while they wait."
 
 
 def _cases(varies: str, quick: bool) -> list[Case]:
     values: Sequence[int] = VARIED.get(varies, (0,))
     if quick:
         values = (values[0], *values[2:]) if len(values) > 1 else values
-    runs = range(1 if quick else 3)
+    runs = range(3)
     return [
         {
             **USUAL,
             **({varies: value} if value else {}),
             "varies": varies,
             "scheme": scheme,
-            "transactions": 20 if quick else 100,
+            "transactions": 40 if quick else 1000,
             "seed": seed,
         }
         for value, scheme, seed in product(values, NAMES, runs)
@@ -54,7 +61,7 @@ def _judge_base(table: Table) -> list[Claim]:
         close_to("5", "BL-WAIT takes 190 ms", 190, wait, 25),
         close_to("5", "D-TX takes 570 ms", 570, dynamic, 10),
         close_to("5", "BL-WAIT: about 5 a second", 5, per_second[0], 25),
-        close_to("5", "S-TX: about 20 a second", 20, per_second[1], 25),
+        close_to("5", "S-TX: about 20 a second", 20, per_second[1], 25, why=PLANS),
         claim(
             "5",
             "S-TX before BL-WAIT before both D-TX, which are much the same",
@@ -68,7 +75,13 @@ def _judge_base(table: Table) -> list[Claim]:
 
 def _judge_sensitivity(table: Table) -> list[Claim]:
     def growth(
-        figure: str, scheme: str, low: int, high: int, published: float, percent: float
+        figure: str,
+        scheme: str,
+        low: int,
+        high: int,
+        published: float,
+        percent: float,
+        why: str = "",
     ) -> Claim:
         what = {"6a": "brokers", "6c": "transactions at once", "6d": "transactions at once"}
         told = f"{scheme}: {published:g} times with {high} {what.get(figure, 'clients')} of what it is with {low}"
@@ -80,19 +93,20 @@ def _judge_sensitivity(table: Table) -> list[Claim]:
             [table.at(figure, scheme, low), table.at(figure, scheme, high)],
             lambda a, b: f"{b / a:.1f} times",
             lambda a, b: abs(b / a / published - 1) <= percent / 100,
+            why=why,
         )
 
     return [
         close_to("6a", "D-TX with one broker: 410 ms", 410, table.at("6a", "D-TX", 1), 10),
         close_to("6a", "D-TX with nine: 911 ms", 911, table.at("6a", "D-TX", 9), 25),
-        growth("6a", "BL-WAIT", 1, 9, 2.6, 40),
-        growth("6a", "S-TX", 1, 9, 1.9, 40),
+        growth("6a", "BL-WAIT", 1, 9, 2.6, 40, WAITS),
+        growth("6a", "S-TX", 1, 9, 1.9, 40, PLANS),
         growth("6c", "BL-WAIT", 1, 10, 1.5, 40),
         growth("6c", "S-TX", 1, 10, 3, 40),
-        growth("6c", "D-TX", 1, 10, 4, 40),
+        growth("6c", "D-TX", 1, 10, 4, 40, COMMITS),
         growth("6d", "BL-WAIT", 1, 10, 7, 40),
         growth("6d", "S-TX", 1, 10, 3.7, 40),
-        growth("6d", "D-TX", 1, 10, 2.3, 40),
+        growth("6d", "D-TX", 1, 10, 2.3, 40, COMMITS),
         growth("6e", "S-TX", 4, 40, 1.5, 40),
         growth("6e", "BL-WAIT", 4, 40, 1.5, 40),
         growth("6f", "S-TX", 4, 40, 7, 40),
@@ -107,6 +121,7 @@ def _judge_sensitivity(table: Table) -> list[Claim]:
             ],
             lambda a, b, c, d: f"{a:.1f} and {b:.1f}; {c:.1f} and {d:.1f}",
             lambda a, b, c, d: b < a and d >= c,
+            why=COMMITS,
         ),
     ]
 

@@ -18,7 +18,7 @@ LAW = (
 SERVERS = (
     "1,000 clients at five sites with 200 topics each; a site ranks topics by their identifiers, from the first of its own server on and then around, as the paper does not say how: that has Figure 11 come out as it does there. Links of 10 ± 2 ms within a site and 100 ± 10 ms between sites. "
     "Serving a stamp takes a server 1 ms, so five make 5,000 a second at the most, which is where the paper's prototype peaks. Published rules: topics are ordered together if two subscriptions share them, "
-    "a stamp visits the servers of its group and skips the others. Ours: the nodes that run in production, groups by one common subscription, no server skipped, entries left out that have not changed: what it takes to never hang."
+    "a stamp visits the servers of its group and skips the others; three draws of who subscribes to what. Ours: the nodes that run in production, groups by one common subscription, no server skipped, entries left out that have not changed: what it takes to never hang."
 )
 
 
@@ -69,6 +69,7 @@ def _judge_sizes(table: Table) -> list[Claim]:
                 f"{a:.1f} and {b:.1f} of 17 and 46: rare topics name nearly everything that happened since"
             ),
             lambda a, b: a <= 8.5 and b <= 23,
+            why="Left so, for what is sent is the mean over events.",
         ),
         claim(
             "beyond",
@@ -88,9 +89,9 @@ def _rates_cases(quick: bool) -> list[Case]:
     loads = [(rate, 10) for rate in rates] + [(5000, each) for each in topics]
     cases = [
         _rate_case(system, shape, rate, each, seed, quick=quick)
-        for system, shape, (rate, each), seed in product(
-            systems, SHAPES, loads, range(1 if quick else 3)
-        )
+        for system, shape, (rate, each) in product(systems, SHAPES, loads)
+        # Whether two subscriptions happen to share a topic far away decides much where those of one don't count.
+        for seed in range(1 if quick and system == OURS else 3)
     ]
     # Placing topics takes a minute: once, to be seen.
     return [*cases, _rate_case(PLACED, 0.901, 1000, 10, 0, quick=True)] if quick else cases
@@ -140,6 +141,23 @@ def _judge_rates(table: Table) -> list[Claim]:
             lambda a, b: b < a,
         ),
         claim(
+            "11",
+            "where topics are popular in one region only servers 4 and 5 pass stamps on, 1 and 2 none",
+            "1 and 2 at most 1 %, 4 and 5 more than 3",
+            traffic[0],
+            lambda *all_: ", ".join(f"{each:.1f}" for each in all_) + " %",
+            lambda a, b, c, d, e: max(a, b) <= 1 and min(d, e) > c,
+        ),
+        claim(
+            "11",
+            "and server 3 a negligible share",
+            "at most 5 %",
+            traffic[0][2:3],
+            lambda a: f"{a:.1f} %",
+            lambda a: a <= 5,
+            why="By chance: it is all of its popular topics once two clients of its site share a topic of server 1 or 2, else none.",
+        ),
+        claim(
             "12",
             "servers pass on considerably more where topics spread, but for server 1, which passes on nothing",
             "a larger mean share than in Figure 11; server 1 nothing in both",
@@ -154,6 +172,7 @@ def _judge_rates(table: Table) -> list[Claim]:
             [table.at("13", local, x) for x in (10, 50)],
             lambda a, b: f"{a:.0f} and {b:.0f} ms",
             lambda a, b: b <= 1.25 * a,
+            why="Two clients of a site that share one distant topic have every stamp of their popular topics visit its server; with 50 of 1,000 topics each, all of them different, every site has two such clients, and the paper does not say how its clients have none.",
         ),
         claim(
             "beyond",
@@ -170,6 +189,7 @@ def _judge_rates(table: Table) -> list[Claim]:
             [table.at("9", name, 1000) for name in (f"{PLACED}, geographic", local)],
             lambda a, b: f"{a:.0f} and {b:.0f} ms",
             lambda a, b: a <= 1.25 * b,
+            why="Where one common subscription is enough, nearly all topics hang together, and stamps have to climb whatever the placement; the published rules are faster, and can hang.",
         ),
     ]
 
