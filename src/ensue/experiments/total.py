@@ -111,10 +111,6 @@ def _rate_case(system: str, shape: float, rate: int, each: int, seed: int, *, qu
 def _judge_rates(table: Table) -> list[Claim]:
     local, spread = (f"{PUBLISHED}, {pattern}" for pattern in PATTERNS.values())
     ours_local = f"{OURS}, geographic"
-    traffic = [
-        [table.at(figure, PUBLISHED, server) for server in (1, 2, 3, 4, 5)]
-        for figure in ("11", "12")
-    ]
     return [
         claim(
             "9",
@@ -140,31 +136,7 @@ def _judge_rates(table: Table) -> list[Claim]:
             lambda a, b: f"{a:,.0f} and {b:,.0f}",
             lambda a, b: b < a,
         ),
-        claim(
-            "11",
-            "where topics are popular in one region only servers 4 and 5 pass stamps on, 1 and 2 none",
-            "1 and 2 at most 1 %, 4 and 5 more than 3",
-            traffic[0],
-            lambda *all_: ", ".join(f"{each:.1f}" for each in all_) + " %",
-            lambda a, b, c, d, e: max(a, b) <= 1 and min(d, e) > c,
-        ),
-        claim(
-            "11",
-            "and server 3 a negligible share",
-            "at most 5 %",
-            traffic[0][2:3],
-            lambda a: f"{a:.1f} %",
-            lambda a: a <= 5,
-            why="By chance: it is all of its popular topics once two clients of its site share a topic of server 1 or 2, else none.",
-        ),
-        claim(
-            "12",
-            "servers pass on considerably more where topics spread, but for server 1, which passes on nothing",
-            "a larger mean share than in Figure 11; server 1 nothing in both",
-            [*traffic[0], *traffic[1]],
-            lambda *all_: f"{sum(all_[:5]) / 5:.0f} % and {sum(all_[5:]) / 5:.0f} %",
-            lambda *all_: sum(all_[5:]) > sum(all_[:5]) and all_[0] == all_[5] == 0,
-        ),
+        *_judge_traffic(table),
         claim(
             "13",
             "more subscriptions don't matter to latency where topics are popular in one region",
@@ -190,6 +162,40 @@ def _judge_rates(table: Table) -> list[Claim]:
             lambda a, b: f"{a:.0f} and {b:.0f} ms",
             lambda a, b: a <= 1.25 * b,
             why="Where one common subscription is enough, nearly all topics hang together, and stamps have to climb whatever the placement; the published rules are faster, and can hang.",
+        ),
+    ]
+
+
+def _judge_traffic(table: Table) -> list[Claim]:
+    traffic = [
+        [table.at(figure, PUBLISHED, server) for server in (1, 2, 3, 4, 5)]
+        for figure in ("11", "12")
+    ]
+    return [
+        claim(
+            "11",
+            "where topics are popular in one region only servers 4 and 5 pass stamps on, 1 and 2 none",
+            "1 and 2 at most 1 %, 4 and 5 more than 3",
+            traffic[0],
+            lambda *all_: ", ".join(f"{each:.1f}" for each in all_) + " %",
+            lambda a, b, c, d, e: max(a, b) <= 1 and min(d, e) > c,
+        ),
+        claim(
+            "11",
+            "and server 3 a negligible share",
+            "at most 5 %",
+            traffic[0][2:3],
+            lambda a: f"{a:.1f} %",
+            lambda a: a <= 5,
+            why="By chance: it is all of its popular topics once two clients of its site share a topic of server 1 or 2, else none.",
+        ),
+        claim(
+            "12",
+            "servers pass on considerably more where topics spread, but for server 1, which passes on nothing",
+            "a larger mean share than in Figure 11; server 1 nothing in both",
+            [*traffic[0], *traffic[1]],
+            lambda *all_: f"{sum(all_[:5]) / 5:.0f} % and {sum(all_[5:]) / 5:.0f} %",
+            lambda *all_: sum(all_[5:]) > sum(all_[:5]) and all_[0] == all_[5] == 0,
         ),
     ]
 
