@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.brokers.servers import spare_port
 from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_serving import chain
 
@@ -184,16 +186,84 @@ def test_the_file_says_beside_whom_a_broker_stands(tmp_path: Path) -> None:
         neighbours("s1", s1="s3")
 
 
-def test_a_broker_in_use_keeps_its_place(tmp_path: Path) -> None:
+async def restart(servers: list[Server], number: int, members: tuple[Member, ...]) -> None:
+    """Start a server again, in a chain of other length."""
+    await servers[number].stop()
+    servers[number] = Server(msgspec.structs.replace(servers[number].config, chain=members))
+    await within(servers[number].start())
+
+
+def test_brokers_come_and_leave_while_others_are_in_use(tmp_path: Path) -> None:
+    async def main() -> None:
+        members = tuple(Member(f"s{number}", f"127.0.0.1:{spare_port()}") for number in range(3))
+        servers = [
+            Server(
+                ServerConfig(
+                    data=str(tmp_path / one.name),
+                    name=one.name,
+                    listen=one.address,
+                    chain=members[:2],
+                    sync_s=SYNC_S,
+                )
+            )
+            for one in members[:2]
+        ]
+        for server in servers:
+            await within(server.start())
+        newcomer = ServerConfig(
+            data=str(tmp_path / "s2"),
+            name="s2",
+            listen=members[2].address,
+            chain=members,
+            sync_s=SYNC_S,
+        )
+        async with connected(servers[0], "a") as a, connected(servers[1], "b") as b:
+            await within(a.advertise(where="x exists"))
+            async with b.subscribe(where="x = 1") as events:
+                async with a.transaction(timeout=60) as tx:
+                    await tx.publish({"x": 1}, b"before")
+                third = Server(newcomer)
+                await within(third.start())
+                for number in range(2):
+                    await restart(servers, number, members)
+                async with connected(third, "c") as c:
+                    await within(c.advertise(where="x exists"))
+                    async with c.subscribe(where="x = 1") as its:
+                        for bus, kind in ((a, "serializable"), (c, "serializable"), (c, "planned")):
+                            async with bus.transaction(isolation=kind, timeout=60) as tx:
+                                await tx.publish({"x": 1}, kind.encode())
+                        assert await read(its, 3) == [b"serializable", b"serializable", b"planned"]
+                    with pytest.raises(
+                        BadInput, match="let its clients leave and transactions end"
+                    ):
+                        await restart(servers, 0, members[:2])
+                    await restart(servers, 0, members)
+                first = servers[0].content
+                assert first is not None
+                await until(lambda: not first.broker.hold_of("s2/content"), "its client is gone")
+                await third.stop()
+                for number in range(2):
+                    await restart(servers, number, members[:2])
+                async with a.transaction(timeout=60) as tx:
+                    await tx.publish({"x": 1}, b"after")
+                came = [b"before", b"serializable", b"serializable", b"planned", b"after"]
+                assert await read(events, 5) == came
+        for server in servers:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+def test_brokers_that_are_both_in_use_are_not_joined(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
-            serving(tmp_path / "d", name="s0", sync_s=SYNC_S) as server,
+            serving(tmp_path / "d", name="s1", sync_s=SYNC_S) as server,
             connected(server, "a") as a,
         ):
             await within(a.advertise(where="x exists"))
         members = tuple(Member(f"s{number}", f"127.0.0.1:{number + 1}") for number in range(2))
-        with pytest.raises(BadInput, match="keep their places"):
-            async with serving(tmp_path / "d", name="s0", chain=members):
+        with pytest.raises(BadInput, match="begins with an empty directory"):
+            async with serving(tmp_path / "d", name="s1", chain=members):
                 pass
 
     asyncio.run(main())

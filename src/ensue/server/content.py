@@ -2,7 +2,8 @@
 
 Theory of operation. The broker is the pure node that the simulator runs (`ensue.protocols.transactions`). What it persists goes to the server's journal,
 under keys of its own, with the station's batches; nothing is answered or passed on before that is safe, so a transaction that was said to be
-committed is, and one that was not decided is decided when the server is back. Brokers of a chain form a tree (`ServerConfig.neighbours`).
+committed is, and one that was not decided is decided when the server is back. Brokers of a chain form a tree (`ServerConfig.neighbours`); a server that is added to
+the chain or taken out of it changes who stands beside whom when those are started again (`joining`).
 
 A frame that makes the broker raise is a bug, and costs what it had not made safe: the broker begins anew from the journal, as after a
 crash, while everybody stays connected. A journal that can't be read any more ends the server.
@@ -96,7 +97,10 @@ class ContentBroker:
         self._driver: Driver[BrokerNode] | None = None
         self.restarts = 0
         """How often it began anew because something was raised."""
-        self._check_neighbours()
+        names = [member.name for member in config.members]
+        self._behind = {broker_of(each) for each in names[names.index(config.name) :]}
+        """Brokers that come behind this one in the chain, and may come to stand beside it."""
+        self._at_first = self._neighbours_at_first()
 
     @property
     def broker(self) -> TransactionBroker:
@@ -108,8 +112,9 @@ class ContentBroker:
 
     async def open(self) -> None:
         """Bring the broker to life."""
-        self._store.write([Persist(_NEIGHBOURS, _NAMES.encode(list(self._neighbours)))], _nothing)
         await self._transport.enter(self.name)
+        at_first = Persist(_NEIGHBOURS, _NAMES.encode(list(self._at_first)))
+        self._store.write([at_first], _nothing)
         self._drive()
 
     def close(self) -> None:
@@ -122,18 +127,37 @@ class ContentBroker:
         if self._driver is not None and not self._driver.closed:
             self._driver.command(lambda node, now: node.repeat(now_ns=now, peer=peer))
 
-    def _check_neighbours(self) -> None:
-        """Refuse other neighbours than those that the broker has dealt with."""
+    def _neighbours_at_first(self) -> tuple[str, ...]:
+        """Return who stood beside the broker when it was last seen; of a broker that is not in use, who does now."""
         known = self._journal.records.get(_NEIGHBOURS)
         used = any(
             key.startswith(CONTENT_RECORDS) and key != _NEIGHBOURS for key in self._journal.records
         )
-        if known is not None and used and _NAMES.decode(known) != list(self._neighbours):
-            raise BadInput(
-                f"the content broker of this server stood beside {', '.join(_NAMES.decode(known)) or 'nobody'}, "
-                f"and would stand beside {', '.join(self._neighbours) or 'nobody'}: brokers that are in use "
-                "keep their places"
-            )
+        return tuple(_NAMES.decode(known)) if known is not None and used else self._neighbours
+
+    def _change_neighbours(self, node: BrokerNode, now_ns: int) -> None:
+        """Let brokers that have come since stand beside this one, and do without those that have left."""
+        broker = node.broker
+        assert isinstance(broker, TransactionBroker)
+        come = [each for each in self._neighbours if each not in broker.neighbours]
+        gone = [each for each in broker.neighbours if each not in self._neighbours]
+        for each in come:
+            if each not in self._behind:
+                raise BadInput(
+                    f"{self.name} is in use and would come to stand beside {each}, which is before it in the chain: "
+                    "a broker that comes to others begins with an empty directory"
+                )
+        for each in gone:
+            held = broker.hold_of(each)
+            if held:
+                raise BadInput(
+                    f"{self.name} stands beside {each}, of which there is still {held}: start it with {each} "
+                    "once more, let its clients leave and transactions end, and then leave it out"
+                )
+        for each in gone:
+            node.abandon(each, now_ns=now_ns)
+        for each in come:
+            node.adopt(each, now_ns=now_ns)
 
     def _drive(self) -> None:
         now_ns = self._clock.now_ns()
@@ -145,17 +169,18 @@ class ContentBroker:
         node = BrokerNode(
             lambda own: TransactionBroker(
                 name=self.name,
-                neighbours=self._neighbours,
+                neighbours=self._at_first,
                 config=self._config,
                 records=own,
                 now_ns=now_ns,
             ),
-            neighbours=self._neighbours,
+            neighbours=self._at_first,
             codec=TransactionBroker.codec,
             link=CONNECTED,
             records=records,
             now_ns=now_ns,
         )
+        self._change_neighbours(node, now_ns)
         if self._recorder is not None:
             for at_ns, told in node.broker.recovered:
                 self._recorder.outcome(self.name, None, told, at_ns)

@@ -4,6 +4,8 @@ Found by the swarm: a plan's subscription was on its way to a broker that was do
 withdrew a subscription, which was taken to cover another when a third that had covered it went; some brokers had committed and some had not.
 """
 
+from typing import Any
+
 import pytest
 
 from ensue.protocols.transactions.participant import Participant
@@ -70,8 +72,8 @@ def test_what_is_uncovered_from_two_sides_misses_nothing() -> None:
 def test_it_would_without_what_prevents_it(monkeypatch: pytest.MonkeyPatch) -> None:
     change_planned = TransactionBroker._change_planned
 
-    def forgetful(self: TransactionBroker, change: object, hop: str) -> list[str]:
-        wholes = change_planned(self, change, hop)  # type: ignore[arg-type]
+    def forgetful(self: TransactionBroker, *what: Any) -> list[str]:
+        wholes = change_planned(self, *what)
         self.tables.loose = _Nothing()
         return wholes
 

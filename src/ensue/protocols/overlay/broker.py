@@ -17,7 +17,7 @@ would be routed half by the old tables and half by the new. Versions are undone,
 A client that says goodbye, or is silent for `lease_ns`, is gone: what it advertised and subscribed is withdrawn as if it had done so.
 All broker state survives a crash (`journal`), so that a broker that comes back goes on where it was.
 
-Assumptions. The neighbours form a tree and do not change while brokers run; add or remove brokers between runs, at the leaves.
+Assumptions. The neighbours form a tree; others come and go at its leaves (`joining`).
 
 HAZARD: a cycle of neighbours passes advertisements round for ever; `check_tree` refuses one. HAZARD: a broker that lost its records
 must not come back under its name: its links stay stuck, and its neighbours keep what it once asked for.
@@ -72,6 +72,7 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     members: dict[str, tuple[str, str]]
     besides: bytes
     """What a subclass keeps."""
+    neighbours: list[str]
 
 
 _RECORD = Records[BrokerRecord](BrokerRecord)
@@ -201,11 +202,13 @@ class Broker(Journaled):
                 list(self._clients),
                 self._members,
                 self._dump_besides(),
+                list(self.neighbours),
             )
         )
 
     def _load(self, state: bytes) -> None:
         record = _RECORD.decode(state)
+        self.neighbours = tuple(record.neighbours)
         self.tables = Tables(self.neighbours, record.tables)
         self.version, self._undos = record.version, record.undos
         self._numbered, self._steps, self._causes = record.numbered, record.steps, record.causes

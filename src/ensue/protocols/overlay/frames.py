@@ -19,6 +19,9 @@ __all__ = [
     "SUBSCRIBE",
     "UNADVERTISE",
     "UNSUBSCRIBE",
+    "Abandon",
+    "Adopt",
+    "Adopted",
     "Beat",
     "Change",
     "Done",
@@ -168,6 +171,18 @@ class Stepped(Frame, frozen=True, tag=112):
     refused: str = ""
 
 
+class Adopted(Frame, frozen=True, tag=113):
+    """Ahead of all else, to a broker that comes to stand beside one in use: how far that is; passed on to all behind."""
+
+    version: Count
+    kept: tuple[Count, ...]
+    """Older versions by which events may still be routed."""
+    numbered: Count = 0
+    """The largest number of a transaction that was seen."""
+    transactions: tuple[tuple[Identifier, Count, bool], ...] = ()
+    """Those that are open: the version they began with, and whether they are isolated."""
+
+
 # -- What a node hands to itself, to be kept with what it was handed by others ---------------------
 
 
@@ -179,6 +194,18 @@ class Expire(Frame, frozen=True, tag=121):
     """A client was not heard for too long."""
 
     client: Name
+
+
+class Adopt(Frame, frozen=True, tag=123):
+    """A newcomer stands beside this broker."""
+
+    neighbour: Name
+
+
+class Abandon(Frame, frozen=True, tag=124):
+    """A neighbour has left for good."""
+
+    neighbour: Name
 
 
 class Forbidden(Frame, frozen=True, tag=122):
@@ -200,7 +227,10 @@ FRAMES: tuple[type[Frame], ...] = (
     Routed,
     Step,
     Stepped,
+    Adopted,
     Tick,
     Expire,
     Forbidden,
+    Adopt,
+    Abandon,
 )

@@ -12,6 +12,7 @@ from ensue.protocols.link import LinkConfig, Linked
 from ensue.protocols.overlay.broker import Broker
 from ensue.protocols.overlay.client import OverlayClient
 from ensue.protocols.overlay.frames import Beat, Expired, Hello
+from ensue.protocols.overlay.joining import Joining
 from ensue.wire import Codec
 
 __all__ = [
@@ -66,10 +67,10 @@ class BrokerNode(Linked):
         now_ns: int = 0,
     ) -> None:
         kept = records or {}
-        clients = [key.partition("/")[2] for key in kept if key.startswith("client/")]
+        peers = [key.partition("/")[2] for key in kept if key.startswith(("client/", "neighbour/"))]
         super().__init__(
             make,
-            peers=(*neighbours, *clients),
+            peers=dict.fromkeys((*neighbours, *peers)),
             codec=codec,
             unnumbered=UNNUMBERED,
             config=link,
@@ -93,6 +94,23 @@ class BrokerNode(Linked):
             self.link(source)
             self._persist(f"client/{source}", b"")
         super().receive(frame, source=source, now_ns=now_ns)
+
+    def adopt(self, neighbour: str, *, now_ns: int) -> None:
+        """Let a newcomer stand beside this broker; one that does already is no matter."""
+        assert isinstance(self.inner, Joining)
+        if neighbour not in self.inner.neighbours:
+            self._now_ns = now_ns
+            self.link(neighbour)
+            self._persist(f"neighbour/{neighbour}", b"")
+            self.inner.adopt(neighbour, now_ns=now_ns)
+
+    def abandon(self, neighbour: str, *, now_ns: int) -> None:
+        """Be without a neighbour of which nothing is there any more."""
+        assert isinstance(self.inner, Joining)
+        self._now_ns = now_ns
+        self.inner.abandon(neighbour, now_ns=now_ns)
+        self.unlink(neighbour)
+        self._persist(f"neighbour/{neighbour}", None)
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done; end the links of clients that are gone."""

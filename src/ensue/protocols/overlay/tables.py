@@ -82,7 +82,7 @@ class Tables:
         self.neighbours = tuple(neighbours)
         self.advertisements: MutableMapping[str, Entry] = {}
         self.subscriptions: MutableMapping[str, Entry] = {}
-        self.passed: Mapping[str, MutableMapping[str, str]] = {each: {} for each in neighbours}
+        self.passed: dict[str, MutableMapping[str, str]] = {each: {} for each in neighbours}
         """By neighbour and subscription: empty if it was sent, else what covers it there."""
         self.loose: set[str] = set()
         """Subscriptions of which nobody tells when they are everywhere."""
@@ -164,6 +164,16 @@ class Tables:
         return sorted(name for name, coverer in self.passed[neighbour].items() if not coverer)
 
     # -- Changes --------------------------------------------------------------------------------
+
+    def add_neighbour(self, neighbour: str) -> None:
+        """Have a newcomer beside this broker."""
+        self.neighbours = tuple(sorted({*self.neighbours, neighbour}))
+        self.passed[neighbour] = {}
+
+    def remove_neighbour(self, neighbour: str) -> None:
+        """Be without a neighbour from which nothing came."""
+        self.neighbours = tuple(each for each in self.neighbours if each != neighbour)
+        del self.passed[neighbour]
 
     def apply(self, change: Change, hop: str) -> Outputs:
         """Make a change that came from a neighbour or client; return what follows for neighbours."""
@@ -296,10 +306,16 @@ class Layer(Tables):
         self._advertisements = self.advertisements = _Overlaid(base.advertisements)
         self._subscriptions = self.subscriptions = _Overlaid(base.subscriptions)
         self._passed = {each: _Overlaid(passed) for each, passed in base.passed.items()}
-        self.passed = self._passed
+        self.passed = dict(self._passed)
         self.loose = base.loose
         # Whoever works on a layer began when all brokers had committed what came before.
         self.settling = set()
+
+    def add_neighbour(self, neighbour: str) -> None:
+        """Have a newcomer beside this broker, whose own tables have it already."""
+        self.neighbours = self._base.neighbours
+        passed = _Overlaid(self._base.passed[neighbour])
+        self._passed[neighbour] = self.passed[neighbour] = passed
 
     def layer_record(self) -> LayerRecord:
         """Return what this layer changed, as it is persisted."""

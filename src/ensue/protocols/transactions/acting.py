@@ -19,8 +19,9 @@ import msgspec
 
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
-from ensue.protocols.overlay.broker import Broker, Pending
+from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.frames import Change, Publication, Step
+from ensue.protocols.overlay.joining import Joining
 from ensue.protocols.overlay.refusing import refusal
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import (
@@ -56,7 +57,7 @@ class ActingRecord(msgspec.Struct, array_like=True):
 _RECORD = Records[ActingRecord](ActingRecord)
 
 
-class Acting(Broker):
+class Acting(Joining):
     """A broker where clients act within transactions."""
 
     codec = Codec(t.FRAMES)
@@ -88,7 +89,7 @@ class Acting(Broker):
         del state
 
     _HANDLERS: Mapping[type[Frame], str] = {
-        **Broker._HANDLERS,  # noqa: SLF001 - the handlers of the base class
+        **Joining._HANDLERS,  # noqa: SLF001 - the handlers of the base class
         t.Invite: "_invite",
         t.Finish: "_finish",
     }

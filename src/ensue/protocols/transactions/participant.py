@@ -116,6 +116,38 @@ class Participant(Acting):
         t.Forget: "_forget",
     }
 
+    # -- Brokers that come ------------------------------------------------------------------------
+
+    def _adopt(self, frame: f.Adopt, source: str, now_ns: int) -> None:
+        super()._adopt(frame, source, now_ns)
+        for context in self._contexts.values():
+            if context.isolated:
+                context.tables.add_neighbour(frame.neighbour)
+
+    def _introduction(self) -> f.Adopted:
+        open_here = (
+            (name, context.base, context.isolated) for name, context in self._contexts.items()
+        )
+        return msgspec.structs.replace(
+            super()._introduction(),
+            numbered=self._transactions_numbered,
+            transactions=tuple(open_here),
+        )
+
+    def _adopted(self, frame: f.Adopted, source: str, now_ns: int) -> None:
+        super()._adopted(frame, source, now_ns)
+        self._transactions_numbered = max(self._transactions_numbered, frame.numbered)
+        for name, base, isolated in frame.transactions:
+            self._contexts[name] = Context(base, self.tables, isolated=isolated)
+
+    def hold_of(self, neighbour: str) -> str:
+        """Say what of a neighbour is still there, or which transaction it may be about."""
+        found = super().hold_of(neighbour)
+        open_here = self.open_transactions
+        if not found and open_here:
+            return f"transaction {open_here[0]}, which is not over"
+        return found or ("an answer about a transaction that is over" if self._gathers else "")
+
     # -- Gathering answers ----------------------------------------------------------------------
 
     def _ask_all(self, kind: str, frame: Any, parent: str, note: int = 0) -> bool:

@@ -55,6 +55,8 @@ class Plan(msgspec.Struct, array_like=True):
     """Who has yet to close it."""
     over: bool = False
     """Whether the decision was carried out here."""
+    neighbours: list[str] = msgspec.field(default_factory=list)
+    """Who stood beside this broker when it came: brokers that come later have no part in it."""
 
 
 class Handed(msgspec.Struct, array_like=True):
@@ -224,7 +226,8 @@ class TransactionBroker(Coordinator):
     def _planned(self, frame: t.Planned, source: str, now_ns: int) -> None:
         number = int(frame.transaction.partition("-")[0])
         self._transactions_numbered = max(self._transactions_numbered, number)
-        plan = Plan({one.path: one for one in frame.operations}, source)
+        operations = {one.path: one for one in frame.operations}
+        plan = Plan(operations, source, neighbours=list(self.neighbours))
         self._plans[frame.transaction] = plan
         self._flood(frame, but=source)
         for one in frame.operations:
@@ -310,14 +313,14 @@ class TransactionBroker(Coordinator):
             if not hop:
                 before = self.tables.table(change).get(change.name)
                 plan.issued.append(Issued(operation.client, change, before))
-            wholes = self._change_planned(change, origin)
+            wholes = self._change_planned(plan, change, origin)
             if wholes and change.action == f.SUBSCRIBE:
                 self.tables.loose.add(change.name)
         elif whole and publication is not None:
             wholes, clients = self.tables.route(publication.attributes, origin)
             for client, names in clients.items():
                 plan.deliveries.append(Delivery(client, path, tuple(names), publication))
-        behind = [neighbour for neighbour in self.neighbours if neighbour != hop]
+        behind = [neighbour for neighbour in plan.neighbours if neighbour != hop]
         for neighbour in behind:
             marked = t.Ordered(transaction=name, path=path, whole=neighbour in wholes)
             self._send(neighbour, marked)
@@ -326,14 +329,15 @@ class TransactionBroker(Coordinator):
         else:
             self._processed(name, plan, path)
 
-    def _change_planned(self, change: Change, hop: str) -> list[str]:
+    def _change_planned(self, plan: Plan, change: Change, hop: str) -> list[str]:
         """Change the tables; return who has to be sent the change, and send what follows besides ahead of it."""
         outputs: Outputs = self.tables.apply(change, hop)
         wholes: list[str] = []
         for neighbour in sorted(outputs):
             besides = []
             for following in outputs[neighbour]:
-                if (following.action, following.name) == (change.action, change.name):
+                is_it = (following.action, following.name) == (change.action, change.name)
+                if is_it and neighbour in plan.neighbours:
                     wholes.append(neighbour)
                 else:
                     besides.append(following)
@@ -364,9 +368,15 @@ class TransactionBroker(Coordinator):
         del now_ns
         plan = self._plans[frame.transaction]
         plan.closing = (frame.commit, frame.reason)
-        plan.waiting = [neighbour for neighbour in self.neighbours if neighbour != source]
-        self._flood(frame, but=source)
+        plan.waiting = self._tell_planned(plan, frame, but=source)
         self._try_close(frame.transaction)
+
+    def _tell_planned(self, plan: Plan, frame: Frame, *, but: str) -> list[str]:
+        """Send those who have a part in a plan something about it; return who they are."""
+        others = [neighbour for neighbour in plan.neighbours if neighbour != but]
+        for neighbour in others:
+            self._send(neighbour, frame)
+        return others
 
     def _try_close(self, name: str) -> None:
         """Carry the decision out if the plan is processed here; pass that on if it is behind this broker too."""
@@ -420,8 +430,9 @@ class TransactionBroker(Coordinator):
 
     def _compensate(self, frame: t.Compensate, source: str, now_ns: int) -> None:
         del now_ns
-        self._flood(frame, but=source)
-        issued = self._plans[frame.transaction].issued
+        plan = self._plans[frame.transaction]
+        self._tell_planned(plan, frame, but=source)
+        issued = plan.issued
         self._forget_plan(frame.transaction)
         self._undo(issued)
 
