@@ -31,6 +31,7 @@ from ensue.protocols.keeping import (
     Remembered,
 )
 from ensue.protocols.link import Linked
+from ensue.protocols.looking import Look, Seen
 from ensue.protocols.sequencer import node
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
@@ -206,6 +207,17 @@ def test_a_change_asked_for_often_is_answered_once() -> None:
     change = ChangeRequest(number=1, old=(), new=("x", "y"))
     assert rig.ask("c~1", *([change] * 100)) == [Changed(number=1, cut={"x": 0, "y": 0})]
     assert rig.ask("c~1", change) == [Changed(number=1, cut={"x": 0, "y": 0})]
+
+
+def test_whoever_looks_often_is_answered_once_and_holds_up_nobody_else() -> None:
+    rig = Rig()
+    rig.station.on_look = lambda look, _now: Seen(number=look.number, state=b"{}", bounds={})
+    looks = [Look(number=number) for number in range(1, 101)]
+    assert [each for each in rig.ask("c~1", *looks) if isinstance(each, Seen)] == [
+        Seen(number=1, state=b"{}", bounds={})
+    ]
+    both = rig.ask("c~1", Look(number=101)) + rig.ask("c~2", Look(number=1))
+    assert len(both) == 2
 
 
 @pytest.mark.parametrize("nodes", [("s1",), ("s1", "s2")], ids=["put out", "passed on"])
