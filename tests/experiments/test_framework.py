@@ -70,6 +70,23 @@ def test_nothing_is_met_where_nothing_was_played(experiment: Experiment) -> None
     assert not any(each.met for each in experiment.judge(Table([])))
 
 
+FIGURES = {
+    "total-notification-order": {"7", "8", "9", "10", "11", "12", "13", "14"},
+    "vcube-ps": {"4a", "4b", "5a", "5b", "Table 1, 256 nodes", "6", "7", "8a", "8b", "9"},
+    "multi-client-transactions": {"5 latency", "5 throughput", *(f"6{each}" for each in "abcdefg")},
+    "causal-deterministic-merge": {"delay", "recovery", "epsilon", "processes", "4"},
+    "deadline-causal-gossip": {"6a", "6b", "6c", "6d"},
+}
+
+
+@pytest.mark.parametrize("paper", FIGURES)
+def test_every_figure_of_a_paper_is_repeated_and_judged(paper: str) -> None:
+    among = [each for each in EXPERIMENTS.values() if each.paper == paper]
+    drawn = {chart.figure for each in among for chart in each.charts if chart.drawn}
+    assert FIGURES[paper] <= drawn
+    assert all(each.judge(Table([])) for each in among)
+
+
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match=r"'nope'; there are total-stamps, "):
         chosen(["vcube-single", "nope"])
@@ -149,7 +166,10 @@ def test_a_table_of_a_figure_has_the_papers_figures_beside_ours() -> None:
 
 def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     experiment = chosen(["merge-growth"])[0]
-    claims = [Claim(figure="1", expected="so", criterion="c", seen="s", met=False)]
+    claims = [
+        Claim(figure="1", expected="so", criterion="c", seen="s", met=False, why="It was late."),
+        Claim(figure="2", expected="so", criterion="c", seen="t", met=True, why="Never told."),
+    ]
     table = Table(
         [Point(figure="4", series="a", x=1, cases=1, mean=1, deviation=0, least=1, most=1)]
     )
@@ -167,7 +187,9 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     ]
     page = (tmp_path / "experiments.md").read_text()
     assert "| 1 | so | c | s | not met |" in page
-    assert "0 are met, 1 are not" in page
+    assert "1 are met, 1 are not" in page
+    assert "Seen: s. It was late.\n" in page
+    assert "Never told" not in page
     assert "Not part of this run, and so not on this page: `total-stamps`, " in page
     assert "(plots/merge-growth-4.svg)" in page
     filled = other.read_text()
