@@ -277,7 +277,7 @@ class Member:
     def _is_unsettled(self, key: tuple[str, int, int]) -> bool:
         topic, source, number = key
         outbox = self._outboxes.get(topic)
-        return source == self.number and outbox is not None and number in outbox.unsettled
+        return source == self.number and outbox is not None and number > outbox.settled
 
     # -- Delivering -----------------------------------------------------------------------------
 
