@@ -26,6 +26,7 @@ from ensue.errors import (
 from ensue.event import Event
 from ensue.protocols.ens import AttachRequest, Fetch, Surveyed
 from ensue.protocols.keeping import Recall, Recalled, Remember
+from ensue.protocols.looking import Look, Seen
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused
 from ensue.server import Server, ServerConfig, rules
 from ensue.server.access import Access, Grants, User, certificate_names, new_token
@@ -314,6 +315,15 @@ def test_nobody_is_told_of_a_topic_that_it_may_not_read(tmp_path: Path) -> None:
                 answer = await raw.frame()
                 assert isinstance(answer, Surveyed)
                 told[who] = sorted(answer.topics)
+                # Nor by looking at the server, whatever it says that it may read.
+                for readable in (None, ("*",)):
+                    look = Look(number=1, readable=readable, topics=("mine.a", "news", "secret"))
+                    raw.bundle(f"{who}~1", look)
+                    seen = await raw.frame()
+                    assert isinstance(seen, Seen)
+                    shown = msgspec.json.decode(seen.state)["topics"]
+                    assert sorted(each["topic"] for each in shown) == told[who]
+                    assert sorted(seen.bounds) == told[who]
                 raw.close()
             assert told["alice"] == ["mine.a", "news", "secret"]
             assert told["mallory"] == ["mine.a", "news"]
@@ -387,6 +397,15 @@ def test_tls_carries_everything_and_strangers_are_not_believed(tmp_path: Path, f
     asyncio.run(main())
 
 
+def test_a_certificate_of_another_host_is_not_believed(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", tls=tls(files, "auditor")) as server:
+            with pytest.raises(TransportError, match="no TLS with the server"):
+                await within(ensue.connect(f"{server.url}&ca={files}/ca.pem").__aenter__())
+
+    asyncio.run(main())
+
+
 def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", tls=tls(files)) as server:
@@ -428,6 +447,9 @@ def test_a_certificate_proves_who_a_client_is(tmp_path: Path, files: Path) -> No
             async with ensue.connect(url + mine) as bus, bus.subscribe("x"):
                 with pytest.raises(EventRefused, match="'auditor' may not publish"):
                     await within(bus.publish("x", b"1"))
+            other = f"&cert={files}/s1.pem&key={files}/s1.key"
+            with pytest.raises(AccessDenied, match="a token is needed"):
+                await within(ensue.connect(url + other).__aenter__())
             forged = f"&cert={files}/mallory.pem&key={files}/mallory.key"
             with pytest.raises(TransportError):
                 await within(ensue.connect(url + forged).__aenter__())
@@ -503,6 +525,37 @@ def test_who_does_not_shake_hands_is_counted_and_room_is_made_when_they_go(
                 each.close()
             stays.close()
             silent[0].close()
+
+    asyncio.run(main())
+
+
+def test_who_does_not_shake_hands_in_time_is_hung_up_on(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        limits = Limits(unauthenticated_s=0.2)
+        async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
+            silent = await Raw.connect(server)
+            # Half of what asyncio would wait for by itself.
+            assert await within(silent.reader.read(), 30) == b""
+            assert server.listener is not None
+            assert server.listener.at_door == 0
+            silent.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_ends_waits_for_nobody_who_is_still_at_the_door(
+    tmp_path: Path, files: Path
+) -> None:
+    async def main() -> None:
+        limits = Limits(unauthenticated_s=10 * DEADLINE_S)
+        async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
+            listener = server.listener
+            assert listener is not None
+            silent = await Raw.connect(server)
+            await until(lambda: listener.at_door == 1)
+        assert await within(silent.reader.read()) == b""
+        assert listener.at_door == 0
+        silent.close()
 
     asyncio.run(main())
 
