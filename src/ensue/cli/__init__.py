@@ -63,6 +63,7 @@ def build() -> "typer.Typer":
     from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
     from ensue.cli.status import status  # noqa: PLC0415 - as above
     from ensue.cli.subscribing import sub  # noqa: PLC0415 - as above
+    from ensue.cli.transacting import tx  # noqa: PLC0415 - as above
 
     app = typer.Typer(
         name="ensue",
@@ -101,6 +102,7 @@ def build() -> "typer.Typer":
         token,
         pub,
         sub,
+        tx,
         sim,
         swarm,
         replay,

@@ -1,5 +1,6 @@
 """The options of `pub` and `sub` that say in which order events are published and got."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -13,6 +14,8 @@ __all__ = [
     "LateOption",
     "MsOption",
     "OrderOption",
+    "WhereOption",
+    "check_content",
     "check_kept",
     "chosen_order",
 ]
@@ -49,6 +52,13 @@ LateOption = Annotated[
     typer.Option(
         metavar="drop|tag",
         help="With --order merged or deadline: what becomes of an event that comes too late; drop, unless given.",
+    ),
+]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILTER",
+        help="By content instead of by topic, such as \"symbol = 'ACME' and price > 10\".",
     ),
 ]
 _MEANT = {
@@ -94,6 +104,17 @@ def chosen_order(
             "may take, the same for everybody, as with --epsilon 0.01 --delta 1"
         )
     return Merged(epsilon=epsilon, delta=delta, late="deliver" if late == "tag" else "drop")
+
+
+def check_content(topic: str | None, order: str, given: Mapping[str, object]) -> None:
+    """Refuse what makes no sense by content, where there are no topics and events come as a broker has them."""
+    if topic is not None:
+        raise BadInput(f"--where is by content, and {topic!r} is a topic: leave one of them out")
+    if order.strip().lower() not in ("total", "none"):
+        raise BadInput(f"--order {order}: by content there is no order to choose")
+    wrong = [option for option, value in given.items() if value]
+    if wrong:
+        raise BadInput(f"{', '.join(wrong)}: not by content (--where); leave it out")
 
 
 def check_kept(order: Order | None, options: dict[str, bool]) -> None:

@@ -12,7 +12,16 @@ import typer
 
 from ensue import Bus, connect
 from ensue.cli import output
-from ensue.cli.ordering import DeltaOption, EpsilonOption, MsOption, OrderOption, chosen_order
+from ensue.cli.by_content import ContentSource
+from ensue.cli.ordering import (
+    DeltaOption,
+    EpsilonOption,
+    MsOption,
+    OrderOption,
+    WhereOption,
+    check_content,
+    chosen_order,
+)
 from ensue.cli.streams import lines_of
 from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
@@ -53,8 +62,11 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 @output.stream_command
 def pub(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic to publish on.")],
+    topic: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC]", help="The topic to publish on.")
+    ] = None,
     *,
+    where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
     order: OrderOption = "total",
     epsilon: EpsilonOption = None,
@@ -77,7 +89,7 @@ def pub(
         typer.Option(
             "--json",
             help="Each line is an object: payload (text, or any other JSON as it is), and if "
-            "wished key, headers, topic.",
+            "wished key, headers, topic; with --where: attributes and payload.",
         ),
     ] = False,
     name: Annotated[str | None, typer.Option(help="What this publisher is called.")] = None,
@@ -89,23 +101,35 @@ def pub(
     Ends when everything is durable at the server, or, where order is not total, on its way to whoever listens; a server that is
     restarted meanwhile is waited for.
 
+    With `--where` there is no topic: lines are JSON objects, the attributes of events, which all match that filter.
+
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
-    check_topics((topic,))
     chosen = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms)
     headers = parse_headers(header or [])
     if json and (key is not None or key_separator is not None):
         raise BadInput(
             "--json lines say their keys themselves: leave --key and --key-separator out"
         )
-    source = _Source(
-        topic,
-        key=None if key is None else key.encode(),
-        key_separator=None if key_separator is None else key_separator.encode(),
-        headers=headers,
-        json=json,
-        what="line" if message is None else "message",
-    )
+    what = "line" if message is None else "message"
+    source: _Source | ContentSource
+    if where is not None:
+        given = {"--key": key, "--key-separator": key_separator, "--header": header}
+        check_content(topic, order, given)
+        chosen = None
+        source = ContentSource(where, json=json, what=what)
+    else:
+        if topic is None:
+            raise BadInput("say on which TOPIC to publish, or what by content with --where")
+        check_topics((topic,))
+        source = _Source(
+            topic,
+            key=None if key is None else key.encode(),
+            key_separator=None if key_separator is None else key_separator.encode(),
+            headers=headers,
+            json=json,
+            what=what,
+        )
     try:
         asyncio.run(_publish(source, url, chosen, name, wait, message))
     finally:
@@ -136,6 +160,12 @@ class _Source:
         self._headers = headers
         self._json = json
         self._what = what
+
+    async def begin(self, bus: Bus) -> None:
+        """Do nothing: topics need not be announced."""
+
+    async def settle(self) -> None:
+        """Wait for nothing: the bus knows what is not safe yet."""
 
     async def publish(self, bus: Bus, line: bytes) -> None:
         """Publish one line."""
@@ -169,7 +199,7 @@ class _Source:
 
 
 async def _publish(
-    source: _Source,
+    source: _Source | ContentSource,
     url: str,
     order: Order | None,
     name: str | None,
@@ -215,15 +245,19 @@ async def _see_through(bus: Bus, signals: "asyncio.Queue[None]", *, told: bool) 
         raise TransportError(f"given up: {given_up:,} events may be out, or never be")
 
 
-async def _publish_lines(source: _Source, bus: Bus) -> None:
+async def _publish_lines(source: _Source | ContentSource, bus: Bus) -> None:
+    await source.begin(bus)
     async for lines in lines_of(sys.stdin.fileno()):
         for line in lines:
             await source.publish(bus, line)
+        await source.settle()
 
 
-async def _publish_all(source: _Source, bus: Bus, messages: list[str]) -> None:
+async def _publish_all(source: _Source | ContentSource, bus: Bus, messages: list[str]) -> None:
+    await source.begin(bus)
     for text in messages:
         await source.publish(bus, text.encode())
+    await source.settle()
 
 
 async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None]) -> bool:

@@ -20,6 +20,8 @@ from ensue.cli.ordering import (
     LateOption,
     MsOption,
     OrderOption,
+    WhereOption,
+    check_content,
     check_kept,
     chosen_order,
 )
@@ -28,6 +30,7 @@ from ensue.cli.streams import Output
 from ensue.client.checks import Start
 from ensue.errors import BadInput
 from ensue.order import Order
+from ensue.protocols.overlay.parsing import parse
 
 __all__ = ["formatter", "sub"]
 
@@ -39,6 +42,7 @@ _FIELDS: dict[str, Callable[[ReceivedEvent], bytes]] = {
     "topic": lambda event: event.topic.encode(),
     "key": lambda event: event.key or b"",
     "headers": lambda event: msgspec.json.encode(dict(event.headers)),
+    "attributes": lambda event: msgspec.json.encode(event.attributes),
     "position": lambda event: str(event.position).encode(),
     "place": lambda event: str(event.place).encode(),
     "publisher": lambda event: event.publisher.encode(),
@@ -81,20 +85,38 @@ def _as_json(event: ReceivedEvent) -> bytes:
         "id": event.id,
         "key": None if event.key is None else event.key.decode(errors="replace"),
         "headers": dict(event.headers),
+        **_payload(event),
     }
-    try:
-        fields["payload"] = event.payload.decode()
-    except UnicodeDecodeError:
-        fields["payload_base64"] = base64.b64encode(event.payload).decode()
     if event.verdict:
         fields["verdict"] = event.verdict
     return msgspec.json.encode(fields) + b"\n"
 
 
+def _content_as_json(event: ReceivedEvent) -> bytes:
+    fields = {
+        "position": event.position,
+        "publisher": event.publisher,
+        "id": event.id,
+        "attributes": event.attributes,
+        **_payload(event),
+    }
+    return msgspec.json.encode(fields) + b"\n"
+
+
+def _payload(event: ReceivedEvent) -> dict[str, str]:
+    try:
+        return {"payload": event.payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(event.payload).decode()}
+
+
 @output.stream_command
 def sub(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The topics to read.")],
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC…]", help="The topics to read.")
+    ] = None,
     *,
+    where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
     order: OrderOption = "total",
     epsilon: EpsilonOption = None,
@@ -137,6 +159,8 @@ def sub(
 ) -> int:
     """Print the events of topics as they come, one payload a line, in one order.
 
+    With `--where` there are no topics: events that match the filter come, as JSON objects of their attributes.
+
     Ends after `--count` events, on Ctrl-C (with 2 if they are not there yet), or when whoever reads
     its output goes away.
 
@@ -147,11 +171,23 @@ def sub(
     if timeout is not None and timeout <= 0:
         raise BadInput("--timeout: expected a number of seconds above 0")
     wanted = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms, late=late)
-    write = _as_json if json else formatter(r"{payload}\n" if template is None else template)
+    usual, as_json = r"{payload}\n", _as_json
+    if where is not None:
+        usual, as_json = r"{attributes}\n", _content_as_json
+    write = as_json if json else formatter(usual if template is None else template)
     reading = _Reading(write, count=count, timeout_s=timeout)
     begin = _start(start)
-    check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-    asyncio.run(_subscribe(reading, url, wanted, tuple(topics), name, begin, wait))
+    if where is not None:
+        check_content(
+            topics[0] if topics else None, order, {"--name": name, "--from": begin != "latest"}
+        )
+        parse(where)
+        asyncio.run(_follow(reading, url, None, wait, lambda bus: bus.subscribe(where=where)))
+    else:
+        if not topics:
+            raise BadInput("say which TOPIC to read, or what by content with --where")
+        check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
+        asyncio.run(_subscribe(reading, url, wanted, tuple(topics), name, begin, wait))
     if reading.interrupted and count and not reading.output.broken:
         raise KeyboardInterrupt
     if reading.timed_out:
@@ -221,6 +257,26 @@ async def _subscribe(
     start: Start,
     wait_s: float,
 ) -> None:
+    """Read topics."""
+    await _follow(
+        reading,
+        url,
+        order,
+        wait_s,
+        lambda bus: bus.subscribe(
+            *topics, name=name, acknowledge="manual", durable=name is not None, start=start
+        ),
+    )
+
+
+async def _follow(
+    reading: _Reading,
+    url: str,
+    order: Order | None,
+    wait_s: float,
+    subscribe: Callable[[Bus], Subscription],
+) -> None:
+    """Read what is subscribed to until it is enough, or nobody wants it any more."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -236,9 +292,7 @@ async def _subscribe(
     bus = None
     try:
         bus = await connect_patiently(url, order=order, name=None, wait_s=wait_s)
-        async with bus.subscribe(
-            *topics, name=name, acknowledge="manual", durable=name is not None, start=start
-        ) as events:
+        async with subscribe(bus) as events:
             await reading.read(events)
     except asyncio.CancelledError:
         if not reading.interrupted and not reading.output.broken:

@@ -1,0 +1,86 @@
+"""What `pub --where` makes of lines: events that are described by their attributes."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from ensue import Bus
+from ensue.errors import BadInput, EventRefused
+from ensue.event import Event
+from ensue.protocols.overlay.parsing import parse
+
+__all__ = ["ContentSource"]
+
+UNDER_WAY_MAX = 256
+"""Events that are on their way to the broker at once."""
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of `--json`."""
+
+    attributes: dict[str, bool | int | float | str]
+    payload: Any = ""
+
+
+_attributes = msgspec.json.Decoder(dict[str, bool | int | float | str]).decode
+_line = msgspec.json.Decoder(_Line).decode
+
+
+class ContentSource:
+    """Turns lines into events by content, which its broker has when they are settled."""
+
+    def __init__(self, where: str, *, json: bool, what: str) -> None:
+        parse(where)
+        self.published = 0
+        """Events that the broker has."""
+        self.line = 0
+        self._where = where
+        self._json = json
+        self._what = what
+        self._under_way: deque[tuple[int, asyncio.Task[Event]]] = deque()
+
+    async def begin(self, bus: Bus) -> None:
+        """Say what will be published."""
+        await bus.advertise(where=self._where)
+
+    async def publish(self, bus: Bus, line: bytes) -> None:
+        """Publish one line."""
+        self.line += 1
+        try:
+            attributes, payload = self._read(line)
+        except msgspec.DecodeError as error:
+            await self.settle()
+            raise self._wrong(self.line, f"can't be read: {error}") from None
+        while len(self._under_way) >= UNDER_WAY_MAX:
+            await self._settle_one()
+        self._under_way.append((self.line, asyncio.ensure_future(bus.publish(attributes, payload))))
+
+    async def settle(self) -> None:
+        """Wait until the broker has everything."""
+        while self._under_way:
+            await self._settle_one()
+
+    async def _settle_one(self) -> None:
+        number, task = self._under_way.popleft()
+        try:
+            await task
+        except (BadInput, EventRefused) as error:
+            for _, other in self._under_way:
+                other.cancel()
+            raise self._wrong(number, str(error)) from None
+        self.published += 1
+
+    def _wrong(self, number: int, why: str) -> BadInput:
+        return BadInput(
+            f"{self._what} {number}: {why}; {self.published:,} were published before it"
+        )
+
+    def _read(self, line: bytes) -> tuple[dict[str, bool | int | float | str], bytes]:
+        if not self._json:
+            return _attributes(line), b""
+        read = _line(line)
+        value = read.payload
+        payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        return read.attributes, payload

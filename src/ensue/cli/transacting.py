@@ -1,0 +1,153 @@
+"""The command `tx`: carry out a planned transaction from a file."""
+
+import asyncio
+import tomllib
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from ensue.cli import output
+from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
+from ensue.client.planned import PlannedClient, PlannedTransaction
+from ensue.errors import BadInput
+from ensue.protocols.overlay.filters import event_of
+from ensue.protocols.overlay.parsing import parse
+
+__all__ = ["Operation", "Plan", "read_plan", "tx"]
+
+CHANGES = ("advertise", "unadvertise", "subscribe", "unsubscribe")
+
+
+class Operation(msgspec.Struct, forbid_unknown_fields=True):
+    """One operation of a plan's file: exactly one of the first five."""
+
+    publish: dict[str, bool | int | float | str] | None = None
+    """The attributes of an event."""
+    advertise: str | None = None
+    """A filter."""
+    unadvertise: str | None = None
+    """A name."""
+    subscribe: str | None = None
+    unsubscribe: str | None = None
+    payload: str = ""
+    client: str = ""
+    """Who does it; empty: this command."""
+    together: bool = False
+    """Whether its place among those next to it that say so too is of no matter."""
+
+
+class Plan(msgspec.Struct, forbid_unknown_fields=True):
+    """A plan's file."""
+
+    operations: list[Operation]
+
+
+@output.command
+def tx(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The plan: a TOML or JSON file.")],
+    *,
+    url: UrlOption = "ensue://127.0.0.1:7400",
+    name: Annotated[str | None, typer.Option(help="What this client is called.")] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long to wait until it is committed."),
+    ] = 5.0,
+    wait: WaitOption = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> int:
+    """Carry out a planned transaction: all operations of all clients happen, or none does.
+
+    The file has an `[[operations]]` for each: `publish`, `advertise`, `unadvertise`, `subscribe` or `unsubscribe`, and if wished
+    `client` (whose operation it is), `payload` and `together`. They happen one after the other.
+
+    Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
+    """
+    plan = read_plan(file)
+    committed = asyncio.run(_carry_out(plan, url, name, timeout, wait))
+    if json:
+        output.print_json({"transaction": committed, "outcome": "committed"})
+    else:
+        typer.echo(f"committed {committed}: {len(plan.operations)} operations")
+    return output.EXIT_VALID
+
+
+def read_plan(file: Path) -> Plan:
+    """Read a plan, or say where what is wrong with it stands."""
+    text = file.read_bytes()
+    try:
+        if file.suffix == ".json":
+            plan = msgspec.json.decode(text, type=Plan)
+        else:
+            plan = msgspec.convert(tomllib.loads(text.decode()), Plan)
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file} can't be read: {error}") from None
+    if not plan.operations:
+        raise BadInput(f"{file} has no operations: add [[operations]]")
+    for number, one in enumerate(plan.operations, 1):
+        try:
+            _check(one)
+        except BadInput as error:
+            raise BadInput(f"{file}, operation {number}: {error}") from None
+    return plan
+
+
+def _check(one: Operation) -> None:
+    given = [each for each in ("publish", *CHANGES) if getattr(one, each) is not None]
+    if len(given) != 1:
+        said = " and ".join(given) or "none"
+        raise BadInput(f"it is one of publish, {', '.join(CHANGES)}; this has {said}")
+    if one.payload and one.publish is None:
+        raise BadInput("only an event that is published has a payload")
+    if one.publish is not None:
+        event_of(one.publish)
+    if not one.client and (one.subscribe is not None or one.unsubscribe is not None):
+        raise BadInput("this command reads nothing: say whose subscription it is with client")
+    for where in (one.advertise, one.subscribe):
+        if where is not None:
+            parse(where)
+
+
+async def _carry_out(
+    plan: Plan, url: str, name: str | None, timeout_s: float, wait_s: float
+) -> str:
+    bus = await connect_patiently(url, order=None, name=name, wait_s=wait_s)
+    try:
+        async with bus.transaction(isolation="planned", timeout=timeout_s) as planned:
+            for group in _groups(plan.operations):
+                with planned.together() if group[0].together else nullcontext():
+                    for one in group:
+                        await _note(planned, one)
+        return planned.name
+    finally:
+        await bus.close()
+
+
+def _groups(operations: list[Operation]) -> list[list[Operation]]:
+    """Return operations next to each other that may happen together, and each other one alone."""
+    groups: list[list[Operation]] = []
+    for one in operations:
+        if groups and one.together and groups[-1][0].together:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
+
+
+async def _note(planned: PlannedTransaction, one: Operation) -> None:
+    """Write an operation down."""
+    who: PlannedTransaction | PlannedClient = planned
+    if one.client:
+        who = planned.client(one.client)
+    if one.publish is not None:
+        await who.publish(one.publish, one.payload.encode())
+    elif one.advertise is not None:
+        await who.advertise(one.advertise)
+    elif one.unadvertise is not None:
+        await who.unadvertise(one.unadvertise)
+    elif one.subscribe is not None:
+        await who.subscribe(one.subscribe)
+    elif isinstance(who, PlannedClient) and one.unsubscribe is not None:
+        await who.unsubscribe(one.unsubscribe)

@@ -1,0 +1,211 @@
+"""`ensue pub --where`, `ensue sub --where` and `ensue tx`: content and plans from the shell, against a server."""
+
+import asyncio
+import json
+import sys
+import tomllib
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import pytest
+from tests.cli.helpers import Shell
+from tests.server.helpers import read, serving, until, within
+
+import ensue
+from ensue.cli.transacting import read_plan
+from ensue.server import Server
+
+ENSUE = (sys.executable, "-c", "from ensue.cli import main; main()")
+SYNC_S = 0.5
+
+
+async def started(server: Server, *words: str) -> Process:
+    url = ("--url", server.url)
+    return await asyncio.create_subprocess_exec(
+        *ENSUE, *words, *url, stdin=PIPE, stdout=PIPE, stderr=PIPE
+    )
+
+
+async def ended(process: Process, data: bytes = b"") -> tuple[int | None, str, str]:
+    out, err = await within(process.communicate(data))
+    return process.returncode, out.decode(), err.decode()
+
+
+async def subscribed(server: Server, count: int) -> None:
+    """Wait until the broker has so many subscriptions."""
+    assert server.content is not None
+    broker = server.content
+    await until(lambda: len(broker.broker.tables.subscriptions) == count, "they are subscribed")
+
+
+def test_events_go_by_their_content(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
+            plain = await started(server, "sub", "--where", "price > 10", "-n", "2")
+            shown = await started(server, "sub", "--where", "note exists", "-n", "1", "--json")
+            format_ = ("--format", r"{publisher}:{payload}\n")
+            payloads = await started(
+                server, "sub", "--where", "symbol = 'ACME'", "-n", "3", *format_
+            )
+            await subscribed(server, 3)
+            lines = b"".join(
+                b'{"symbol": "ACME", "price": %d}\n' % price for price in (9, 11, 10, 12)
+            )
+            publishing = await started(server, "pub", "--where", "symbol = 'ACME'", "--name", "p")
+            assert await ended(publishing, lines) == (0, "", "")
+            wanted = [{"price": 11, "symbol": "ACME"}, {"price": 12, "symbol": "ACME"}]
+            code, out, _ = await ended(plain)
+            assert (code, [json.loads(line) for line in out.splitlines()]) == (0, wanted)
+            code, out, _ = await ended(payloads)
+            assert code == 0
+            assert [line.partition("~")[0] for line in out.splitlines()] == ["p"] * 3
+            words = ("--json", "-m", '{"attributes": {"note": "x"}, "payload": {"a": 1}}')
+            publishing = await started(server, "pub", "--where", "note exists", *words)
+            assert await ended(publishing) == (0, "", "")
+            code, out, _ = await ended(shown)
+            row = json.loads(out)
+            assert (row["attributes"], row["payload"], row["position"]) == (
+                {"note": "x"}, '{"a":1}', 1,
+            )  # fmt: skip
+
+    asyncio.run(main())
+
+
+def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
+    second = {
+        b'{"x": ': "line 2: can't be read",
+        b'{"y": 1}': "line 2: nobody gets it: no advertisement of",
+        b'{"x": [1]}': "line 2: can't be read: Expected `bool | int | float | str`",
+        b'{"x": 9223372036854775808}': "line 2: a whole number lies between",
+    }
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
+            for line, wrong in second.items():
+                publishing = await started(server, "pub", "--where", "x exists")
+                code, out, err = await ended(publishing, b'{"x": 1}\n%b\n{"x": 2}\n' % line)
+                assert (code, out) == (2, "")
+                assert wrong in err
+                assert "1 were published before it" in err
+
+    asyncio.run(main())
+
+
+MOVE = """
+[[operations]]
+client = "one"
+unsubscribe = "{old}"
+
+[[operations]]
+client = "two"
+subscribe = "instance = 'x1'"
+
+[[operations]]
+advertise = "instance exists"
+
+[[operations]]
+publish = {{ instance = "x1", step = 1 }}
+payload = "first"
+together = true
+
+[[operations]]
+publish = {{ instance = "x1", step = 2 }}
+payload = "second"
+together = true
+"""
+
+
+@pytest.mark.parametrize("kind", ["toml", "json"])
+def test_a_plan_is_carried_out(tmp_path: Path, kind: str) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, order=None, name="one") as one,
+            ensue.connect(server.url, order=None, name="two") as two,
+            one.subscribe(where="instance = 'x1'") as old,
+        ):
+            made: asyncio.Queue[ensue.Subscription] = asyncio.Queue()
+            await within(two.on_subscription(made.put))
+            file = tmp_path / f"move.{kind}"
+            text = MOVE.format(old=one.content_name(old))
+            if kind == "json":
+                text = json.dumps(tomllib.loads(text))
+            file.write_text(text)
+            carrying = await started(server, "tx", str(file), "--timeout", "60", "--json")
+            code, out, err = await ended(carrying)
+            assert (code, err) == (0, "")
+            assert json.loads(out)["outcome"] == "committed"
+            events = await within(made.get())
+            assert sorted(await read(events, 2)) == [b"first", b"second"]
+            again = await started(server, "tx", str(file), "--timeout", "60")
+            assert "committed" in (await ended(again))[1]
+
+    asyncio.run(main())
+
+
+def test_the_plans_among_the_examples_can_be_read() -> None:
+    files = sorted((Path(__file__).parents[2] / "examples" / "plans").iterdir())
+    assert files
+    for file in files:
+        assert read_plan(file).operations
+
+
+def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
+            file = tmp_path / "plan.toml"
+            file.write_text('[[operations]]\nclient = "nobody"\nsubscribe = "x = 1"\n')
+            code, out, err = await ended(await started(server, "tx", str(file)))
+            assert (code, out) == (2, "")
+            assert "nobody here is called 'nobody" in err
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "Object missing required field `operations`"),
+        ("operations = []", "has no operations"),
+        ("[[operations]]\npayload = 'x'", "operation 1: it is one of publish, advertise"),
+        ("[[operations]]\nadvertise = 'x = 1'\nsubscribe = 'x = 1'", "this has advertise and subscribe"),
+        ("[[operations]]\nsubscribe = 'x = 1'", "say whose subscription it is with client"),
+        ("[[operations]]\nadvertise = 'x >'", "operation 1: expected a number or a text to compare with"),
+        ("[[operations]]\nadvertise = 'x = 1'\npayload = 'p'", "only an event that is published has a payload"),
+        ("[[operations]]\npublish = { x = [1] }", "`$.operations[0].publish[...]`"),
+        ("[[operations]]\nsubscribes = 'x'", "unknown field `subscribes`"),
+        ("[[operations", "can't be read"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_plan_is_said(
+    shell: Shell, tmp_path: Path, text: str, wrong: str
+) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(text)
+    result = shell("tx", file)
+    assert result.code == 2
+    assert wrong in result.stderr
+    assert str(file) in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("pub",), "say on which TOPIC to publish, or what by content with --where"),
+        (("sub",), "say which TOPIC to read, or what by content with --where"),
+        (("pub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
+        (("sub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
+        (("pub", "--where", "x = "), "at character 5"),
+        (("sub", "--where", "x = "), "at character 5"),
+        (("sub", "--where", "x = 1", "--name", "n"), "--name: not by content"),
+        (("sub", "--where", "x = 1", "--from", "earliest"), "--from: not by content"),
+        (("sub", "--where", "x = 1", "--order", "causal"), "by content there is no order to choose"),
+        (("pub", "--where", "x = 1", "--key", "k"), "--key: not by content"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_named(
+    shell: Shell, words: tuple[str, ...], wrong: str
+) -> None:
+    result = shell(*words)
+    assert result.code == 2
+    assert wrong in result.stderr
