@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
 from tests.server.helpers import serving
 
 import ensue
@@ -31,7 +32,7 @@ from ensue.simulation.scenario import (
     Scenario,
     SubscriberSpec,
 )
-from ensue.spark import merge
+from ensue.spark import merge, merging, rules
 from ensue.spark.merge_holdback import MergeHoldBack, MergeLimits
 from ensue.store import LogSink
 from ensue.trace import write
@@ -103,6 +104,84 @@ def test_a_log_is_merged_into_the_order_that_live_subscribers_delivered(
     assert [row["event"] for row in by_key] == events, "the key alone says the same"
     stamps = [row["stamp"] for row in by_key]
     assert any(stamp.get("@c") for stamp in stamps), "somebody knew of a clock ahead of its own"
+
+
+def cut_up(monkeypatch: pytest.MonkeyPatch, *, sampled: float) -> None:
+    """Have small batches sorted as large ones are: in many ranges, with counts that don't fit their bits."""
+    monkeypatch.setattr(rules, "ROWS_MIN", 20)
+    monkeypatch.setattr(rules, "ROWS_MAX", 40)
+    monkeypatch.setattr(merging, "SAMPLED", sampled)
+    monkeypatch.setattr(merging, "COUNT_BITS", 2)
+
+
+@pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
+def test_a_large_log_is_merged_in_ranges_into_the_same_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, array: bool
+) -> None:
+    outcome = simulated(7, array=array)
+    log = spark.read.format("ensue").load(str(logged(outcome, tmp_path / "log")))
+    cut_up(monkeypatch, sampled=0.5)
+    merged = log.transform(merge, ensue.Merged(epsilon=0.006, delta=0.02), array=array)
+    rows = merged.withColumn("part", f.spark_partition_id()).collect()
+    assert [row["event"] for row in rows] == delivered(outcome, "s")
+    assert len({row["part"] for row in rows}) > 2
+
+
+@pytest.mark.parametrize(
+    ("sampled", "far"),
+    [(0.3, (0, 1, 10**12)), (1.0, (-(2**62), 2**62)), (1.0, ())],
+    ids=["ticks that were not seen", "ticks that leave no room", "a short log"],
+)
+def test_how_a_batch_is_cut_and_packed_does_not_matter(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, sampled: float, far: tuple[int, ...]
+) -> None:
+    """Against a plain sort, with many events a tick and ties broken by the publisher and the index."""
+    random = Random(5)
+    ticks = [1_000 + random.randrange(60) for _ in range(600)]
+    rows = [
+        Row(
+            event=str(number),
+            publisher=random.choice(("a", "b", "ä")),
+            stamp={"@r": tick, "@c": random.randrange(3), "@k": random.randrange(9), "@i": number},
+        )
+        for number, tick in enumerate((*ticks, *far))
+    ]
+    cut_up(monkeypatch, sampled=sampled)
+    merged = spark.createDataFrame(rows, SCHEMA).repartition(3).transform(merge)
+    expected = sorted(
+        rows,
+        key=lambda row: (
+            row["stamp"]["@r"] + row["stamp"]["@c"],
+            row["stamp"]["@k"],
+            row["publisher"],
+            row["stamp"]["@i"],
+        ),
+    )
+    assert [row["event"] for row in merged.collect()] == [row["event"] for row in expected]
+
+
+def test_a_key_is_the_same_bytes_however_large_its_numbers_are(spark: SparkSession) -> None:
+    """Small numbers are made in another way than large ones."""
+    numbers = (0, 1, 127, 128, 255, 256, 2**40)
+    rows = [
+        Row(event="e", publisher="ä", stamp={"@r": 7, "@c": 1, "@k": number, "@i": number})
+        for number in numbers
+    ]
+    found = {
+        row["merge_key"] for row in spark.createDataFrame(rows, SCHEMA).transform(merge).collect()
+    }
+    assert {bytes(key) for key in found} == {
+        b"".join(
+            (
+                (8).to_bytes(8, "big"),
+                number.to_bytes(8, "big"),
+                "ä".encode(),
+                b"\0",
+                number.to_bytes(8, "big"),
+            )
+        )
+        for number in numbers
+    }
 
 
 def test_a_recorded_run_of_a_real_bus_is_merged_as_its_subscriber_saw_it(

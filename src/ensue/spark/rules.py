@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 from ensue.errors import UnsupportedOrder
 from ensue.spark.holdback import Limits, MakeHoldBack, TotalHoldBack
 
-__all__ = ["RULES", "Cut", "Held", "OrderingRule", "TotalRule", "rule_named"]
+__all__ = ["RULES", "Cut", "Held", "OrderingRule", "TotalRule", "parts_for", "rule_named"]
 
 Cut = Mapping[str, int]
 """The topics to order, and the offset at which each one starts."""
@@ -34,6 +34,12 @@ Held = Mapping[str, tuple[int, int]]
 
 ROWS_MIN, ROWS_MAX = 100_000, 500_000
 """Events of one task that sorts: not fewer for the sake of more tasks, and not more."""
+
+
+def parts_for(frame: DataFrame, count: int) -> int:
+    """Return how many tasks sort so many rows of a data frame."""
+    few = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", None) or 1)
+    return max(1, min(-(-count // ROWS_MIN), max(few, -(-count // ROWS_MAX))))
 
 
 class OrderingRule(Protocol):
@@ -74,8 +80,7 @@ class TotalRule:
         """
         low = sum(first - cut[topic] for topic, (first, _) in held.items())
         count = max(1, sum(last - first + 1 for first, last in held.values()))
-        few = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", None) or 1)
-        parts = min(-(-count // ROWS_MIN), max(few, -(-count // ROWS_MAX)))
+        parts = parts_for(frame, count)
         # Positions beyond what offsets say, as of a log that lacks topics, are in order all the same.
         part = f.floor((f.col("position") - 1 - low) * parts / count)
         part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part)).cast("int")
