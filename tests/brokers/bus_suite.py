@@ -5,7 +5,7 @@ from secrets import token_hex
 from typing import ClassVar
 
 import pytest
-from tests.brokers.proxy import Proxy
+from tests.brokers.proxy import UP, Proxy
 from tests.brokers.servers import Server
 from tests.brokers.waiting import until
 from tests.transports.remote_suite import RemoteSuite, fresh
@@ -13,6 +13,7 @@ from tests.transports.stations import StationThread, broker_station
 from tests.transports.suite import take
 
 import ensue
+from ensue.runtime.hub import order_name
 from ensue.transports import broker
 
 
@@ -110,6 +111,26 @@ class BusSuite(RemoteSuite):
                         got = [event.payload for event in await take(each, 120)]
                         numbers = [text for text in got if text != b"from afar"]
                         assert numbers == [b"%d" % number for number in range(60)]
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("order", [ensue.Causal(), ensue.Deadline(ms=5_000)], ids=order_name)
+    def test_a_client_whose_connection_is_cut_as_it_closes_is_off_the_list(
+        self, order: ensue.Order
+    ) -> None:
+        """What it said last is lost with the connection, so it says it again."""
+
+        async def main() -> None:
+            async with Proxy(self.server.port) as proxy:
+                behind = self.server.url(self.asked, port=proxy.port)
+                async with ensue.connect(behind, order=order) as bus:
+                    proxy.drop(UP)
+                    closing = asyncio.create_task(bus.close())
+                    carried = proxy.swallowed
+                    await until(lambda: proxy.swallowed > carried, "it has said goodbye")
+                    proxy.stop_dropping()
+                    await closing
+                assert bus.name not in self.station.enrolled()
 
         asyncio.run(main())
 

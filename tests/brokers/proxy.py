@@ -40,6 +40,8 @@ class Proxy:
         """Connections so far."""
         self.carried = {UP: 0, DOWN: 0}
         """Bytes so far."""
+        self.swallowed = 0
+        """Bytes that came and went nowhere."""
         self._open = {UP: asyncio.Event(), DOWN: asyncio.Event()}
         for gate in self._open.values():
             gate.set()
@@ -167,6 +169,7 @@ class Proxy:
             if direction in self._dropping or pair.lossy:
                 # Behind a gap nothing may come: no network does that to a connection.
                 pair.lossy = True
+                self.swallowed += len(piece)
                 continue
             writer.write(piece)
             self.carried[direction] += len(piece)

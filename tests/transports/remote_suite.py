@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from tests.brokers.waiting import until
 from tests.transports.causal_suite import CausalSuite
 from tests.transports.clocked_suite import RemoteClockedSuite
 from tests.transports.deadline_suite import DeadlineSuite
@@ -13,6 +14,7 @@ from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
 import ensue
+from ensue.runtime.hub import order_name
 
 _names = count(1)
 
@@ -128,6 +130,31 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
                     assert [int(event.payload) for event in got] == list(range(20, 41))
 
         asyncio.run(main())
+
+    @pytest.mark.parametrize(
+        "order",
+        [ensue.Causal(), ensue.Causal(across_topics=False), ensue.Deadline(ms=5_000)],
+        ids=order_name,
+    )
+    def test_who_has_closed_is_off_the_list(
+        self, order: ensue.Order, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """At once: whoever comes next, with other deadlines, is let in, and nobody waits for who is gone."""
+
+        async def main() -> None:
+            for _ in range(3):
+                async with ensue.connect(self.url(), order=order) as bus:
+                    assert bus.name in self.station.enrolled()
+                    topic = fresh("t")
+                    async with bus.subscribe(topic, pending_max=1) as full:
+                        for _ in range(3):
+                            await bus.publish(topic, b"", receipt=False)
+                        await until(lambda: full.waiting, "there is no room")
+                        await bus.close()
+                assert bus.name not in self.station.enrolled()
+
+        asyncio.run(main())
+        assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
     def test_a_restarted_station_loses_nothing(self) -> None:
         async def main() -> None:

@@ -6,12 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from ensue.protocols.hypercube.enrolment import Registry
+from ensue.runtime.driver import Driver
 from ensue.server.brokered import BrokeredServer
 from ensue.server.config import ServerConfig
 from ensue.server.serving import Server
 
 
 class Startable(Protocol):
+    _registries: list[Driver[Registry]]
+
     @property
     def url(self) -> str: ...
 
@@ -41,6 +45,11 @@ class StationThread:
 
         self._server = asyncio.run_coroutine_threadsafe(begin(), self._loop).result(60)
         self.url = self._server.url
+
+    def enrolled(self) -> set[str]:
+        """Return who is on the list of a registry at this moment."""
+        assert self._server is not None
+        return {name for each in self._server._registries for name in each.node.present}
 
     def stop(self) -> None:
         server, self._server = self._server, None

@@ -339,7 +339,7 @@ class Bus(ContentBus):
             stack.callback(leave_hub, hub)
             stack.callback(hub.observers.pop, self._name, None)
             stack.callback(hub.depart, self._name)
-            stack.callback(driver.close)
+            stack.callback(hub.part, driver)
             stack.callback(self._leave_overlay)
             if not driver.closed:  # As it is once the server has refused it.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
@@ -389,10 +389,10 @@ class Bus(ContentBus):
         if isinstance(self.order, Merged):
             hub.observers[self._name] = self._learn
         if hub.has_cube and isinstance(hub, RemoteHub):
-            await self._settle_in(driver)
+            await self._settle_in(hub, driver)
         return driver
 
-    async def _settle_in(self, driver: Driver[AnyPublisher]) -> None:
+    async def _settle_in(self, hub: Hub, driver: Driver[AnyPublisher]) -> None:
         """Wait until the others know of this node, and it of them."""
         try:
             await self._resumed
@@ -400,7 +400,7 @@ class Bus(ContentBus):
             if not driver.closed:
                 # Or the others would wait for it until it expires.
                 driver.command(lambda node, _now: node.say_goodbye())
-                driver.close()
+                hub.part(driver)
             raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:
@@ -420,7 +420,8 @@ class Bus(ContentBus):
             elif isinstance(outcome, Refuse) and not outcome.topics:
                 self._over(outcome)
             elif type(outcome) is Resumed:
-                self._resumed.set_result(None)
+                if not self._resumed.done():
+                    self._resumed.set_result(None)
             elif shares is not None:
                 shares.outcome(outcome)
 

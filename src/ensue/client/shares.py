@@ -193,7 +193,7 @@ class Shares:
 
     def _pause_or_resume(self) -> None:
         paused = bool(self._full)
-        if paused == self._paused or self.driver.closed:
+        if paused == self._paused or not self.driver.takes_commands:
             return
         self._paused = paused
         try:

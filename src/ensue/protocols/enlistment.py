@@ -4,7 +4,8 @@ For processes that keep an order among themselves, whichever: `Lists` are the re
 to date, asks for topics, and says what is new (`News`). A registry is asked every few seconds, whenever a stranger
 turns up, who is likely newer than the last news, and when a connection is back; what was asked for in vain is asked for again.
 
-Expelled by the registry, it says so once (`Refuse`): whoever drives the node ends it.
+Expelled by the registry, it says so once (`Refuse`): whoever drives the node ends it. Who leaves by itself says so until the registry has answered
+(`resigned`): as long as it is on the list, others wait for it, and who has other terms is not let in.
 """
 
 import msgspec
@@ -98,6 +99,9 @@ class Enlistment:
         self._poll_due_ns = now_ns + POLL_NS
         self._asked_ns = now_ns
         self._expelled = False
+        self._resigning = False
+        self.resigned = False
+        """Whether it has left, and the registry knows."""
         self._strangers: dict[str, Frame] = {}
         """Those who are on no list yet, and the last that they said."""
         self._granted: dict[Action, set[str]] = {"publish": set(), "subscribe": set()}
@@ -132,6 +136,8 @@ class Enlistment:
                     return self._members(frame, now_ns)
                 self.resign()
                 self._expel(f"the registry has lost what it knows: {AGAIN}")
+            case Expelled() if self._resigning:
+                self.resigned = True
             case Expelled(reason=reason):
                 self._expel(reason)
             case Granted(topic=topic, action=action) if (topic, action) in self._asks:
@@ -165,22 +171,28 @@ class Enlistment:
     # -- Driven from outside --------------------------------------------------------------------
 
     def question(self, now_ns: int) -> None:
-        """Ask what is new."""
-        self._poll_due_ns = now_ns + POLL_NS
+        """Ask what is new, or say again that it leaves."""
+        self._poll_due_ns = now_ns + (RETRY_NS if self._resigning else POLL_NS)
         self._asked_ns = now_ns
-        if not self._expelled:
+        if self._resigning and not self.resigned:
+            self.resign()
+        elif not self._resigning and not self._expelled:
             self.effects.append(Send(self.registry, self.lists.question()))
 
     def repeat(self, now_ns: int) -> None:
         """Ask again at once for whatever may be lost, and say which topics are in use."""
         self.question(now_ns)
+        if self._resigning:
+            return
         for topic in sorted(self._granted["subscribe"]):
             self.effects.append(Send(self.registry, Ask(topic=topic, action="subscribe")))
         for topic, action in self._asks:
             self._ask(topic, action, now_ns)
 
     def resign(self) -> None:
-        """Leave for good."""
+        """Leave for good: it is said until the registry has heard of it."""
+        self._resigning = True
+        self._asks.clear()
         self.effects.append(Send(self.registry, Resign(epoch=self.lists.epoch)))
 
     def handle_timer(self, now_ns: int) -> None:

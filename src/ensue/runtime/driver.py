@@ -119,6 +119,11 @@ class Driver(Generic[N]):
         """Whether the node rests."""
         return self._closed
 
+    @property
+    def takes_commands(self) -> bool:
+        """Whether the node is neither at rest nor about to be."""
+        return not self._closed and self._done is None
+
     def command(self, call: Callable[[N, int], object]) -> None:
         """Give the node a command: `call(node, now_ns)`. What it raises is raised here."""
         node, now_ns = self.begin()
@@ -129,7 +134,7 @@ class Driver(Generic[N]):
 
     def begin(self) -> tuple[N, int]:
         """Return the node and the time, for a command; `end` must follow, whatever happens."""
-        if self._closed or self._done is not None:
+        if not self.takes_commands:
             raise LocalProtocolError(f"{self.node.name} is closed")
         return self.node, self._clock.now_ns()
 

@@ -141,6 +141,10 @@ class Hub:
         """Tell others that a client is gone."""
         self.shares.pop(name, None)
 
+    def part(self, driver: Driver[Any]) -> None:
+        """Close the driver of a client that has said goodbye."""
+        driver.close()
+
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver hear of what concerns everybody: a connection that is there again, or a failure."""
         self._drivers.add(driver)

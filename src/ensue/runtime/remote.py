@@ -9,6 +9,7 @@ so before. Only the names of durable subscriptions are given by people.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
@@ -46,10 +47,14 @@ __all__ = ["RemoteHub", "discover"]
 DISCOVER_S = 10.0
 """How long a station on a broker may take to answer."""
 DISCOVER_AGAIN_S = 0.5
+PART_S = 5.0
+"""How long a client that leaves waits until the registry knows."""
 RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
+
+_log = logging.getLogger("ensue")
 
 
 class RemoteHub(Hub):
@@ -86,6 +91,8 @@ class RemoteHub(Hub):
         self._refusal = ""
         """Why a server will not have this client any more."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._parting: tuple[Driver[Any], asyncio.Event] | None = None
+        """A client that has said goodbye to a registry, and whether that is through."""
         transport.on_too_large = self._sent_too_much
         carrier = transport.carrier
         carrier.on_reconnect = self._reconnected
@@ -188,13 +195,45 @@ class RemoteHub(Hub):
     async def finish(self) -> None:
         """Let everything out and disconnect."""
         try:
-            self.transport.flush()
-            for task in list(self._leaving.values()):
-                await task
-            await self.transport.carrier.close()
+            await self._see_off()
         finally:
-            if self.sink is not None:
-                self.sink.close()
+            try:
+                self.transport.flush()
+                for task in list(self._leaving.values()):
+                    await task
+                await self.transport.carrier.close()
+            finally:
+                if self.sink is not None:
+                    self.sink.close()
+
+    def part(self, driver: Driver[Any]) -> None:
+        """Close the driver of a client that has said goodbye; where a registry has to know, `finish` waits for that.
+
+        As long as it is on the registry's list, the others wait for it, and who has other deadlines is not let in.
+        """
+        if not self.has_cube:
+            driver.close()
+            return
+        parted = asyncio.Event()
+        self._parting = driver, parted
+        driver.retire(lambda node: node.resigned, on_closed=parted.set)
+
+    async def _see_off(self) -> None:
+        """Wait until the registry knows who has left, but not for ever: it may not be there any more."""
+        if self._parting is None:
+            return
+        driver, parted = self._parting
+        try:
+            async with asyncio.timeout(PART_S):
+                await parted.wait()
+        except TimeoutError:
+            _log.warning(
+                "%s has left, and the registry did not answer within %g s: the others may wait for it, until the server takes it for gone",
+                driver.node.name,
+                PART_S,
+            )
+        finally:
+            driver.close()
 
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver hear of what concerns everybody."""

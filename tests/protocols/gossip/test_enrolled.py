@@ -226,6 +226,39 @@ def test_who_resigns_is_gone_for_all_and_who_is_expelled_ends() -> None:
     assert "away for too long" in refused.reason
 
 
+@pytest.mark.parametrize("lost", ["the resignation", "the answer"])
+def test_who_resigns_says_so_until_the_registry_has_answered(lost: str) -> None:
+    room = joined("a", "b")
+    room.loses = lambda source, target, _frame: (
+        target == REGISTRY and source == "b"
+        if lost == "the resignation"
+        else source == REGISTRY and target == "b"
+    )
+    room.command("b", lambda node, _now: node.say_goodbye())
+    leaver = room.brokers["b"]
+    room.wait(3 * SECOND)
+    assert not leaver.resigned
+    assert ("b" in room.registry.present) == (lost == "the resignation")
+    room.loses = lambda _source, _target, _frame: False
+    room.wait(SECOND)
+    assert leaver.resigned
+    assert room.registry.present == ("a",)
+    assert room.told("b", Refuse) == [], "it went by itself"
+    leaver.repeat(now_ns=room.now_ns)
+    sent = [each.peer for each in leaver.take_effects() if isinstance(each, Send)]
+    assert REGISTRY not in sent, "and no more"
+
+
+def test_who_has_resigned_says_so_again_as_soon_as_the_connection_is_back() -> None:
+    room = joined("a", "b")
+    room.loses = lambda source, _target, _frame: source == "b"
+    room.command("b", lambda node, _now: node.say_goodbye())
+    room.loses = lambda _source, _target, _frame: False
+    room.command("b", lambda node, now: node.repeat(now_ns=now))
+    assert room.brokers["b"].resigned
+    assert room.registry.present == ("a",)
+
+
 def test_a_row_is_believed_of_its_own_broker_alone() -> None:
     room = joined("a", "b")
     broker = room.brokers["a"]

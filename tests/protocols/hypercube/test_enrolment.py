@@ -161,9 +161,14 @@ def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its
         desk.enrol(name)
     epoch = desk.registry.epoch
     told = dict(desk.hear("a~1", Resign(epoch=epoch)))
-    assert set(told) == {"b~1", "c~1"}
+    assert set(told) == {"a~1", "b~1", "c~1"}
     assert members(told["b~1"]).gone == (0,)
-    assert desk.hear("a~1", Resign(epoch=epoch)) == []
+    # It says so until it is told that this is known, and that answer may be lost.
+    ((peer, again),) = desk.hear("a~1", Resign(epoch=epoch))
+    assert (peer, again) == ("a~1", told["a~1"])
+    assert isinstance(again, Expelled)
+    assert desk.hear("b~1", Resign(epoch=epoch + 1)) == [], "of another cube"
+    assert desk.registry.present == ("b~1", "c~1")
     desk.wait(EXPIRE_NS - SECOND)
     desk.ask("b~1")
     told = dict(desk.wait(EXPIRE_NS // SWEEPS))

@@ -56,6 +56,11 @@ class EnrolledBroker(GossipBroker):
         """Whether it takes commands."""
         return self._settle_due_ns is None
 
+    @property
+    def resigned(self) -> bool:
+        """Whether it has left, and the registry knows."""
+        return self._enlistment.resigned
+
     # -- Commands -------------------------------------------------------------------------------
 
     def publish(

@@ -54,6 +54,11 @@ class EnrolledNode(HypercubeNode):
         """Whether it takes commands."""
         return self._greet_due_ns is None
 
+    @property
+    def resigned(self) -> bool:
+        """Whether it has left, and the registry knows."""
+        return self._enlistment.resigned
+
     # -- Commands -------------------------------------------------------------------------------
 
     def publish(

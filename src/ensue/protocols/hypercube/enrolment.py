@@ -6,8 +6,8 @@ numbers, and who is gone. Whoever knows the first k of either can be told the re
 
 - A node that comes asks (`Enrol`) until it has both lists. Everybody who is there is told of it at once.
 - A node that is there asks every few seconds: that is how it hears of others whose news was lost, and how the registry knows that it is alive.
-- A node that goes says so (`Resign`); one that has not been heard of for `expire_ns` is taken for gone. Should it come back it is told
-  (`Expelled`) and ends: its number may mean nothing any more.
+- A node that goes says so (`Resign`) until it is told that it is none any more (`Expelled`); one that has not been heard of for `expire_ns` is taken
+  for gone. Should it come back it is told (`Expelled`) and ends: its number may mean nothing any more.
 - When all are gone the cube begins anew, from number 0, in another epoch. Until then a number is never given again, because
   others may still hold or name events by it.
 - What all have to agree on (`terms`), the first to come decides. Who wants something else is not let in.
@@ -247,8 +247,8 @@ class Registry:
         match frame:
             case Enrol():
                 self._enrol(frame, source, now_ns)
-            case Resign(epoch=epoch) if epoch in (0, self.epoch) and source in self._present:
-                self._part([source])
+            case Resign(epoch=epoch):
+                self._resign(epoch, source)
             case Ask(topic=topic, action=action):
                 self._effects.append(Send(source, Granted(topic=topic, action=action)))
             case _:
@@ -298,6 +298,14 @@ class Registry:
         self._present[source] = now_ns
         self._unheard.discard(source)
         self._tell(source, frame.known, frame.gone)
+
+    def _resign(self, epoch: int, source: str) -> None:
+        if source in self._present:
+            if epoch not in (0, self.epoch):
+                return
+            self._part([source])
+        # Also who left before: the answer may be lost.
+        self._effects.append(Send(source, Expelled(reason=f"it has left: {AGAIN}")))
 
     def _refusal(self, frame: Enrol, source: str) -> str:
         """Say why somebody is no node, or no longer; empty: it is, or may become one."""
