@@ -129,8 +129,10 @@ def test_who_was_away_then_may_have_published_something_that_comes_before_and_is
     assert table.delivered[3] == []
     table.wait(PATIENCE)
     assert table.delivered[3] == ["answer"]
+    assert missed(table, 3) == [(1, 1)]
     table.start(2)
     table.wait(10 * SECOND)
+    assert missed(table, 3) == [(1, 1), (1, 1)], "the question, and now the first"
     table.publish(2, "last")
     table.wait(10 * SECOND)
     assert table.delivered[3] == ["answer", "last"]

@@ -14,14 +14,15 @@ their vector, or of somebody who is away.
   or anybody of whom an effect of it is held: what these publish from there on comes after it.
 
 So order holds, whoever comes back. It costs the lost event, and rarely others: where several are lost that have nothing to do with each other, and of
-somebody who was wrongly taken for gone. The application is told of the lost one (`Join.missed`).
+somebody who was wrongly taken for gone. The application is told of the lost one, and later of what is skipped of those who come back (`Join.missed`).
 
 One at a time in each topic, and of one source: no further than the first that anything held needs, so that what needs that one comes before what needs later ones.
 """
 
+from ensue.protocols.core import Discard, Effect, Join
 from ensue.protocols.hypercube.causality import IN, Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.cube import Cube
+from ensue.protocols.hypercube.cube import Cube, bits
 from ensue.protocols.hypercube.frames import Counts, Item
 from ensue.protocols.hypercube.hunting import Hunts
 from ensue.protocols.hypercube.trees import Relay
@@ -100,6 +101,20 @@ class Forsaking:
     def forget(self, topic: str) -> None:
         """Give nothing up in a topic that was left."""
         self._lost.pop(topic, None)
+
+    def resolve(self, topic: str, vector: Counts, covered: int) -> list[Effect] | None:
+        """Skip what those in doubt who are back published up to now; return what to tell of it, None if nobody is back."""
+        state = self._causality.topic(topic)
+        back = list(bits(state.doubt & covered))
+        if not back:
+            return None
+        state.doubt &= ~covered
+        missed = [(state.delivered.get(each, 0) + 1, vector.get(each, 0)) for each in back]
+        skipped = self._causality.skip(topic, {each: vector.get(each, 0) for each in back})
+        return [
+            *(Discard(item.event, "before_join") for item in skipped),
+            *(Join(topic, (first, last)) for first, last in missed if first <= last),
+        ]
 
     def next_timer_ns(self) -> int | None:
         """Return when to look again."""

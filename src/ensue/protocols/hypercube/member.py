@@ -7,7 +7,7 @@ from ensue.event import Event
 from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Send, Settle
 from ensue.protocols.hypercube.causality import IN, JOINING, OUT, Causality
 from ensue.protocols.hypercube.config import NO_ROOM, NO_ROOM_BEFORE, HypercubeConfig
-from ensue.protocols.hypercube.cube import Cube, bits
+from ensue.protocols.hypercube.cube import Cube
 from ensue.protocols.hypercube.forsaking import Forsaking
 from ensue.protocols.hypercube.frames import JOINS_MAX, Change, Counts, Item, Publication, Row
 from ensue.protocols.hypercube.memory import Memory
@@ -178,12 +178,10 @@ class Member:
 
     def _resolve_doubts(self, topic: str, vector: Counts, covered: int) -> None:
         """Skip what those who were away at the start, and are back, published up to now."""
-        state = self._causality.topic(topic)
-        back = list(bits(state.doubt & covered))
-        if back:
-            state.doubt &= ~covered
-            self._causality.skip(topic, {each: vector.get(each, 0) for each in back})
+        told = self._forsaking.resolve(topic, vector, covered)
+        if told is not None:
             self._memory.touch(topic)
+            self._effects += told if topic in self._wanted else []
 
     def _started(self, topic: str, vector: Counts, doubt: int, now_ns: int) -> None:
         skipped = self._causality.joined(topic, vector, doubt)
