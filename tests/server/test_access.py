@@ -1,12 +1,13 @@
 """Who is let in, and who may do what; and that nobody else notices who may not."""
 
 import asyncio
+import re
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -23,8 +24,8 @@ from ensue.errors import (
     SubscriptionRefused,
     TransportError,
 )
-from ensue.event import Event
-from ensue.protocols.ens import AttachRequest, Fetch, Surveyed
+from ensue.event import Event, Stamp
+from ensue.protocols.ens import AttachRequest, Fetch, Put, Surveyed, Taken
 from ensue.protocols.keeping import Recall, Recalled, Remember
 from ensue.protocols.looking import Look, Seen
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused
@@ -33,9 +34,20 @@ from ensue.server.access import Access, Grants, User, certificate_names, new_tok
 from ensue.server.config import Limits, Tls
 from ensue.server.door import ROOM_TO_REFUSE
 from ensue.server.stations import OWNER
-from ensue.transports.tcp_messages import Enter, Farewell, Hello, Member, Welcome
+from ensue.transports.tcp_messages import (
+    Enter,
+    Entered,
+    Farewell,
+    Framer,
+    Hello,
+    Member,
+    Welcome,
+    decode_control,
+    encode_control,
+)
 
 EVERYTHING = (["*"], ["*"])
+T = TypeVar("T")
 
 
 # -- Values -------------------------------------------------------------------------------------
@@ -244,6 +256,33 @@ def test_a_name_of_a_process_is_not_anothers_either_while_it_is_away(tmp_path: P
     asyncio.run(main())
 
 
+def test_a_name_that_a_connection_has_is_not_anothers_also_if_its_owner_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "RECENT_MAX", 1)
+    people = People(alice=EVERYTHING, bob=EVERYTHING)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            alice = await Raw.hello(server, token=people.tokens["alice"])
+            for name in ("a~1", "a~2"):
+                assert await alice.enter(name) is None
+            assert server.journal is not None
+            assert f"{OWNER}a~1" not in server.journal.records, "whose it is nobody remembers"
+            bob = await Raw.hello(server, token=people.tokens["bob"])
+            assert await bob.enter("a~1") == "the name belongs to another user"
+            # What is sent to it still goes to who has it; once nobody does, it is free.
+            assert server.listener is not None
+            listener = server.listener
+            assert listener.routes["a~1"].grants.user == "alice"
+            alice.close()
+            await until(lambda: len(listener.visitors) == 1)
+            assert await bob.enter("a~1") is None
+            bob.close()
+
+    asyncio.run(main())
+
+
 # -- Frames -------------------------------------------------------------------------------------
 
 
@@ -295,6 +334,72 @@ def test_each_kind_of_frame_is_answered_in_its_own_way(tmp_path: Path) -> None:
             assert isinstance(await raw.frame(), Out)
             assert server.station is not None
             assert server.station.log.ends() == {"mine": 1}
+
+    asyncio.run(main())
+
+
+def test_a_slot_that_was_given_away_takes_no_event_of_who_may_not_publish_there(
+    tmp_path: Path,
+) -> None:
+    people = People(alice=EVERYTHING, mallory=(["mine"], ["*"]))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            async with ensue.connect(people.url(server, "alice")) as alice:
+                for topic in ("x", "mine"):
+                    await within(alice.publish(topic, b"1"))
+            raw = await Raw.hello(server, token=people.tokens["mallory"])
+            assert await raw.enter("m~1") is None
+            assert server.listener is not None
+            listener = server.listener
+            mallory = listener.routes["m~1"]
+            put, allowed = (
+                Put(event=event(topic, stamp=Stamp({topic: 1}))) for topic in ("x", "mine")
+            )
+            taken = Taken(topic="x", event=put.event.id, slot=1)
+            # The log, which has another event there, would say the same: it is not asked.
+            assert listener.rules.screen(mallory, "m~1", [put, allowed]) == ([allowed], [taken])
+            raw.bundle("m~1", put)
+            assert await raw.frame() == taken
+            assert listener.errors == {"permission": 1}
+            raw.close()
+
+    asyncio.run(main())
+
+
+def test_a_topic_longer_than_the_limit_is_refused_whatever_it_is_asked_for(tmp_path: Path) -> None:
+    most, longer = "t" * 5, "t" * 6
+    why = "a topic has at most 5 characters (topic_length)"
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", limits=Limits(topic_length=5)) as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe(most) as events,
+        ):
+            with pytest.raises(EventRefused, match=re.escape(why)):
+                await within(bus.publish(longer, b""))
+            with pytest.raises(SubscriptionRefused, match=re.escape(why)):
+                await within(bus.subscribe(most, longer).__aenter__())
+            await within(bus.publish(most, b"1"))
+            assert await read(events, 1) == [b"1"]
+            for order in (ensue.Causal(), ensue.Deadline(ms=5_000), None):
+                async with ensue.connect(server.url, order=order) as other:
+                    with pytest.raises(EventRefused, match=re.escape(why)):
+                        await within(other.publish(longer, b""))
+                    with pytest.raises(SubscriptionRefused, match=re.escape(why)):
+                        await within(other.subscribe(longer).__aenter__())
+            raw = await Raw.hello(server)
+            assert await raw.enter("m~1") is None
+            for asked in (
+                AttachRequest(topic=longer, from_slot=1),
+                Fetch(topic=longer, start=1, stop=0),
+            ):
+                raw.bundle("m~1", asked)
+                assert await raw.frame() == Refused(number=0, reason=why)
+            raw.close()
+            assert server.station is not None
+            assert server.station.log.ends() == {most: 1}
 
     asyncio.run(main())
 
@@ -430,6 +535,42 @@ def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path, files: Path) -> No
                 pytest.raises(OSError, match=r"(?i)protocol|alert"),
             ):
                 await asyncio.to_thread(old)
+
+    asyncio.run(main())
+
+
+def test_what_comes_together_with_the_end_of_the_handshake_is_read(
+    tmp_path: Path, files: Path
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", tls=tls(files)) as server:
+            raw = await Raw.connect(server)
+            context = ssl.create_default_context(cafile=files / "ca.pem")
+            coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+            secured = context.wrap_bio(coming, going, server_hostname="localhost")
+
+            async def hear(call: Callable[[], T]) -> T:
+                while True:
+                    try:
+                        return call()
+                    except ssl.SSLWantReadError:
+                        raw.send(going.read())
+                        data = await within(raw.reader.read(65536))
+                        assert data, "the server hung up"
+                        coming.write(data)
+
+            await hear(secured.do_handshake)
+            assert secured.version() == "TLSv1.3"
+            # The last word of the handshake has not gone out yet, and goes with all of this.
+            secured.write(encode_control(Hello(client="c")) + encode_control(Enter(name="c~1")))
+            raw.send(going.read())
+            framer, answers = Framer(), list[Any]()
+            while len(answers) < 2:
+                heard = await hear(lambda: secured.read(65536))
+                assert heard, f"the server hung up: {answers}"
+                answers += map(decode_control, framer.feed(heard))
+            assert [type(answer) for answer in answers] == [Welcome, Entered]
+            raw.close()
 
     asyncio.run(main())
 
