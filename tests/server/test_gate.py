@@ -30,6 +30,7 @@ from ensue.server import ServerConfig, claiming, gate
 from ensue.server.access import Access, User, new_token
 from ensue.server.brokered import BrokeredServer
 from ensue.server.config import Limits, Tls
+from ensue.server.listener import FAULTS_TOLD
 from ensue.server.rules import BUNDLE_ITEMS_MAX
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
@@ -175,6 +176,39 @@ def test_what_no_client_would_send_is_dropped_and_counted(name: str, tmp_path: P
             assert rig.server.journal is not None
             assert rig.server.journal.end_bytes == before
             assert await rig.ask(order(event())) == [Out(origin="node-1", slots=((1, 1),))]
+
+    asyncio.run(main())
+
+
+def test_of_many_bundles_that_no_client_would_send_the_first_are_logged_and_all_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        messages = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        caplog.clear()
+        return messages
+
+    async def main() -> None:
+        async with station(tmp_path / "d") as rig:
+            said()
+            for number in range(100):
+                if number % 2:
+                    rig.write(order())
+                else:
+                    rig.carrier.inboxes["node-1"](b"no bundle at all")
+            lines = said()
+            assert len(lines) == FAULTS_TOLD
+            assert lines[1] == "broker://: a request to order no events"
+            assert rig.errors == {"protocol": 100}
+            monkeypatch.setattr(gate, "TOLD_EVERY_S", 0.0)
+            rig.write(order())
+            assert said() == [
+                f"broker://: {100 - FAULTS_TOLD} more bundles were dropped that no client would send",
+                lines[1],
+            ]
+            rig.write(order())
+            assert said() == [lines[1]], "there were no more"
+            assert rig.errors == {"protocol": 102}
 
     asyncio.run(main())
 

@@ -63,6 +63,7 @@ class BrokeredServer(StationServer):
         )
         gate.screens[config.name] = rules.screen
         transport.admit = gate.admit
+        transport.on_bad_bundle = gate.bad_bundle
         self._drive(transport, journal, commit, gate=gate, message_bytes_max=bytes_max)
         await self._show()
         for registry in await self._enrol(transport, journal, commit):

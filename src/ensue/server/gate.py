@@ -3,21 +3,29 @@
 Who somebody is, and what it may do, is for the broker to say: there are neither logins nor permissions here, and a
 name is believed. But the same shapes and limits hold as for the clients of a server with a port
 (`ensue.server.rules`): whoever goes beyond a limit is told so where it asked, and a bundle that no client would
-send is dropped whole, counted and logged.
+send is dropped whole, counted and logged. Anybody can send those, and nobody can be hung up on: of all that come within `TOLD_EVERY_S` the first are
+logged, as many as of one connection to a server, and then how many more there were.
 
 Limit: how many topics a subscription listens to is known of the last `GUESTS_MAX` who sent anything.
 """
 
+import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
+from ensue.errors import RemoteProtocolError
 from ensue.protocols.core import Frame
 from ensue.server.guest import Guest, Known
+from ensue.server.listener import FAULTS_TOLD
 from ensue.transports.framed import FramedPort, FramedTransport
 
 __all__ = ["GUESTS_MAX", "Gate", "Screen"]
 
 GUESTS_MAX = 10_000
+TOLD_EVERY_S = 60.0
+
+_log = logging.getLogger("ensue")
 
 Screen = Callable[[Guest, str, list[Frame]], tuple[list[Frame], list[Frame]]]
 
@@ -35,6 +43,11 @@ class Gate:
         self._guests: OrderedDict[str, Guest] = OrderedDict()
         self._known: Known = {"publish": {}, "subscribe": {}}
         """Shared: everybody may do the same."""
+        self._loop = asyncio.get_running_loop()
+        self._bad = 0
+        """Bundles that were dropped, of late: …"""
+        self._bad_since_s = self._loop.time()
+        """… since then."""
 
     def admit(self, target: str, source: str, frames: list[Frame]) -> list[Frame]:
         """Return those frames of a bundle that are let through, and answer the others."""
@@ -45,6 +58,20 @@ class Gate:
         if answers:
             self._answer(target, source, answers)
         return admitted
+
+    def bad_bundle(self, error: RemoteProtocolError) -> None:
+        """Log that a bundle was dropped, unless that was said often enough; who took it has counted it."""
+        name, now_s = self._transport.name, self._loop.time()
+        if now_s - self._bad_since_s >= TOLD_EVERY_S:
+            if self._bad > FAULTS_TOLD:
+                more = self._bad - FAULTS_TOLD
+                _log.warning(
+                    "%s: %d more bundles were dropped that no client would send", name, more
+                )
+            self._bad, self._bad_since_s = 0, now_s
+        self._bad += 1
+        if self._bad <= FAULTS_TOLD:
+            _log.warning("%s: %s", name, error, extra={"fault": "protocol"})
 
     def _guest(self, source: str) -> Guest:
         guest = self._guests.get(source)
