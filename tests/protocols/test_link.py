@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from ensue.errors import ConfigurationError
+from ensue.errors import ConfigurationError, RemoteProtocolError
 from ensue.protocols.core import Effect, Frame, Persist, Send
-from ensue.protocols.link import LinkAck, LinkConfig, LinkData, Linked
+from ensue.protocols.link import (
+    GROUP_MAX,
+    LinkAck,
+    LinkConfig,
+    LinkData,
+    Linked,
+    packed,
+    unpacked,
+)
 from ensue.wire import Codec
 
 
@@ -429,3 +437,86 @@ def test_whoever_is_forgotten_is_acknowledged_first() -> None:
 def test_an_acknowledgement_comes_before_a_frame_is_sent_again(acknowledge_ns: int) -> None:
     with pytest.raises(ConfigurationError, match=r"acknowledge_ns must be .* below retry_ns"):
         LinkConfig(acknowledge_ns=acknowledge_ns, retry_ns=100)
+
+
+def test_what_goes_to_a_peer_at_a_time_travels_under_one_number() -> None:
+    left, right = ends(group_bytes=1000)
+    group = left.say(10, 20, 30)
+    assert numbers(group) == [1]
+    (single,) = left.say(40)
+    assert isinstance(single, LinkData)
+    assert single.payload == CODEC.encode(Note(number=40)), "one by itself is as it was"
+    assert numbers(right.hear(single)) == []
+    assert numbers(right.hear(*group)) == [2]
+    assert right.diary.heard == [10, 20, 30, 40]
+    left.restart()
+    assert left.timer(0) == [*group, single], "a group is persisted as one"
+    left.hear(LinkAck(number=2))
+    assert left.link.next_timer_ns() is None
+
+
+def test_a_group_has_so_many_bytes_or_a_single_frame() -> None:
+    size = len(CODEC.encode(Note(number=10)))
+    left, right = ends(group_bytes=2 * size)
+    frames = left.say(10, 20, 30, 40, 50)
+    assert [len(unpacked(frame.payload)) for frame in frames if isinstance(frame, LinkData)] == [
+        2,
+        2,
+        1,
+    ]
+    right.hear(*frames)
+    assert right.diary.heard == [10, 20, 30, 40, 50]
+    small, _ = ends(group_bytes=2)
+    assert len(small.say(10, 20)) == 2
+
+
+def test_a_group_has_so_many_frames() -> None:
+    left, right = ends(group_bytes=10**6)
+    frames = left.say(*range(GROUP_MAX + 1))
+    assert len(frames) == 2
+    right.hear(*frames)
+    assert right.diary.heard == list(range(GROUP_MAX + 1))
+
+
+def test_frames_without_a_number_stay_behind_those_that_were_sent_before() -> None:
+    left, _ = ends(group_bytes=1000)
+    left.diary.say("right", Note(number=10), Aside(number=20), Note(number=30))
+    first, aside, last = left.hear(LinkAck(number=0))
+    assert numbers([first, last]) == [1, 2]
+    assert aside == Aside(number=20)
+
+
+def test_a_group_of_which_a_frame_cannot_be_read_is_as_good_as_lost() -> None:
+    left, right = ends(group_bytes=1000)
+    note = CODEC.encode(Note(number=10))
+    assert right.hear(LinkData(number=1, payload=packed([note, b"\x02junk"]))) == [
+        LinkAck(number=0)
+    ]
+    assert right.link.undecodable_count == 1
+    assert right.diary.heard == []
+    right.hear(*left.say(10, 20))
+    assert right.diary.heard == [10, 20]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x00",
+        b"\x00junk",
+        b"\x00\x90",
+        b"\x00\x91\xc4\x01x",
+        b"\x00\x91\x05",
+        packed([b"x"] * (GROUP_MAX + 1)),
+    ],
+)
+def test_a_payload_that_is_no_group_is_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"numbered frames can't|frames under one number"):
+        unpacked(payload, "somebody")
+
+
+def test_whoever_is_forgotten_is_sent_nothing_that_has_no_number_yet() -> None:
+    left, _ = ends(group_bytes=1000)
+    left.diary.say("right", Note(number=10))
+    left.link.receive(LinkAck(number=0), source="right", now_ns=0)
+    left.link.unlink("right")
+    assert left.drain() == []

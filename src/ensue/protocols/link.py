@@ -7,6 +7,7 @@ frame is never acknowledged before its effects are safe, nor sent before its num
 
 With `acknowledge_ns` an acknowledgement waits for a frame to travel with, and that an acknowledged frame need not be kept is persisted with the next
 thing that is: neither costs a message or a sync of its own. A crash has such frames sent once more, which changes nothing.
+With `group_bytes` what goes to a peer at a time travels under one number, and is handed over together.
 
 Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node is handed nothing more from
 peers without a link (clients, who repeat their requests) until the backlog shrinks. `early_max`
@@ -27,11 +28,25 @@ from ensue.event import Count
 from ensue.protocols.core import Effect, Frame, Node, Persist, Send
 from ensue.wire import Codec, Records
 
-__all__ = ["FRAMES", "LinkAck", "LinkConfig", "LinkData", "Linked"]
+__all__ = [
+    "FRAMES",
+    "GROUP_MAX",
+    "LinkAck",
+    "LinkConfig",
+    "LinkData",
+    "Linked",
+    "packed",
+    "unpacked",
+]
+
+GROUP_MAX = 256
+"""Frames under one number."""
+_GROUP = b"\x00"
+"""What a payload of several frames begins with: no version of the wire format is that."""
 
 
 class LinkData(Frame, frozen=True, tag=8):
-    """A numbered frame, as bytes."""
+    """A numbered frame, or several (`packed`), as bytes."""
 
     number: Count
     """1, 2, 3, … per link."""
@@ -62,6 +77,8 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that finds so much to be persisted has to be sent again; what one frame causes is not cut."""
     acknowledge_ns: int = 0
     """How long an acknowledgement may wait for a frame to go with, up to half of `burst` frames; 0: it goes at once."""
+    group_bytes: int = 1
+    """Frames that go to a peer at a time travel under one number, up to so many bytes and `GROUP_MAX`; or a single one."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -104,6 +121,25 @@ class _Incoming:
 
 
 _INT = Records[int](int)
+_PAYLOADS = Records[list[bytes]](list[bytes])
+
+
+def packed(frames: Sequence[bytes]) -> bytes:
+    """Return encoded frames as one payload."""
+    return frames[0] if len(frames) == 1 else _GROUP + _PAYLOADS.encode(list(frames))
+
+
+def unpacked(payload: bytes, peer: str = "") -> list[bytes]:
+    """Return the encoded frames of a payload, or raise `RemoteProtocolError`."""
+    if payload[:1] != _GROUP:
+        return [payload]
+    try:
+        frames = _PAYLOADS.decode(payload[1:])
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RemoteProtocolError(f"numbered frames can't be read: {error}", peer=peer) from error
+    if not 1 < len(frames) <= GROUP_MAX:
+        raise RemoteProtocolError(f"{len(frames)} frames under one number", peer=peer)
+    return frames
 
 
 class Linked:
@@ -142,6 +178,8 @@ class Linked:
         """Records of frames that were acknowledged, to be removed with the next thing that is persisted."""
         self._along: dict[str, None] = {}
         """Who is sent something, so that an acknowledgement can go along."""
+        self._together: dict[str, list[bytes]] = {}
+        """By peer: encoded frames that have no number yet."""
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
         own: dict[str, bytes] = {}
@@ -171,6 +209,7 @@ class Linked:
         if self._in[peer].owed:
             self._acknowledge(peer)
         self._along.pop(peer, None)
+        self._together.pop(peer, None)
         del self._in[peer]
         for number in link.unacknowledged:
             self._persist(f"link/out/{number}/{peer}", None)
@@ -226,6 +265,8 @@ class Linked:
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
         self._drain(self._now_ns)
+        for peer in list(self._together):
+            self._number_group(peer, self._now_ns)
         for peer in self._along:
             if self._in[peer].owed:
                 self._acknowledge(peer)
@@ -247,14 +288,16 @@ class Linked:
             following: bytes | None = payload
             while following is not None:
                 try:
-                    frame = self._codec.decode(following, peer=peer)
+                    parts = unpacked(following, peer)
+                    frames = [self._codec.decode(part, peer=peer) for part in parts]
                 except RemoteProtocolError:
                     # As good as lost: it stays unacknowledged and will be sent again.
                     self.undecodable_count += 1
                     break
                 link.next += 1
                 link.owed += 1
-                self.inner.receive(frame, source=peer, now_ns=now_ns)
+                for frame in frames:
+                    self.inner.receive(frame, source=peer, now_ns=now_ns)
                 self._drain(now_ns)
                 if self._batch_bytes >= self._config.batch_bytes_max:
                     break
@@ -300,29 +343,51 @@ class Linked:
 
     def _drain(self, now_ns: int) -> None:
         """Give numbers to what the node sends to linked peers; pass everything else on."""
+        self._now_ns = now_ns
         for effect in self.inner.take_effects():
-            if (
-                not isinstance(effect, Send)
-                or effect.peer not in self._out
-                or isinstance(effect.frame, self._unnumbered)
-            ):
+            if not isinstance(effect, Send) or effect.peer not in self._out:
                 if type(effect) is Persist:
                     self._batch_bytes += len(effect.key) + len(effect.value or b"")
                     self._persists = True
                 self._effects.append(effect)
                 continue
-            link = self._out[effect.peer]
-            data = LinkData(number=link.next, payload=self._codec.encode(effect.frame))
-            link.next += 1
-            link.unacknowledged[data.number] = data
-            self._batch_bytes += len(data.payload)
-            self._persist(f"link/out/{data.number}/{effect.peer}", data.payload)
-            self._persist(f"link/next/{effect.peer}", _INT.encode(link.next))
-            self._effects.append(Send(effect.peer, data))
-            if link.due_ns is None:
-                link.due_ns = now_ns + link.wait_ns
-            if self._config.acknowledge_ns:
-                self._along[effect.peer] = None
+            peer = effect.peer
+            if isinstance(effect.frame, self._unnumbered):
+                self._number_group(peer, now_ns)  # What was sent before goes before.
+                self._effects.append(effect)
+                continue
+            payload = self._codec.encode(effect.frame)
+            self._batch_bytes += len(payload)
+            if self._config.group_bytes > 1:
+                self._together.setdefault(peer, []).append(payload)
+            else:
+                self._number(peer, payload, now_ns)
+
+    def _number_group(self, peer: str, now_ns: int) -> None:
+        """Give numbers to what was gathered for a peer."""
+        group: list[bytes] = []
+        size = 0
+        for payload in self._together.pop(peer, ()):
+            size += len(payload)
+            if group and (size > self._config.group_bytes or len(group) == GROUP_MAX):
+                self._number(peer, packed(group), now_ns)
+                group, size = [], len(payload)
+            group.append(payload)
+        if group:
+            self._number(peer, packed(group), now_ns)
+
+    def _number(self, peer: str, payload: bytes, now_ns: int) -> None:
+        link = self._out[peer]
+        data = LinkData(number=link.next, payload=payload)
+        link.next += 1
+        link.unacknowledged[data.number] = data
+        self._persist(f"link/out/{data.number}/{peer}", payload)
+        self._persist(f"link/next/{peer}", _INT.encode(link.next))
+        self._effects.append(Send(peer, data))
+        if link.due_ns is None:
+            link.due_ns = now_ns + link.wait_ns
+        if self._config.acknowledge_ns:
+            self._along[peer] = None
 
     def _persist(self, key: str, value: bytes | None) -> None:
         if self._durable:

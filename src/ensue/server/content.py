@@ -24,7 +24,7 @@ from ensue.clock import Clock
 from ensue.errors import BadInput, RemoteProtocolError
 from ensue.journal import Journal
 from ensue.protocols.core import Frame, Persist
-from ensue.protocols.link import LinkAck, LinkData
+from ensue.protocols.link import LinkAck, LinkData, packed, unpacked
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.frames import Change, Publication
@@ -228,19 +228,26 @@ def screen_content(
 
 
 def _screen_numbered(rules: Rules, visitor: Visitor, source: str, data: LinkData) -> LinkData:
-    frame = _CODEC.decode(data.payload, peer=source)
-    if isinstance(frame, f.Goodbye):
+    parts = unpacked(data.payload, source)
+    screened = [_screen_one(rules, visitor, source, part) for part in parts]
+    if screened == parts:
         return data
+    return LinkData(number=data.number, payload=packed(screened))
+
+
+def _screen_one(rules: Rules, visitor: Visitor, source: str, encoded: bytes) -> bytes:
+    frame = _CODEC.decode(encoded, peer=source)
+    if isinstance(frame, f.Goodbye):
+        return encoded
     if not isinstance(frame, _REQUESTS):
         raise RemoteProtocolError(f"{type(frame).__name__} is not for clients to send")
     if frame.number < 1:
         raise RemoteProtocolError("a request without a number")
     why = next((why for why in _refusals(rules, visitor, source, frame) if why), "")
     if not why:
-        return data
+        return encoded
     visitor.house.fault(visitor, "permission", why)
-    answer = f.Forbidden(number=frame.number, reason=why)
-    return LinkData(number=data.number, payload=_CODEC.encode(answer))
+    return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
 
 
 def _refusals(rules: Rules, visitor: Visitor, source: str, frame: Request) -> Iterator[str]:

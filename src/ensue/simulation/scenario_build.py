@@ -70,6 +70,7 @@ class _Builder:
                 unacknowledged_max=file.link.unacknowledged_max,
                 early_max=file.link.early_max,
                 acknowledge_ns=file.link.acknowledge,
+                group_bytes=file.link.group_bytes,
             )
         with placed("ens_log"):
             ens_config = EnsConfig(

@@ -163,6 +163,7 @@ class LinkTable(Table, frozen=True, kw_only=True):
     unacknowledged_max: int = _LINK.unacknowledged_max
     early_max: int = _LINK.early_max
     acknowledge: Duration = Duration(_LINK.acknowledge_ns)
+    group_bytes: int = _LINK.group_bytes
 
 
 class LogTable(Table, frozen=True, kw_only=True):

@@ -9,8 +9,11 @@ off; most let a node or two crash right after some frame.
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
+
 from ensue.protocols.link import LinkConfig
 from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.nodes import CONNECTED
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
 from ensue.simulation.acting import Act, RegularSpec, TransactionSpec
 from ensue.simulation.delays import Constant, Uniform
@@ -85,15 +88,14 @@ def draw(seed: int) -> Scenario:
 
 
 def _link(random: Random) -> LinkConfig:
-    """Draw waits; with bursts as on servers, acknowledgements wait as they do there."""
+    """Draw waits; with bursts as on servers, acknowledgements wait and frames are grouped as they are there."""
     retry_ns = random.randrange(20 * MS, 200 * MS)
     burst = random.choice((4, 64))
-    return LinkConfig(
-        retry_ns=retry_ns,
-        retry_ns_max=500 * MS,
-        burst=burst,
-        acknowledge_ns=retry_ns // 2 if burst == LinkConfig().burst else 0,
-    )
+    link = LinkConfig(retry_ns=retry_ns, retry_ns_max=500 * MS, burst=burst)
+    if burst != LinkConfig().burst:
+        return link
+    group_bytes = (1, 200, CONNECTED.group_bytes)[retry_ns % 3]
+    return msgspec.structs.replace(link, acknowledge_ns=retry_ns // 2, group_bytes=group_bytes)
 
 
 def _slow_links(random: Random, brokers: Sequence[str], close_ns: int) -> Faults:

@@ -48,6 +48,7 @@ class AlgorithmFour(TransactionBroker):
 
     def _advance(self, name: str, now_ns: int) -> None:
         del name, now_ns
+        self._blocked = dict.fromkeys(self._plans)  # Whatever waits, waits in one of them.
         progress = True
         while progress:
             progress = False

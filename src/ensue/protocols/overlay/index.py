@@ -31,7 +31,7 @@ _BITS = [tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256
 class MatchIndex:
     """Filters by key; `match` returns the keys of those that an event matches, in the order they were added."""
 
-    __slots__ = ("_boxes", "_built", "_columns", "_filters", "_indexed", "_live", "_slots")
+    __slots__ = ("_boxes", "_built", "_columns", "_filters", "_indexed", "_live", "_new", "_slots")
 
     def __init__(self) -> None:
         self._filters: dict[str, Filter] = {}
@@ -43,6 +43,8 @@ class MatchIndex:
         """One bit for each slot in the trees that is in use."""
         self._indexed = 0
         """How many slots are in the trees; the others are pending."""
+        self._new: dict[int, None] = {}
+        """The slots that are pending, and in use."""
         self._built = 0
         """How many slots there were when the buckets were chosen."""
         self._columns: dict[str, _Column] = {}
@@ -61,6 +63,7 @@ class MatchIndex:
         self._filters[key] = wanted
         self._boxes.extend((key, box) for box in wanted.boxes)
         self._slots[key] = range(first, len(self._boxes))
+        self._new.update(dict.fromkeys(self._slots[key]))
 
     def remove(self, key: str) -> None:
         """Remove a filter; one that is not there is no matter."""
@@ -70,6 +73,8 @@ class MatchIndex:
             self._boxes[slot] = None
             if slot < self._indexed:
                 self._live &= ~(1 << slot)
+            else:
+                del self._new[slot]
 
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the keys of the filters that an event matches."""
@@ -94,7 +99,7 @@ class MatchIndex:
             for place in _OCCUPIED.finditer(data):
                 base = 8 * place.start()
                 yield from (base + bit for bit in _BITS[data[place.start()]])
-        yield from range(self._indexed, len(self._boxes))
+        yield from self._new
 
     def _take_in(self) -> None:
         in_use = sum(len(slots) for slots in self._slots.values())
@@ -142,6 +147,7 @@ class MatchIndex:
             column.take_in(entries, everyone)
         self._live |= everyone
         self._indexed = slots.stop
+        self._new.clear()
 
 
 class _Column:

@@ -26,7 +26,10 @@ __all__ = [
 ]
 
 CONNECTED = LinkConfig(
-    retry_ns=2_000_000_000, retry_ns_max=10_000_000_000, acknowledge_ns=100_000_000
+    retry_ns=2_000_000_000,
+    retry_ns_max=10_000_000_000,
+    acknowledge_ns=100_000_000,
+    group_bytes=64 * 1024,
 )
 """For links over connections: these lose nothing but when they end, and then what was under way is sent again at once (`repeat`). Sooner, whoever is merely
 busy would be sent everything twice."""

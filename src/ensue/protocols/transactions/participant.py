@@ -411,13 +411,18 @@ class Participant(Acting):
 
     def _withdrawn_for_good(self, committed: list[Issued]) -> None:
         """Have nobody put back what a committed transaction withdrew, though another had done so before it."""
-        names = {(one.change.action, one.change.name) for one in committed}
+        names = {
+            (one.change.action, one.change.name)
+            for one in committed
+            if one.change.action not in INVERSE
+        }
+        if not names:
+            return
         for issued in self._issued_in_the_open():
-            issued[:] = [
-                one
-                for one in issued
-                if one.change.action in INVERSE or (one.change.action, one.change.name) not in names
-            ]
+            if any((one.change.action, one.change.name) in names for one in issued):
+                issued[:] = [
+                    one for one in issued if (one.change.action, one.change.name) not in names
+                ]
 
     def _issued_in_the_open(self) -> Iterator[list[Issued]]:
         """Yield what each open transaction without isolation has changed for clients of this broker."""

@@ -88,8 +88,8 @@ class TransactionBroker(Coordinator):
         self._handed: dict[str, Handed] = {}
         self._leaving: dict[str, None] = {}
         """Clients that are gone, and for which a plan has yet to do something."""
-        self._held: dict[str, None] = {}
-        """Plans of which an unsubscription may wait for another plan's subscription (S7)."""
+        self._blocked: dict[str, None] = {}
+        """Plans of which something has come here and waits, for another operation or for another plan (S7)."""
         super().__init__(**options)
 
     @property
@@ -109,7 +109,7 @@ class TransactionBroker(Coordinator):
         record = _RECORD.decode(state)
         self._plans, self._handed = record.plans, record.handed
         self._leaving = dict.fromkeys(record.leaving)
-        self._held = dict.fromkeys(self._plans)
+        self._blocked = {name: None for name, plan in self._plans.items() if _waits(plan)}
 
     _HANDLERS: Mapping[type[Frame], str] = {
         **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
@@ -260,25 +260,28 @@ class TransactionBroker(Coordinator):
     def _process_ready(self, name: str) -> list[str]:
         """Process what is ready of a plan; return other plans in which an unsubscription may have waited for that (S7)."""
         plan = self._plans[name]
-        freed: list[str] = []
+        freed: dict[str, None] = {}
         progress = True
-        while progress and len(plan.started) < len(plan.arrived):
+        while progress and _waits(plan):
             progress = False
             for path, operation in plan.operations.items():
-                if path not in plan.arrived or path in plan.started:
-                    continue
-                if not all(each in plan.processed for each in operation.after):
-                    continue
-                if self._waits_for_another(name, operation):
-                    self._held[name] = None
-                    continue
-                self._process(name, plan, operation)
-                progress = True
-                change = operation.change
-                if self._held and change is not None and change.action == f.SUBSCRIBE:
-                    freed += [each for each in self._plans if each in self._held]
-                    self._held.clear()
-        return freed
+                if (
+                    path in plan.arrived
+                    and path not in plan.started
+                    and all(each in plan.processed for each in operation.after)
+                    and not self._waits_for_another(name, operation)
+                ):
+                    self._process(name, plan, operation)
+                    progress = True
+                    change = operation.change
+                    if change is not None and change.action == f.SUBSCRIBE:
+                        freed.update(self._blocked)
+        freed.pop(name, None)
+        if _waits(plan):
+            self._blocked[name] = None
+        else:
+            self._blocked.pop(name, None)
+        return sorted(freed, reverse=True)
 
     def _waits_for_another(self, name: str, operation: t.Operation) -> bool:
         """Return whether an unsubscription has to wait for another plan's subscription (S7)."""
@@ -286,17 +289,13 @@ class TransactionBroker(Coordinator):
         if change is None or change.action != f.UNSUBSCRIBE:
             return False
         return any(
-            len(other.started) < len(other.arrived)
-            and other is not self._plans[name]
-            and any(
-                path in other.arrived
-                and path not in other.started
-                and its.change is not None
-                and its.change.action == f.SUBSCRIBE
-                and its.change.name == change.name
-                for path, its in other.operations.items()
-            )
-            for other in self._plans.values()
+            path in other.arrived
+            and path not in other.started
+            and its.change is not None
+            and its.change.action == f.SUBSCRIBE
+            and its.change.name == change.name
+            for other in (self._plans[each] for each in self._blocked if each != name)
+            for path, its in other.operations.items()
         )
 
     def _process(self, name: str, plan: Plan, operation: t.Operation) -> None:
@@ -438,9 +437,14 @@ class TransactionBroker(Coordinator):
 
     def _issued_in_the_open(self) -> Iterator[list[Issued]]:
         yield from super()._issued_in_the_open()
-        for plan in self._plans.values():
-            yield plan.issued
+        yield from (plan.issued for plan in self._plans.values() if plan.issued)
 
     def _forget_plan(self, name: str) -> None:
         del self._plans[name]
+        self._blocked.pop(name, None)
         self._handed.pop(name, None)
+
+
+def _waits(plan: Plan) -> bool:
+    """Return whether something of a plan has come and is not begun."""
+    return len(plan.started) < len(plan.arrived)
