@@ -9,11 +9,13 @@ A journal that fails is final: `on_failure` is called once, and nothing that wai
 """
 
 import asyncio
+import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from ensue.errors import LimitReached
 from ensue.journal import Journal
@@ -52,15 +54,17 @@ class GroupCommit:
         self._sync_s = sync_s
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ensue-sync")
+        self._thread = threading.Thread(target=self._sync_on, name="ensue-sync", daemon=True)
+        self._wanted: SimpleQueue[bool] = SimpleQueue()
+        """A sync, for each True; False ends the thread."""
         self._unwritten: deque[Callable[[], None]] = deque()
         """What waits for batches that the operating system does not have yet."""
         self._unsynced: deque[tuple[int, Callable[[], None]]] = deque()
         """What waits for a sync, by the number of the last batch it needs."""
         self._scheduled = False
         self._syncing = False
-        self._sync_future: asyncio.Future[int] | None = None
-        """The sync under way, or the last one."""
+        self._through: asyncio.Event | None = None
+        """Set whenever a sync is through, for whoever closes this."""
         self._closed = False
         self._dirty = False
         self._timer: asyncio.TimerHandle | None = None
@@ -117,13 +121,16 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
         self._dirty = True  # The last sync is for all, also for what did not wait for any.
+        self._through = asyncio.Event()
         while not self.failed and (self._syncing or self._unsynced or self._dirty):
             if not self._syncing:
                 self._dirty = False
                 self._start_sync()
-            assert self._sync_future is not None
-            await asyncio.wait((self._sync_future,))
-        self._thread.shutdown()
+            self._through.clear()
+            await self._through.wait()
+        self._wanted.put(False)
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _write(self) -> None:
         self._scheduled = False
@@ -160,21 +167,32 @@ class GroupCommit:
     def _start_sync(self) -> None:
         self._syncing = True
         self._began_s = time.monotonic()
-        self._sync_future = self._loop.run_in_executor(self._thread, self._journal.sync)
-        self._sync_future.add_done_callback(self._synced)
+        if self._thread.ident is None:
+            self._thread.start()
+        self._wanted.put(True)
 
-    def _synced(self, future: "asyncio.Future[int]") -> None:
+    def _sync_on(self) -> None:
+        """Sync whenever that is wanted: what the thread does. An executor and its futures would cost as much as a sync."""
+        while self._wanted.get():
+            try:
+                outcome: int | BaseException = self._journal.sync()
+            except BaseException as error:  # noqa: BLE001 - told to whoever waits
+                outcome = error
+            with contextlib.suppress(RuntimeError):  # The event loop is closed: nobody waits.
+                self._loop.call_soon_threadsafe(self._synced, outcome)
+
+    def _synced(self, outcome: int | BaseException) -> None:
         self._syncing = False
         took_s, self._began_s = self.syncing_s, None
-        error = future.exception()
-        if error is not None:
-            self._fail(error)
+        if self._through is not None:
+            self._through.set()
+        if isinstance(outcome, BaseException):
+            self._fail(outcome)
             return
         self.syncs += 1
         self.sync_seconds.observe(took_s)
-        number = future.result()
         unsynced = self._unsynced
-        while unsynced and unsynced[0][0] <= number:
+        while unsynced and unsynced[0][0] <= outcome:
             unsynced.popleft()[1]()
         self._sync()
 
