@@ -482,6 +482,23 @@ CONTENT_CLOSED = [
     ),
     Bad("content: what brokers say", sends(content.Expired(), target=BROKER)),
     Bad("content: a link of noise", sends(link.LinkData(number=1, payload=b"\xc1"), target=BROKER)),
+    Bad(
+        "content: several frames that are none",
+        sends(link.LinkData(number=1, payload=b"\x00\xc1"), target=BROKER),
+    ),
+    Bad(
+        "content: a bad frame behind a good one",
+        sends(
+            content.Hello(),
+            link.LinkData(
+                number=1,
+                payload=link.packed(
+                    [CONTENT_CODEC.encode(each) for each in (content.Goodbye(), BROKER_ONLY[0])]
+                ),
+            ),
+            target=BROKER,
+        ),
+    ),
     Bad("content: a request of number 0", requests(operation(number=0))),
     Bad("content: an operation that is none", requests(operation())),
     Bad(

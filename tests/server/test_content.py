@@ -20,6 +20,7 @@ from ensue.errors import (
     SubscriptionRefused,
 )
 from ensue.server import Server, ServerConfig
+from ensue.server.config import Limits
 from ensue.transports.tcp_messages import Member
 
 SYNC_S = 0.5
@@ -345,6 +346,34 @@ def test_permissions_hold_for_content(tmp_path: Path) -> None:
             assert server.listener is not None
             assert server.listener.errors["permission"] >= 6
             assert server.listener.errors["protocol"] == 0
+
+    asyncio.run(main())
+
+
+def test_of_what_travels_together_only_what_is_not_permitted_is_refused(tmp_path: Path) -> None:
+    """Requests of one moment are one message of the link; each is looked at by itself."""
+    people = People(alice=(["content"], []), bob=([], ["content"]))
+    limits = Limits(headers_per_event=2)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access, sync_s=SYNC_S, limits=limits) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+            ensue.connect(people.url(server, "bob"), order=None, name="bob") as bob,
+        ):
+            await within(alice.advertise(where="x exists"))
+            async with bob.subscribe(where="x exists") as events:
+                wide = {"x": 0, "y": 0, "z": 0}
+                done = await within(
+                    asyncio.gather(
+                        alice.publish({"x": 1}, b"one"),
+                        alice.publish(wide, b"never"),
+                        alice.publish({"x": 2}, b"two"),
+                        return_exceptions=True,
+                    )
+                )
+                assert isinstance(done[1], EventRefused), done
+                assert await read(events, 2) == [b"one", b"two"]
 
     asyncio.run(main())
 

@@ -105,3 +105,29 @@ def withdrawn_too_early(seed: int, broker: type[TransactionBroker]) -> bool:
 def test_s7_an_unsubscription_waits_for_a_subscription_that_waits() -> None:
     assert count(withdrawn_too_early, published.WaitsForNoOtherPlan) > 0
     assert count(withdrawn_too_early, TransactionBroker) == 0
+
+
+def test_s7_what_waits_for_another_plan_still_does_after_a_crash() -> None:
+    """Whoever comes back from its state, and not from its inputs, knows which plans wait."""
+    crashes = 0
+    for seed in range(SEEDS):
+        net = net_of(TransactionBroker, seed, {"a": "b0", "c": "b2"})
+        net.regular("a", adv("a", "x exists"))
+        net.settle()
+        net.start("c", invite("a", pub("slow", x=5)), sub("u", "x = 1"), isolation="planned")
+        net.start("c", usub("u"), isolation="planned")
+        crashed: set[str] = set()
+        while net.step():
+            for name in net.tree:
+                broker = net.broker(name)
+                if name not in crashed and len(broker._blocked) > 1:
+                    broker._write_state()
+                    net.drain(name)
+                    net.crash(name)
+                    assert net.broker(name)._blocked == broker._blocked
+                    crashed.add(name)
+        crashes += len(crashed)
+        assert [wrong for _, wrong in net.application.outcomes] == ["", ""], seed
+        net.at_rest()
+        assert not any(net.broker(name).tables.subscriptions for name in net.tree), seed
+    assert crashes
