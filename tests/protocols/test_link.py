@@ -322,9 +322,14 @@ def test_a_link_that_need_not_last_persists_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_mixture_of_losses_repetitions_and_restarts_is_survived(seed: int) -> None:
+@pytest.mark.parametrize(
+    "config", [{}, {"acknowledge_ns": 5, "group_bytes": 60}], ids=["single", "grouped"]
+)
+def test_any_mixture_of_losses_repetitions_and_restarts_is_survived(
+    config: dict[str, int], seed: int
+) -> None:
     random = Random(seed)
-    left, right = ends(retry_ns=10, retry_ns_max=40, burst=3, early_max=3)
+    left, right = ends(retry_ns=10, retry_ns_max=40, burst=3, early_max=3, **config)
     to_left: list[Frame] = []
     to_right: list[Frame] = []
     now_ns, said = 0, 0
@@ -332,8 +337,9 @@ def test_any_mixture_of_losses_repetitions_and_restarts_is_survived(seed: int) -
         now_ns += 1
         assert now_ns < 20_000
         if said < 40 and random.random() < 0.3:
-            to_right += left.say(said, now_ns=now_ns)
-            said += 1
+            upto = min(40, said + (random.randint(1, 8) if config else 1))
+            to_right += left.say(*range(said, upto), now_ns=now_ns)
+            said = upto
         for end, inbox, outbox in ((left, to_left, to_right), (right, to_right, to_left)):
             if inbox and random.random() < 0.7:
                 frame = inbox[random.randrange(len(inbox))]
@@ -453,6 +459,28 @@ def test_what_goes_to_a_peer_at_a_time_travels_under_one_number() -> None:
     assert left.timer(0) == [*group, single], "a group is persisted as one"
     left.hear(LinkAck(number=2))
     assert left.link.next_timer_ns() is None
+
+
+def test_a_group_is_sent_again_until_it_is_acknowledged_and_handed_over_once() -> None:
+    left, right = ends(acknowledge_ns=50, retry_ns=100, group_bytes=1000)
+    lost = left.say(10, 20)
+    assert left.link.next_timer_ns() == 100
+    assert left.timer(100) == lost
+    assert right.hear(*lost, now_ns=110) == []
+    assert right.timer(160) == [LinkAck(number=1)]
+    assert left.timer(200) == lost, "the acknowledgement was lost"
+    assert right.hear(*lost, now_ns=210) == [LinkAck(number=1)]
+    assert right.diary.heard == [10, 20]
+    left.hear(LinkAck(number=1))
+    assert left.link.next_timer_ns() is None
+
+
+def test_an_acknowledgement_goes_with_a_group() -> None:
+    left, right = ends(acknowledge_ns=50, retry_ns=100, group_bytes=1000)
+    assert right.hear(*left.say(10, 20)) == []
+    group, acknowledgement = right.say(30, 40)
+    assert isinstance(group, LinkData)
+    assert acknowledgement == LinkAck(number=1)
 
 
 def test_a_group_has_so_many_bytes_or_a_single_frame() -> None:

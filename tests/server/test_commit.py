@@ -343,6 +343,43 @@ def test_closing_lets_go_on_what_waits_behind_a_sync_that_is_under_way() -> None
     run(main())
 
 
+@pytest.mark.parametrize("sync_s", [0.0, 3600.0])
+def test_a_last_sync_that_fails_is_told_and_closes_nevertheless(
+    sync_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(), sync_s=sync_s)
+        bench.journal.sync_error = OSError("no space")
+        bench.write("a")
+        await asyncio.wait_for(bench.close(), DEADLINE_S)
+        assert [str(each) for each in bench.failures] == ["no space"]
+        assert bench.done == ([] if sync_s == 0 else ["a"])
+        assert not bench.commit._thread.is_alive()
+
+    with caplog.at_level(logging.CRITICAL, logger="ensue"):
+        run(main())
+
+
+def test_a_sync_that_outlives_the_event_loop_is_the_last_thing_its_thread_does() -> None:
+    benches: list[Bench] = []
+
+    async def main() -> None:
+        bench = Bench(FakeJournal())
+        bench.write("a")
+        await bench.begun()
+        benches.append(bench)
+
+    run(main())
+    (bench,) = benches
+    thread = bench.commit._thread
+    assert thread.is_alive()
+    assert thread.daemon, "a process that ends does not wait for it"
+    bench.journal.disk.release()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert bench.done == []
+
+
 def test_a_real_journal_has_what_went_on(tmp_path: Path) -> None:
     async def main() -> None:
         journal = Journal(tmp_path / "j")

@@ -9,7 +9,6 @@ A journal that fails is final: `on_failure` is called once, and nothing that wai
 """
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -54,16 +53,18 @@ class GroupCommit:
         self._sync_s = sync_s
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._sync_on, name="ensue-sync", daemon=True)
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         """A sync, for each True; False ends the thread."""
+        # A process that ends without `close` waits for no disk: whoever waits for a sync was told nothing.
+        self._thread = threading.Thread(target=self._sync_on, name="ensue-sync", daemon=True)
+        self._thread.start()  # Not when it is needed first: what can't sync must not start.
         self._unwritten: deque[Callable[[], None]] = deque()
         """What waits for batches that the operating system does not have yet."""
         self._unsynced: deque[tuple[int, Callable[[], None]]] = deque()
         """What waits for a sync, by the number of the last batch it needs."""
         self._scheduled = False
         self._syncing = False
-        self._through: asyncio.Event | None = None
+        self._through = asyncio.Event()
         """Set whenever a sync is through, for whoever closes this."""
         self._closed = False
         self._dirty = False
@@ -121,7 +122,6 @@ class GroupCommit:
         if self._timer is not None:
             self._timer.cancel()
         self._dirty = True  # The last sync is for all, also for what did not wait for any.
-        self._through = asyncio.Event()
         while not self.failed and (self._syncing or self._unsynced or self._dirty):
             if not self._syncing:
                 self._dirty = False
@@ -129,8 +129,7 @@ class GroupCommit:
             self._through.clear()
             await self._through.wait()
         self._wanted.put(False)
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
 
     def _write(self) -> None:
         self._scheduled = False
@@ -167,8 +166,6 @@ class GroupCommit:
     def _start_sync(self) -> None:
         self._syncing = True
         self._began_s = time.monotonic()
-        if self._thread.ident is None:
-            self._thread.start()
         self._wanted.put(True)
 
     def _sync_on(self) -> None:
@@ -178,14 +175,15 @@ class GroupCommit:
                 outcome: int | BaseException = self._journal.sync()
             except BaseException as error:  # noqa: BLE001 - told to whoever waits
                 outcome = error
-            with contextlib.suppress(RuntimeError):  # The event loop is closed: nobody waits.
+            try:
                 self._loop.call_soon_threadsafe(self._synced, outcome)
+            except RuntimeError:  # The event loop is closed: nobody waits, nor will want another.
+                return
 
     def _synced(self, outcome: int | BaseException) -> None:
         self._syncing = False
         took_s, self._began_s = self.syncing_s, None
-        if self._through is not None:
-            self._through.set()
+        self._through.set()
         if isinstance(outcome, BaseException):
             self._fail(outcome)
             return

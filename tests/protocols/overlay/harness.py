@@ -43,6 +43,7 @@ class Net:
 
     broker_type: type[Broker] = Broker
     client_type: type[OverlayClient] = OverlayClient
+    link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14)
 
     def __init__(
         self,
@@ -83,7 +84,6 @@ class Net:
     def start(self, name: str) -> None:
         """Bring a node up from its disk."""
         records, now_ns = dict(self.disks[name]), self.now_ns
-        link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14)
         if name in self.tree:
 
             def make_broker(own: Mapping[str, bytes]) -> Broker:
@@ -99,7 +99,7 @@ class Net:
                 make_broker,
                 neighbours=self.tree[name],
                 codec=self.codec,
-                link=link,
+                link=self.link,
                 records=records,
                 now_ns=now_ns,
             )
@@ -118,7 +118,7 @@ class Net:
                 make_client,
                 home=self.homes[name],
                 codec=self.codec,
-                link=link,
+                link=self.link,
                 records=records,
                 now_ns=now_ns,
             )

@@ -3,13 +3,22 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from ensue.protocols.overlay.client import Notified
+from ensue.protocols.overlay.nodes import CONNECTED
 
 from .harness import MS, TransactionNet, adv, invite, line, pub, random_tree, sub, usub
 
 KINDS = ("serializable", "atomic", "planned")
+
+
+@pytest.fixture(autouse=True, params=[1, CONNECTED.group_bytes], ids=["single", "grouped"])
+def _grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each frame travel by itself, and have what goes to a peer at a time travel together, as on servers."""
+    link = msgspec.structs.replace(TransactionNet.link, group_bytes=request.param)
+    monkeypatch.setattr(TransactionNet, "link", link)
 
 
 def net_of(brokers: int = 3, seed: int = 0) -> TransactionNet:
