@@ -161,6 +161,17 @@ def test_deadlines_that_can_not_be_are_refused(wrong: dict[str, object], said: s
         ensue.Deadline(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("ms", [1, 86_400_000])
+def test_the_shortest_and_the_longest_deadline_can_be_used(ms: float) -> None:
+    async def main() -> list[str]:
+        order = ensue.Deadline(ms=ms, on_late="tag")
+        async with ensue.connect("memory://", order=order) as bus, bus.subscribe("t") as events:
+            await bus.publish("t", b"own")
+            return await read(events, 1)
+
+    assert asyncio.run(main()) == ["own"]
+
+
 def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=LONG) as bus:

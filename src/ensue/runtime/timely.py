@@ -25,6 +25,8 @@ __all__ = ["broker_roster", "enrol_broker"]
 
 MILLISECOND_NS = 1_000_000
 SLACK_NS_MAX = 50 * MILLISECOND_NS
+PERIOD_NS_MAX = 1_000 * MILLISECOND_NS
+"""Whoever waits for what was lost waits no longer than that for somebody to tell of it, however long events are of use."""
 SKEW_NS_MAX = 60_000 * MILLISECOND_NS
 RETAINED_MAX = 8192
 """Events that each bus keeps for others until their deadlines."""
@@ -38,7 +40,7 @@ def _config(order: Deadline) -> GossipConfig:
         lifetime_ns_max=lifetime_ns,
         slack_ns=min(SLACK_NS_MAX, tenth_ns),
         # How often brokers tell each other what they have, in case it was lost.
-        period_ns=max(MILLISECOND_NS // 10, tenth_ns),
+        period_ns=min(PERIOD_NS_MAX, max(MILLISECOND_NS // 10, tenth_ns)),
         held_max=order.held_max,
         retained_max=RETAINED_MAX,
         # Each subscription decides for itself what becomes of what is late.

@@ -206,8 +206,11 @@ def test_what_a_stranger_says_is_understood_once_the_registry_has_told_who_it_is
 
 def test_who_resigns_is_gone_for_all_and_who_is_expelled_ends() -> None:
     room = joined("a", "b")
+    room.publish("b", "hello")
+    assert list(room.brokers["a"].watch.peers) == ["b"]
     room.command("b", lambda node, _now: node.say_goodbye())
     del room.brokers["b"]
+    assert list(room.brokers["a"].watch.peers) == []
     sent = len(room.told("a", Settle))
     room.publish("a", "alone")
     assert len(room.told("a", Settle)) == sent + 1

@@ -243,7 +243,7 @@ class GossipBroker:
         if peer is not None:
             self._receive(frame, peer, now_ns)
         else:
-            self._handing.effects += self._telling.receive(frame, source)
+            self._handing.effects += self._telling.receive(frame, source, now_ns)
         self._advance(now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -261,7 +261,9 @@ class GossipBroker:
             self._repair.due_ns,
             self._groups.next_timer_ns(),
             min(self._joining.values(), default=None),
-            self._ready_ns if self._outgoing and self._may_send() else None,
+            max(self._ready_ns, self._telling.room_ns)
+            if self._outgoing and self._may_send()
+            else None,
             self._telling.next_timer_ns() if self.config.spreads else None,
         ]
         return min((each for each in times if each is not None), default=None)
@@ -350,7 +352,7 @@ class GossipBroker:
         if self._causality.waiting:
             self._deliver_ready(now_ns)
         if self._outgoing and not now_ns < self._ready_ns <= now_ns + self._silence_ns_max():
-            while self._outgoing and self._may_send():
+            while self._outgoing and self._may_send() and now_ns >= self._telling.room_ns:
                 self._send_event(*self._outgoing.popleft(), now_ns)
         self._handing.effects += self._groups.tell(now_ns)
         if self._joining:

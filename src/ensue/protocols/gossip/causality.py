@@ -149,6 +149,7 @@ class Causality:
 
     def offer(self, message: Sent, now_ns: int) -> str:
         """Take a message; return `ACCEPTED`, or why it can't be taken."""
+        self._prune(now_ns)
         if message.key in self.waiting:
             return DUPLICATE
         if now_ns > message.deadline_ns - self.config.slack_ns:
@@ -227,12 +228,12 @@ class Causality:
         raise_to(self.matrix, {message.source: dict.fromkeys(message.dest, stamp)})
         for row in self.matrix.values():
             row.pop(number, None)  # That column is `settled`.
-        self.highest = max(self.highest, stamp)
         self.latest_deadline_ns = max(self.latest_deadline_ns, message.deadline_ns)
 
     def _settle(self, message: Sent) -> None:
         """Take a message, and all that its sender knew was sent here before it, for delivered or dead."""
         settled, number, stamp = self.settled, self.number, message.stamp
+        self.highest = max(self.highest, stamp)
         for source, row in message.after.items():
             if row.get(number, 0) > settled.get(source, 0):
                 settled[source] = row[number]
@@ -251,3 +252,7 @@ class Causality:
                 self.matrix[x] = row
             else:
                 del self.matrix[x]
+        # What a message in time names is no older than its own time and a horizon before that; and what is settled longer than that comes late.
+        settled_ns = now_ns - 3 * self.config.horizon_ns
+        for x in [x for x, stamp in self.settled.items() if stamp < settled_ns]:
+            del self.settled[x]

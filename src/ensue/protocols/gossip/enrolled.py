@@ -155,6 +155,7 @@ class EnrolledBroker(GossipBroker):
                 self.receive(said, source=name, now_ns=now_ns)
         for number in news.went:
             self.dismiss(self._names[number], now_ns=now_ns)
+            self.watch.peers.pop(self._names[number], None)
         if news.granted is not None:
             if news.granted.action == "subscribe":
                 super().subscribe((news.granted.topic,), now_ns=now_ns)

@@ -49,7 +49,8 @@ class Spreading:
 
     def add(self, rumour: Rumour, round: int) -> None:  # noqa: A002 - the word
         """Pass a message on from now on."""
-        if rumour.id not in self._going:
+        known = self._going.get(rumour.id)
+        if known is None or known.round != round:  # An old one may bear the same colour.
             self._going[rumour.id] = _Going(rumour, round)
             if len(self._going) > self._config.retained_max:
                 del self._going[next(iter(self._going))]
@@ -84,12 +85,13 @@ class Spreading:
         chosen = self._views.choose((rumour.topic,), self._config.fan_out)
         return [Send(peer.name, frame) for peer in chosen]
 
-    def answer(self, frame: Wanted, peer: str) -> list[Effect]:
-        """Send what somebody lacks."""
+    def answer(self, frame: Wanted, peer: str, now_round: int) -> list[Effect]:
+        """Send what somebody lacks, unless it is dead: by its colour an old copy looks like a new one."""
+        lifetime = self._config.lifetime_rounds
         found = tuple(
             self._going[key].rumour
             for key in frame.ids[: self._config.batch_max]
-            if key in self._going
+            if key in self._going and now_round < self._going[key].round + lifetime
         )
         return [Send(peer, Rumours(rumours=found, have=(), peers=()))] if found else []
 

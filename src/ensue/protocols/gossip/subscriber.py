@@ -153,7 +153,9 @@ class GossipSubscriber:
             case Rumours():
                 self._hear(frame, source, now_ns)
             case Wanted():
-                self._handing.effects += self._spreading.answer(frame, source)
+                self._handing.effects += self._spreading.answer(
+                    frame, source, self.config.round_of(now_ns)
+                )
             case Welcome():
                 self._welcomed(source, frame, now_ns)
             case _:

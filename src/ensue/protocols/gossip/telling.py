@@ -42,10 +42,14 @@ class Telling:
         """By round: what waits for it, with rounds as numbers."""
         self._pushed_round = 0
 
+    @property
+    def room_ns(self) -> int:
+        """From when on another message may have a round; long ago, where there are none."""
+        return (self.vector.next(0) - self._config.rounds_ahead_max) * self._config.period_ns
+
     def check_room(self, now_ns: int) -> None:
         """Refuse what would have to wait for too long for its round."""
-        now_round = self._config.round_of(now_ns)
-        if self.vector.next(now_round) - now_round > self._config.rounds_ahead_max:
+        if now_ns < self.room_ns:
             raise LimitReached(
                 f"{self._name} has messages for {self._config.rounds_ahead_max} rounds to come "
                 "(rounds_ahead_max): publish again in a while, or make rounds shorter",
@@ -81,10 +85,10 @@ class Telling:
         if round:
             self.vector.learn({topic: {source: round}})
 
-    def receive(self, frame: Frame, source: str) -> list[Effect]:
+    def receive(self, frame: Frame, source: str, now_ns: int) -> list[Effect]:
         """Handle what a subscriber says."""
         if isinstance(frame, Wanted):
-            return self._spreading.answer(frame, source)
+            return self._spreading.answer(frame, source, self._config.round_of(now_ns))
         if not isinstance(frame, Enter):
             return []
         self.views.learn(frame.peer)

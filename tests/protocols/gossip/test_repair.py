@@ -1,0 +1,102 @@
+"""Nothing that is dead is sent again, rounds are given no further ahead than may be, and who is long gone is forgotten."""
+
+import msgspec
+import pytest
+from tests.protocols.gossip.brokers import A, B, Broker
+from tests.protocols.gossip.net import MS, Net
+
+from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.gossip.frames import Message, Rumour, Rumours, Summary, Wanted
+from ensue.protocols.gossip.spreading import Spreading
+from ensue.protocols.gossip.views import Picker, Views
+
+CONFIG = GossipConfig(
+    period_ns=10 * MS,
+    lifetime_ns=200 * MS,
+    lifetime_ns_max=200 * MS,
+    slack_ns=1,
+    subscribers_max=8,
+    fan_out=2,
+    spreads=False,
+)
+
+
+@pytest.mark.parametrize("colours", [None, 20])
+def test_what_is_dead_is_not_sent_to_whoever_asks_for_its_name(colours: int | None) -> None:
+    """Whoever stood still has messages that are over; with colours they bear the names of new ones."""
+    age = None if colours is None else 10
+    config = msgspec.structs.replace(CONFIG, colours=colours, copy_age_rounds=age, spreads=True)
+    spreading = Spreading(config, Views("s0", "", config, Picker("s0")))
+    sent_round = 7
+    old = Rumour("t", 0, config.to_wire(sent_round), {}, ())
+    spreading.add(old, sent_round)
+    alive = sent_round + config.lifetime_rounds - 1
+    assert spreading.answer(Wanted(ids=(old.id,)), "s1", alive)
+    assert spreading.answer(Wanted(ids=(old.id,)), "s1", alive + 1) == []
+    # And a new one of the same name takes its place.
+    later = sent_round + (colours or 0)
+    new = Rumour("t", 0, config.to_wire(later), {"t": {1: 3}}, ())
+    spreading.add(new, later)
+    if colours:
+        (sent,) = spreading.answer(Wanted(ids=(new.id,)), "s1", later)
+        assert sent.frame == Rumours(rumours=(new,), have=(), peers=())  # type: ignore[union-attr]
+
+
+def test_after_a_restart_rounds_are_given_no_further_ahead_than_at_other_times() -> None:
+    config = msgspec.structs.replace(CONFIG, spreads=True, rounds_ahead_max=3)
+    net = Net(config, 1, 1)
+    for name in ("b0", "s0"):
+        net.subscribe(name, "t", "u")
+    net.wait(50)
+    net.publish("b0", "t", "before")
+    net.crash("b0")
+    net.start("b0")
+    texts = [str(number) for number in range(12)]
+    for number, text in enumerate(texts):
+        net.publish("b0", "tu"[number % 2], text)
+    broker = net.broker("b0")
+    ahead: list[int] = []
+    for _ in range(60):
+        net.wait(10)
+        ahead.append(broker._telling.vector.own - config.round_of(net.now_ns))
+    assert max(ahead) <= config.rounds_ahead_max
+    assert broker.unsettled_count == 0
+    assert net.got("s0")[-12:] == texts
+
+
+def test_a_clock_that_was_set_back_stamps_nothing_before_what_it_dropped() -> None:
+    """Stamps travel as differences from the message's own, and none of those may be negative."""
+    net = Net(CONFIG, 2)
+    for name in ("b0", "b1"):
+        net.subscribe(name, "t")
+    net.wait(50)
+    net.loses = lambda _source, target, frame: target == "b1" and isinstance(frame, Message)
+    net.publish("b0", "t", "missing")
+    net.settle()
+    net.loses = lambda _source, _target, frame: isinstance(frame, Summary)
+    net.publish("b0", "t", "waits")
+    net.settle()
+    broker, before_ns = net.broker("b1"), net.now_ns
+    net.now_ns += 201 * MS
+    broker.handle_timer(now_ns=net.now_ns)
+    net.drain("b1")
+    assert net.dropped("b1") == {"waits": "late"}, "it stood still"
+    net.now_ns = before_ns - 5 * MS
+    net.publish("b1", "t", "after")
+    net.settle()
+    assert net.got("b0")[-1] == "after"
+
+
+def test_who_only_listens_forgets_those_who_came_and_went_long_ago() -> None:
+    listener, horizon = Broker(A), Broker(A).rules.config.horizon_ns
+    for number in range(B, 200):
+        now = number * horizon
+        sender = Broker(number)
+        sender.send("to others", (*range(B, number), number + 1), now)
+        listener.receive(sender.send(str(number), (A,), now), now)
+    assert listener.got == [str(number) for number in range(B, 200)]
+    rules = listener.rules
+    assert len(rules.settled) < 6
+    assert sum(map(len, rules.matrix.values())) < 2_000, "of twenty thousand"
+    listener.receive(Broker(B).send("late", (A,), B * horizon), 200 * horizon)
+    assert listener.refused == {"late": "late"}, "what is forgotten is over"
