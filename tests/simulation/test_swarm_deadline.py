@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from unittest import mock
 
 import msgspec
@@ -27,14 +28,17 @@ from ensue.protocols.gossip.rounds import Rounds, Told, Vector
 from ensue.protocols.gossip.spreading import Spreading
 from ensue.protocols.gossip.telling import Telling
 from ensue.simulation import scenario_file
+from ensue.simulation.deadline import MARK, MARKS
 from ensue.simulation.deployment import Roles
 from ensue.simulation.run import Outcome, play
+from ensue.simulation.scenario import Scenario
 from ensue.simulation.swarm_deadline import KINDS, draw, kind_of
 from ensue.trace import digest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 SEEDS = 500
 CHUNK = 50
+WISHING = 100
 SEEDS_MAX = 200
 """Every mutant must be caught by one of the first so many seeds."""
 
@@ -126,6 +130,33 @@ def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int
         assert msgspec.structs.replace(other, bytes=None) == msgspec.structs.replace(
             one, bytes=None
         )
+
+
+@pytest.mark.parametrize("first", range(0, WISHING, CHUNK))
+def test_who_wants_a_part_of_a_topic_gets_it_in_order_as_others_do(first: int) -> None:
+    complaints, parts = [], 0
+    for seed in range(first, first + CHUNK):
+        scenario = draw(seed)
+        if not scenario.deadline.lossy:
+            continue  # Where all is owed all is wanted: the trace does not tell what nobody wanted.
+        outcome = play(wishing(scenario, seed), seed)
+        parts += outcome.delivered
+        if not outcome.valid:
+            complaints.append(f"{complaint(outcome)}\n  with wishes")
+    assert not complaints, "\n" + "\n".join(complaints)
+    assert parts
+
+
+def wishing(scenario: Scenario, seed: int) -> Scenario:
+    """Return a scenario in which many of those who are told in rounds want a part of their topics."""
+    random = Random(f"wishes/{seed}")
+    wishes = {
+        each.name: f"{MARK} in ({', '.join(map(repr, random.sample(MARKS, random.randint(1, 2))))})"
+        for each in scenario.subscribers
+        if random.random() < 0.6
+    }
+    deadline = msgspec.structs.replace(scenario.deadline, wishes=wishes)
+    return msgspec.structs.replace(scenario, deadline=deadline)
 
 
 def test_the_room_of_the_example_is_in_order_and_on_time() -> None:

@@ -18,16 +18,19 @@ from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.frames import FRAMES
 from ensue.protocols.gossip.subscriber import GossipSubscriber
 from ensue.simulation.deployment import Deployment
+from ensue.simulation.driver import Command
 from ensue.simulation.faults import Pause
 from ensue.simulation.process import Factory
 from ensue.simulation.scenario import Scenario
 from ensue.trace import Row
 from ensue.wire import Codec
 
-__all__ = ["DeadlineDeployment", "without_stalls"]
+__all__ = ["MARK", "MARKS", "DeadlineDeployment", "without_stalls"]
 
 Records = Mapping[str, bytes]
 
+MARK, MARKS = "mark", ("red", "yellow", "blue")
+"""A header of all events, where somebody chooses by it, and its values in turn."""
 REPLIES_MAX = 4
 """Replies to replies to replies, at the most, that a run waits for."""
 
@@ -44,6 +47,7 @@ class DeadlineDeployment(Deployment):
             if each.replies or each.name in scenario.deadline.listening
         ]
         self._brokers = dict(brokers)
+        self._marked = 0
         # What an application published is written into the trace as it would be put on a wire.
         return Codec((*FRAMES, Put))
 
@@ -88,6 +92,19 @@ class DeadlineDeployment(Deployment):
 
     def _replier(self, subscriber: str) -> str:
         return subscriber
+
+    def _publishing(self, topic: str, payload: bytes) -> Command:
+        if not self.scenario.deadline.wishes:
+            return super()._publishing(topic, payload)
+        self._marked += 1
+        headers = {MARK: MARKS[self._marked % len(MARKS)]}
+        return lambda node, now_ns: node.publish(topic, payload, now_ns=now_ns, headers=headers)
+
+    def _subscribing(self, subscriber: str, topics: tuple[str, ...]) -> Command:
+        where = self.scenario.deadline.wishes.get(subscriber)
+        if where is None or subscriber in self._brokers:
+            return super()._subscribing(subscriber, topics)
+        return lambda node, now_ns: node.subscribe(topics, now_ns=now_ns, where=where)
 
     def judge(self, rows: list[Row]) -> Report:
         """Judge the trace by what was promised."""

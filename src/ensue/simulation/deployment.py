@@ -31,6 +31,7 @@ from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.recorder import Recorder
 from ensue.simulation.disks import DiskConfig
+from ensue.simulation.driver import Command
 from ensue.simulation.scenario import Rate, Scenario, SubscriberSpec
 from ensue.simulation.world import World
 from ensue.trace import Row
@@ -134,7 +135,7 @@ class Deployment:
         for publisher in scenario.publishers:
             for publication in publisher.events:
                 for topic in publication.topics:
-                    publish = _publish(topic, bytes(publication.size))
+                    publish = self._publishing(topic, bytes(publication.size))
                     world.call(publisher.name, publish, at_ns=publication.at_ns)
             for rate in publisher.rates:
                 self._schedule_rate(publisher.name, rate)
@@ -145,10 +146,10 @@ class Deployment:
     def _schedule_changes(self, subscriber: SubscriberSpec) -> None:
         name, call = subscriber.name, self.world.call
         if subscriber.topics and self.scenario.sequencer.fixed is None:
-            call(name, _subscribe(subscriber.topics))
+            call(name, self._subscribing(name, subscriber.topics))
         for change in subscriber.changes:
             call(name, _unsubscribe(change.unsubscribe), at_ns=change.at_ns)
-            call(name, _subscribe(change.subscribe), at_ns=change.at_ns)
+            call(name, self._subscribing(name, change.subscribe), at_ns=change.at_ns)
 
     def _schedule_rate(self, publisher: str, rate: Rate) -> None:
         """Draw the times of a rate: exponential gaps, as of many independent causes."""
@@ -159,7 +160,8 @@ class Deployment:
             if at_ns >= until_ns:
                 return
             topic = self._workload.choice(rate.topics)
-            self.world.call(publisher, _publish(topic, bytes(rate.size)), at_ns=int(at_ns))
+            publish = self._publishing(topic, bytes(rate.size))
+            self.world.call(publisher, publish, at_ns=int(at_ns))
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if not isinstance(outcome, Deliver) or name not in self._repliers:
@@ -167,15 +169,16 @@ class Deployment:
         for reply in self._repliers[name].replies:
             event = outcome.event
             if event.topic == reply.on and self._workload.random() < reply.share:
-                self.world.call(self._replier(name), _publish(reply.topic, event.payload))
+                publish = self._publishing(reply.topic, event.payload)
+                self.world.call(self._replier(name), publish)
 
+    def _publishing(self, topic: str, payload: bytes) -> Command:
+        """Return what publishes an event."""
+        return lambda node, now_ns: node.publish(topic, payload, now_ns=now_ns)
 
-def _publish(topic: str, payload: bytes) -> Callable[[Any, int], object]:
-    return lambda node, now_ns: node.publish(topic, payload, now_ns=now_ns)
-
-
-def _subscribe(topics: tuple[str, ...]) -> Callable[[Any, int], object]:
-    return lambda node, now_ns: node.subscribe(topics, now_ns=now_ns)
+    def _subscribing(self, subscriber: str, topics: tuple[str, ...]) -> Command:  # noqa: ARG002 - for those who choose
+        """Return what subscribes somebody to topics."""
+        return lambda node, now_ns: node.subscribe(topics, now_ns=now_ns)
 
 
 def _unsubscribe(topics: tuple[str, ...]) -> Callable[[Any, int], object]:

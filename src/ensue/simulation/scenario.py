@@ -165,6 +165,8 @@ class DeadlineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Subscribers that are brokers, beside those that reply."""
     lifetimes_ns: dict[str, int] = {}
     """By publisher: how long its events are of use, if not as long as others'."""
+    wishes: dict[str, str] = {}
+    """By subscriber that is told in rounds: a filter of the events that it wants, by their `mark`."""
     lossy: bool = True
     """Whether events may be missing."""
 

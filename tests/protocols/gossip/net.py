@@ -53,8 +53,8 @@ class Net:
         self.broker(name).publish(topic, text.encode(), now_ns=self.now_ns, **options)
         self.drain(name)
 
-    def subscribe(self, name: str, *topics: str) -> None:
-        self.nodes[name].subscribe(topics, now_ns=self.now_ns)
+    def subscribe(self, name: str, *topics: str, **options: Any) -> None:
+        self.nodes[name].subscribe(topics, now_ns=self.now_ns, **options)
         self.drain(name)
 
     def unsubscribe(self, name: str, *topics: str) -> None:

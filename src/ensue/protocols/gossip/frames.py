@@ -6,7 +6,7 @@
 | `Summary` | broker | broker | messages to you that I have, in case you lack one |
 | `Request` | broker | broker | send me these |
 | `Groups`, `Noted` | broker | broker | which groups I am in; I took note, and here is mine |
-| `Rumours` | broker, subscriber | subscriber | messages of rounds, names of others that I have, and peers |
+| `Rumours` | broker, subscriber | subscriber | messages of rounds, or what is wanted of them, names of others that I have, and peers |
 | `Wanted` | subscriber | whoever named them | send me these |
 | `Enter`, `Welcome` | subscriber, broker | broker, subscriber | I want these topics; noted, and here are peers |
 
@@ -40,6 +40,7 @@ __all__ = [
     "Summary",
     "Wanted",
     "Welcome",
+    "Wishes",
 ]
 
 NUMBERS_MAX = 1 << 16
@@ -55,6 +56,8 @@ Rows = dict[Number, dict[Count, Numbers]]
 """A matrix as it travels. By sender: to whom its messages were the last ones, as sets of numbers, by how much older they are."""
 Live = dict[Name, dict[Number, Count]]
 """By topic and broker: the round of the last message of the one to the other."""
+Wishes = dict[Name, str]
+"""By topic: a filter of events by their headers."""
 RumourId = tuple[Name, Number, Count]
 """Topic, broker and round, as that is sent."""
 
@@ -75,6 +78,8 @@ class Peer(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
     topics: tuple[Name, ...]
     round: Count
     """On its own clock, when it said so: the later one is the truth."""
+    wants: Wishes = msgspec.field(default_factory=dict)
+    """What of them, where it is not everything."""
 
 
 class Rumour(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -147,12 +152,16 @@ class Rumours(Frame, frozen=True, tag=95):
     have: tuple[RumourId, ...]
     """Others that can be had here."""
     peers: tuple[Peer, ...]
+    cuts: Wishes = msgspec.field(default_factory=dict)
+    """Of which topics the rumours are told in part: the events that match."""
 
 
 class Wanted(Frame, frozen=True, tag=96):
     """Rumours that the sender lacks."""
 
     ids: tuple[RumourId, ...]
+    wants: Wishes = msgspec.field(default_factory=dict)
+    """What of them, where it is not everything."""
 
 
 class Enter(Frame, frozen=True, tag=97):

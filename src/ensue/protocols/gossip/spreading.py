@@ -1,7 +1,7 @@
 """How messages reach subscribers: in each round, whoever has some passes them on to a few peers.
 
 A message is passed on for `push_rounds` rounds; after that, as long as it lives, its name is told along, and whoever lacks it
-asks (`Wanted`). Everybody is given what it subscribed to and nothing else. A frame also carries the sender itself and two
+asks (`Wanted`). Everybody is given what it subscribed to and nothing else (`interest`). A frame also carries the sender itself and two
 peers that it knows, which is how views are kept.
 
 Nothing here has any part in the order: losing, repeating or reordering frames can't break it.
@@ -15,7 +15,8 @@ import msgspec
 
 from ensue.protocols.core import Effect, Send
 from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Peer, Rumour, RumourId, Rumours, Wanted
+from ensue.protocols.gossip.frames import Peer, Rumour, RumourId, Rumours, Wanted, Wishes
+from ensue.protocols.gossip.interest import EVERYTHING, are_readable, holds, part
 from ensue.protocols.gossip.views import Views
 
 __all__ = ["Spreading"]
@@ -30,6 +31,8 @@ class _Going(msgspec.Struct):
     rumour: Rumour
     round: int
     """Its number."""
+    cut: str
+    """What there is of it."""
     pushed: int = 0
 
 
@@ -47,11 +50,11 @@ class Spreading:
     def __contains__(self, rumour: RumourId) -> bool:
         return rumour in self._going
 
-    def add(self, rumour: Rumour, round: int) -> None:  # noqa: A002 - the word
-        """Pass a message on from now on."""
+    def add(self, rumour: Rumour, round: int, cut: str = EVERYTHING) -> None:  # noqa: A002 - the word
+        """Pass a message on from now on, or the part of it that is here."""
         known = self._going.get(rumour.id)
         if known is None or known.round != round:  # An old one may bear the same colour.
-            self._going[rumour.id] = _Going(rumour, round)
+            self._going[rumour.id] = _Going(rumour, round, cut)
             if len(self._going) > self._config.retained_max:
                 del self._going[next(iter(self._going))]
 
@@ -68,8 +71,8 @@ class Spreading:
         if not self._going:
             return []
         topics = dict.fromkeys(key[0] for key in self._going)
-        fresh = [o.rumour for o in self._going.values() if o.pushed < self._config.push_rounds]
-        known = [key for key, o in self._going.items() if o.pushed >= self._config.push_rounds]
+        fresh = [one for one in self._going.values() if one.pushed < self._config.push_rounds]
+        known = [one for one in self._going.values() if one.pushed >= self._config.push_rounds]
         effects: list[Effect] = []
         for peer in self._views.choose(topics, self._config.fan_out):
             frame = self._frame(peer, fresh, known, me)
@@ -81,28 +84,54 @@ class Spreading:
 
     def send_at_once(self, rumour: Rumour) -> list[Effect]:
         """Tell a new message to a few, in the round it is of."""
-        frame = Rumours(rumours=(rumour,), have=(), peers=())
         chosen = self._views.choose((rumour.topic,), self._config.fan_out)
-        return [Send(peer.name, frame) for peer in chosen]
+        return [Send(peer.name, _told((rumour,), peer.wants)) for peer in chosen]
 
     def answer(self, frame: Wanted, peer: str, now_round: int) -> list[Effect]:
         """Send what somebody lacks, unless it is dead: by its colour an old copy looks like a new one."""
+        if not are_readable(frame.wants.values()):
+            return []
         lifetime = self._config.lifetime_rounds
         found = tuple(
-            self._going[key].rumour
+            one.rumour
             for key in frame.ids[: self._config.batch_max]
-            if key in self._going and now_round < self._going[key].round + lifetime
+            if (one := self._going.get(key)) is not None
+            and now_round < one.round + lifetime
+            and _can_give(one, frame.wants)
         )
-        return [Send(peer, Rumours(rumours=found, have=(), peers=()))] if found else []
+        return [Send(peer, _told(found, frame.wants))] if found else []
 
     def _frame(
-        self, peer: Peer, fresh: list[Rumour], known: list[RumourId], me: Peer | None
+        self, peer: Peer, fresh: list[_Going], known: list[_Going], me: Peer | None
     ) -> Rumours:
-        most = self._config.batch_max
-        rumours = [each for each in fresh if each.topic in peer.topics][:most]
-        have = [key for key in known if key[0] in peer.topics][:most]
-        return Rumours(rumours=tuple(rumours), have=tuple(have), peers=self._told(me))
-
-    def _told(self, me: Peer | None) -> tuple[Peer, ...]:
+        most, topics = self._config.batch_max, peer.topics
+        rumours = [
+            one.rumour for one in fresh if one.rumour.topic in topics and _can_give(one, peer.wants)
+        ]
+        have = [
+            one.rumour.id
+            for one in known
+            if one.rumour.topic in topics and _can_give(one, peer.wants)
+        ]
         own: Iterable[Peer] = () if me is None else (me,)
-        return (*own, *self._views.some(PEERS_TOLD))
+        peers = (*own, *self._views.some(PEERS_TOLD))
+        return _told(tuple(rumours[:most]), peer.wants, tuple(have[:most]), peers)
+
+
+def _can_give(one: _Going, wants: Wishes) -> bool:
+    """Tell whether there is all of a message that somebody wants of it."""
+    return not one.cut or holds(one.cut, wants.get(one.rumour.topic, EVERYTHING))
+
+
+def _told(
+    rumours: tuple[Rumour, ...],
+    wants: Wishes,
+    have: tuple[RumourId, ...] = (),
+    peers: tuple[Peer, ...] = (),
+) -> Rumours:
+    """Return messages as they are told to somebody."""
+    if not wants:
+        return Rumours(rumours=rumours, have=have, peers=peers)
+    parts = tuple(part(each, wants.get(each.topic, EVERYTHING)) for each in rumours)
+    cuts = {each.topic: wants[each.topic] for each in rumours if each.topic in wants}
+    return Rumours(rumours=parts, have=have, peers=peers, cuts=cuts)

@@ -32,6 +32,7 @@ from ensue.protocols.gossip.frames import (
     Welcome,
 )
 from ensue.protocols.gossip.handing import GossipCounts, Handing
+from ensue.protocols.gossip.interest import EVERYTHING, are_readable, holds, part, wish
 from ensue.protocols.gossip.rounds import BEFORE_JOIN, NOT_SUBSCRIBED, Rounds, Told
 from ensue.protocols.gossip.spreading import Spreading
 from ensue.protocols.gossip.views import Picker, Views
@@ -87,7 +88,14 @@ class GossipSubscriber:
         self._announce_round = self._pushed_round
         self._announced = self._picker.below(1 << 16)
         """How often it has said that it is there: to one broker after the other."""
-        topics = [key.removeprefix(TOPIC) for key in records or () if key.startswith(TOPIC)]
+        kept = [each for each in (records or {}).items() if each[0].startswith(TOPIC)]
+        topics = [key.removeprefix(TOPIC) for key, _ in kept]
+        self._wants = {
+            topic: wanted.decode()
+            for topic, (_, wanted) in zip(topics, kept, strict=True)
+            if wanted
+        }
+        """By topic: what of it, where it is not everything."""
         self._attach(topics, now_ns)
 
     @property
@@ -110,15 +118,21 @@ class GossipSubscriber:
         """How many peers it knows."""
         return len(self._views.peers)
 
-    def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Ask for topics; each takes effect with its `Join`."""
+    def subscribe(self, topics: Iterable[str], *, now_ns: int, where: str = "true") -> None:
+        """Ask for topics, or for those of their events whose headers match; each takes effect with its `Join`.
+
+        Who wants something else of a topic leaves it first.
+        """
+        wanted = wish(where)
         new = [
             topic
             for topic in dict.fromkeys(topics)
             if topic not in self._attaching and topic not in self._rounds.joined
         ]
         if self.config.durable:
-            self._handing.effects += (Persist(TOPIC + topic, b"") for topic in new)
+            self._handing.effects += (Persist(TOPIC + topic, wanted.encode()) for topic in new)
+        if wanted:
+            self._wants.update(dict.fromkeys(new, wanted))
         self._attach(new, now_ns)
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
@@ -129,6 +143,7 @@ class GossipSubscriber:
             if self.config.durable:
                 effects.append(Persist(TOPIC + topic, None))
             self._attaching.pop(topic, None)
+            self._wants.pop(topic, None)
             if topic in self._rounds.joined:
                 for told in self._rounds.leave(topic):
                     self._drop(told, NOT_SUBSCRIBED)
@@ -199,7 +214,7 @@ class GossipSubscriber:
 
     def _me(self, now_ns: int) -> Peer:
         topics = (*self._rounds.joined, *self._attaching)
-        return Peer(self.name, self._site, topics, self.config.round_of(now_ns))
+        return Peer(self.name, self._site, topics, self.config.round_of(now_ns), dict(self._wants))
 
     def _attach(self, topics: Sequence[str], now_ns: int) -> None:
         """Ask all brokers for topics."""
@@ -272,11 +287,17 @@ class GossipSubscriber:
     def _hear(self, frame: Rumours, source: str, now_ns: int) -> None:
         self._meet(frame.peers)
         now_round = self.config.round_of(now_ns)
+        if not are_readable(frame.cuts.values()):
+            self.counts.unreadable += 1
+            return
         for rumour in frame.rumours:
-            self._hear_one(rumour, now_round, now_ns)
+            cut = frame.cuts.get(rumour.topic, EVERYTHING)
+            if holds(cut, self._wants.get(rumour.topic, EVERYTHING)):
+                self._hear_one(rumour, cut, now_round, now_ns)
         missing = tuple(each for each in frame.have if self._lacks(each, now_round))
         if missing:
-            self._handing.effects.append(Send(source, Wanted(ids=missing[: self.config.batch_max])))
+            wanted = Wanted(ids=missing[: self.config.batch_max], wants=dict(self._wants))
+            self._handing.effects.append(Send(source, wanted))
 
     def _lacks(self, rumour: RumourId, now_round: int) -> bool:
         topic, source, sent = rumour
@@ -286,7 +307,7 @@ class GossipSubscriber:
         seen = (topic, source, number) in self._seen
         return not seen and not self._rounds.is_settled(topic, source, number)
 
-    def _hear_one(self, rumour: Rumour, now_round: int, now_ns: int) -> None:
+    def _hear_one(self, rumour: Rumour, cut: str, now_round: int, now_ns: int) -> None:
         told = self._read(rumour, now_round, now_ns)
         if told is None:
             self.counts.unreadable += 1
@@ -310,7 +331,7 @@ class GossipSubscriber:
                 if verdict != ACCEPTED:
                     self._handing.refuse(event, verdict)
         if now_round < told.round + self.config.lifetime_rounds:
-            self._spreading.add(rumour, told.round)
+            self._spreading.add(rumour, told.round, cut)
 
     def _drop(self, told: Told, verdict: str) -> None:
         for event in told.events:
@@ -332,7 +353,8 @@ class GossipSubscriber:
                 live[topic] = known
         deadline_ns = (number + config.lifetime_rounds) * config.period_ns
         stamp = Stamp({CLOCK: number, DEADLINE: deadline_ns})
-        events = tuple(self._stamped(event, stamp) for event in rumour.events)
+        wanted = part(rumour, self._wants.get(rumour.topic, EVERYTHING)).events
+        events = tuple(self._stamped(event, stamp) for event in wanted)
         return Told(rumour.topic, rumour.source, number, live, events, now_ns)
 
     def _stamped(self, event: Event, stamp: Stamp) -> Event:

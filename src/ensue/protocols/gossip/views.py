@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Peer
+from ensue.protocols.gossip.interest import are_readable
 
 __all__ = ["Picker", "Views"]
 
@@ -67,7 +68,7 @@ class Views:
 
     def learn(self, peer: Peer, mine: Iterable[str] | None = None) -> None:
         """Take note of a peer, in those of its topics that are also `mine`, if these are given."""
-        if peer.name == self._name:
+        if peer.name == self._name or not are_readable(peer.wants.values()):
             return
         known = self.peers.get(peer.name)
         if known is not None and known.round > peer.round:
