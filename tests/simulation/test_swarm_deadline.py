@@ -209,6 +209,7 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
 real_learn, real_members = Causality._learn, GroupRolls.members
 real_missing, real_live, real_publish = Rounds._missing, Vector.live, Telling.publish
 real_read, real_offer, real_deliver = Letters.read, Rounds.offer, Handing.deliver
+real_prune = Vector.prune
 
 
 def sees_other_senders_alone(self: Causality, message: Sent) -> bool:
@@ -283,6 +284,23 @@ def waits_for_the_dead(self: Rounds, told: Told, now_round: int) -> Iterator[tup
 
 def merges_no_vectors(self: Vector, live: Live) -> None:
     """Brokers learn nothing of each other's rounds."""
+
+
+def learns_what_others_knew_alone(
+    self: Telling,
+    topic: str,
+    source: int,
+    round: int,  # noqa: A002
+    live: Live,
+) -> None:
+    """The round of a message itself is not learnt."""
+    self.vector.learn(live)
+
+
+def forgets_rounds_that_live(self: Vector, now_round: int) -> None:
+    config = self._config
+    longest = config.lifetime_rounds + config.skew_rounds
+    real_prune(self, now_round + longest - config.lifetime_rounds // 2)
 
 
 def names_only_its_own_rounds(self: Vector, round: int) -> Live:  # noqa: A002
@@ -362,6 +380,17 @@ class ForgetsWhatItDelivered(GossipBroker):
         ]
 
 
+class NumbersFromOneAgain(GossipBroker):
+    """A restarted broker gives numbers that it has given."""
+
+    def take_effects(self) -> Sequence[Effect]:
+        return [
+            each
+            for each in super().take_effects()
+            if not isinstance(each, Persist) or not each.key.startswith("sequence/")
+        ]
+
+
 class NeverSilent(GossipBroker):
     """A restarted broker publishes at once."""
 
@@ -409,6 +438,9 @@ MUTANTS = (
     patched("hands out copies", 0, Handing, "is_copy", hands_out_copies),
     patched("leaves the last out", 0, GroupRolls, "members", leaves_the_last_out),
     Mutant("forgets what it delivered", 11, Roles(gossip_broker=ForgetsWhatItDelivered)),
+    patched("learns no round", 14, Telling, "learn", learns_what_others_knew_alone),
+    patched("forgets rounds that live", 14, Vector, "prune", forgets_rounds_that_live),
+    Mutant("numbers from one again", 1, Roles(gossip_broker=NumbersFromOneAgain)),
     Mutant("never silent", 77, Roles(gossip_broker=NeverSilent)),
 )
 
