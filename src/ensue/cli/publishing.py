@@ -60,6 +60,20 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
+SeparatorOption = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What stands before it in a line is the event's key."),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Each line is an object: payload (text, or any other JSON as it is), and if "
+        "wished key, headers, topic; with --where: attributes and payload.",
+    ),
+]
+
+
 @output.stream_command
 def pub(
     topic: Annotated[
@@ -73,10 +87,7 @@ def pub(
     delta: DeltaOption = None,
     ms: MsOption = None,
     key: Annotated[str | None, typer.Option(help="The key of every event.")] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What stands before it in a line is the event's key."),
-    ] = None,
+    key_separator: SeparatorOption = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every event.")
     ] = None,
@@ -84,14 +95,7 @@ def pub(
         list[str] | None,
         typer.Option("--message", "-m", help="Publish this instead of standard input."),
     ] = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Each line is an object: payload (text, or any other JSON as it is), and if "
-            "wished key, headers, topic; with --where: attributes and payload.",
-        ),
-    ] = False,
+    json: JsonOption = False,
     name: Annotated[str | None, typer.Option(help="What this publisher is called.")] = None,
     wait: WaitOption = 10.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,

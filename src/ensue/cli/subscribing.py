@@ -110,6 +110,28 @@ def _payload(event: ReceivedEvent) -> dict[str, str]:
         return {"payload_base64": base64.b64encode(event.payload).decode()}
 
 
+DurableOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A durable subscription: run again, by whomever, it goes on behind the last event "
+        "that was printed; after a kill -9 the last few may be printed again."
+    ),
+]
+StartOption = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="earliest|latest|PLACE",
+        help="Where to begin: with all that is kept, with what is new, or with a place in the "
+        "server's log. A durable subscription that exists goes on where it was.",
+    ),
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help=r"How to print an event, such as '{topic}\t{key}\t{payload}\n'."),
+]
+
+
 @output.stream_command
 def sub(
     topics: Annotated[
@@ -123,31 +145,12 @@ def sub(
     delta: DeltaOption = None,
     ms: MsOption = None,
     late: LateOption = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="A durable subscription: run again, by whomever, it goes on behind the last event "
-            "that was printed; after a kill -9 the last few may be printed again."
-        ),
-    ] = None,
+    name: DurableOption = None,
     count: Annotated[
         int, typer.Option("--count", "-n", min=0, help="End after so many events; 0: never.")
     ] = ENOUGH,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="earliest|latest|PLACE",
-            help="Where to begin: with all that is kept, with what is new, or with a place in the "
-            "server's log. A durable subscription that exists goes on where it was.",
-        ),
-    ] = "latest",
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--format", help=r"How to print an event, such as '{topic}\t{key}\t{payload}\n'."
-        ),
-    ] = None,
+    start: StartOption = "latest",
+    template: FormatOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line for each event.")
     ] = False,
