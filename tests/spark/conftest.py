@@ -1,4 +1,4 @@
-"""One Spark session for all tests below this folder: starting it costs more than most of them."""
+"""One Spark session a process of pytest-xdist: starting it costs more than most tests below this folder."""
 
 from collections.abc import Iterator
 
@@ -14,8 +14,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(__file__.rpartition("/")[0]):
             if item.get_closest_marker("xdist_group") is None:
-                # All in one process of pytest-xdist, because a session belongs to one.
-                item.add_marker(pytest.mark.xdist_group("spark"))
+                # A module at a time, so that all processes have their share.
+                item.add_marker(pytest.mark.xdist_group(f"spark-{item.path.stem}"))
             if item.get_closest_marker("timeout") is None:
                 # Drivers are started, and killed, by the dozen: a busy machine takes its time.
                 item.add_marker(pytest.mark.timeout(900))

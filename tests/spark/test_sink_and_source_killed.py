@@ -104,7 +104,6 @@ def finish(place: Path) -> bool:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.xdist_group("spark-killed")
 def test_a_driver_killed_at_random_points_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
