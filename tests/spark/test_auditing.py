@@ -128,6 +128,7 @@ def test_it_agrees_with_brute_force_on_ten_thousand_traces(
     [
         ("total", {"causal": True}),
         ("causal", {"settle_ns": 5, "clock_error_ns": 3}),
+        ("causal-topic", {}),
         ("fifo", {"settle_ns": 20}),
         ("none", {"lossy": True}),
     ],
@@ -291,8 +292,6 @@ def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> Non
     good = frame(spark, rows, tmp_path / "trace")
     with pytest.raises(BadInput, match="no trace: column 'step' is string; expected bigint"):
         audit(good.withColumn("step", f.col("step").cast("string")))
-    with pytest.raises(BadInput, match="causal-topic is not audited on Spark: use ensue check"):
-        audit("anywhere", "causal-topic")
     with pytest.raises(BadInput, match="there is no order 'tidy'"):
         audit(good, "tidy")
     with pytest.raises(BadInput, match="does not exist"):

@@ -174,8 +174,9 @@ class Collector:
         self._notes.append(text)
 
     def unknown(self, reason: str) -> None:
-        """Say why something could not be judged."""
-        self._reasons.append(reason)
+        """Say why something could not be judged; once, if several topics of a run tell the same."""
+        if reason not in self._reasons:
+            self._reasons.append(reason)
 
     def tally(self, counts: Mapping[str, int]) -> None:
         """Add to the counts told once for all runs."""

@@ -25,6 +25,7 @@ from ensue.spark.auditing.frames import pack_frame
 from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
 from ensue.spark.auditing.punctual import judge_times
 from ensue.spark.auditing.result import Audit, Totals
+from ensue.spark.auditing.topical import RULE, judge_topics
 from ensue.spark.auditing.transactions import audit_transactions
 from ensue.spark.sessions import session
 from ensue.spark.traces import check_trace, is_local, read_trace
@@ -65,11 +66,6 @@ def audit(
     are told of each tile. `sizes` says how a trace is cut up.
     """
     rules = rules_of(order, causal=causal)
-    if "causal-topic" in rules:
-        raise BadInput(
-            "causal-topic is not audited on Spark: use ensue check; or audit causal, which is "
-            "more than that"
-        )
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     terms = Terms(
@@ -114,7 +110,9 @@ class _Auditor:
         self._trace = trace
         self._pieces = pieces
         self._order = order
-        self._rules = rules
+        self._promised = rules
+        self._rules = [rule for rule in rules if rule != RULE]
+        """Those that are judged tile by tile."""
         self._terms = terms
         self._violations_max = violations_max
         self._sizes = sizes
@@ -135,13 +133,15 @@ class _Auditor:
         judged = pa.concat_tables(
             [self._judge_whole(whole), self._judge_excerpts(excerpts, doubts)]
         )
-        rules = list(self._rules)
+        rules = list(self._promised)
+        if RULE in rules:
+            judged = pa.concat_tables([judged, self._judge_topics(judged, malformed)])
         if dated is not None:
             judged = pa.concat_tables([judged, dated])
         if slow is not None:
             judged = pa.concat_tables([judged, slow])
             rules.insert(-1, "timely")
-        told = [row for row in judged.to_pylist() if row["what"] == "reason"]
+        told = _reasons(judged)
         reasons += [row["because"] for row in told]
         unreadable = malformed | {row["run"] for row in told}
         totals, silent = self._totals(found, names, unreadable)
@@ -343,6 +343,11 @@ class _Auditor:
         judged = rows.groupBy("run", "tile").applyInArrow(_of_table(judge), words.JUDGED)
         return judged.toArrow()
 
+    def _judge_topics(self, judged: pa.Table, malformed: set[str]) -> pa.Table:
+        unreadable = malformed | {row["run"] for row in _reasons(judged)}
+        changes = self._gathered.changes
+        return judge_topics(self._trace, changes, unreadable, violations_max=self._violations_max)
+
     def _totals(
         self, found: Found, names: list[str], unreadable: set[str]
     ) -> tuple[Totals, list[str]]:
@@ -392,6 +397,11 @@ class _Auditor:
                     "more violations"
                 )
         return notes
+
+
+def _reasons(judged: pa.Table) -> list[dict[str, Any]]:
+    """Return why runs could not be judged."""
+    return [row for row in judged.to_pylist() if row["what"] == "reason"]
 
 
 def _of_table(function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:

@@ -1,0 +1,102 @@
+"""Find effects before their causes within each topic: the rule `causal-topic` of `ensue.checkers`.
+
+Topics have nothing to do with each other here, so each topic of each run is judged by itself, by the
+checker, in one task. What a topic does not say itself is told to its task: which of all deliveries of
+its subscriber each one is, what other subscribers there are, and who restarted.
+
+HAZARD: what was published and delivered on one topic of one run has to fit into the memory of one task.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from ensue.checkers import causal
+from ensue.checkers.history import Excerpt, histories
+from ensue.checkers.verdict import Collector, Subscriber
+from ensue.spark.auditing import words
+from ensue.trace import Row
+
+__all__ = ["RULE", "judge_topics"]
+
+RULE = "causal-topic"
+
+_JUDGED = t.StructType([*words.JUDGED.fields, t.StructField("topic", t.StringType())])
+_EXCERPT = Excerpt(simulated=False, furthest={})
+"""Positions are those of the rows; times are not looked at."""
+
+
+def judge_topics(
+    trace: DataFrame,
+    changes: Mapping[str, Iterable[Row]],
+    unreadable: set[str],
+    *,
+    violations_max: int,
+) -> pa.Table:
+    """Return what came before its causes, as the other rules' findings are returned.
+
+    Of `changes`, those who restarted count: they may say again what they published. Runs that are
+    `unreadable` are left out; others may turn out to be so.
+    """
+    named = trace.withColumn("subscription", f.coalesce("subscription", f.lit("")))
+    subscribers = _subscribers(named)
+    restarts = {
+        run: [row for row in rows if row.action == "restarted"] for run, rows in changes.items()
+    }
+
+    def judge(table: pa.Table) -> pa.Table:
+        run, topic = (table.column(name)[0].as_py() for name in ("run", "topic"))
+        rows = [*words.rows_of(table), *restarts.get(run, ())]
+        found, reasons = histories(rows, excerpt=_EXCERPT)
+        judged: list[dict[str, Any]] = [{"what": "reason", "because": why} for why in reasons]
+        for history in found:
+            # Who is alone at its node, and so goes by the node's name, is a matter of all topics.
+            known = subscribers.get(run, ())
+            history.delivered = {one: history.delivered.get(one, []) for one in known}
+            collector = Collector(RULE, violations_max=violations_max)
+            causal.judge(history, collector)
+            judged += words.told(collector.finding())
+        told = words.judged_table(run, judged)
+        return told.append_column("topic", pa.array([topic] * told.num_rows, pa.string()))
+
+    of_subscriber = Window.partitionBy("run", "node", "subscription", "action").orderBy("step")
+    rows = (
+        named.where("action IN ('published', 'delivered') AND topic IS NOT NULL")
+        .where(~f.col("run").isin(*unreadable))
+        .withColumn("position", f.row_number().over(of_subscriber))
+        .select(*words.ROW_COLUMNS)
+    )
+    return _in_sequence(rows.groupBy("run", "topic").applyInArrow(judge, _JUDGED).toArrow())
+
+
+def _subscribers(named: DataFrame) -> dict[str, list[Subscriber]]:
+    """List by run all who ever subscribed or delivered, as they come in a history of the whole run."""
+    who = ("run", "node", "subscription")
+    first = (
+        named.where("action IN ('subscribed', 'delivered')")
+        .groupBy(*who)
+        .agg(f.min("step").alias("step"))
+        .toArrow()
+    )
+    found: dict[str, list[Subscriber]] = {}
+    for row in sorted(first.to_pylist(), key=lambda row: (row["run"], row["node"], row["step"])):
+        found.setdefault(row["run"], []).append(Subscriber(*(row[name] for name in who)))
+    return found
+
+
+def _in_sequence(judged: pa.Table) -> pa.Table:
+    """Return findings topic by topic, topics being numbered as tiles are, and one reason a run."""
+    rows = sorted(judged.to_pylist(), key=lambda row: (row["run"], row["topic"], row["place"]))
+    topics: dict[str, dict[str, int]] = {}
+    reasons: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        of_run = topics.setdefault(row["run"], {})
+        row["tile"] = of_run.setdefault(row.pop("topic"), len(of_run))
+        if row["what"] == "reason":
+            reasons.setdefault(row["run"], row)
+    kept = [row for row in rows if row["run"] not in reasons]
+    return pa.Table.from_pylist([*reasons.values(), *kept], schema=words.JUDGED_ARROW)
