@@ -77,6 +77,8 @@ FOUND = {
     1927: "a source that nobody else had to do with was never suspected",
     13: "an answer was held for ever whose question was gone with all who had it",
     38: "an answer was held for ever whose question was gone with all who had it",
+    2014: "what was skipped of somebody who was taken for gone and came back was not told",
+    2575: "what only its source kept was given up while that could not be heard for a second",
 }
 
 

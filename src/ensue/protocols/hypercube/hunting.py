@@ -1,7 +1,7 @@
 """Look for events until somebody gives them, or everybody has said that it can't.
 
 One who does not keep an event says nothing about others: it may have joined after it was published, or have kept other topics in
-its place. So nothing is given up (`forsaking`) before the source, if it can be reached, and every member that can be reached have said
+its place. So nothing is given up (`forsaking`) before the source, unless it has left for good, and every member that can be reached have said
 that they can't give it (`Gone`). Whoever has not said anything yet is asked again, the source first, then more of the
 members each time; one that stays silent is suspected, and then not waited for. Those who are suspected already are asked, too, and have
 `suspect_ns` to answer: a node that was cut off itself suspects everybody, and hears of one before the others.
@@ -26,7 +26,7 @@ BACKOFF_MAX = 16
 class _Hunt:
     """What is looked for of one source and topic."""
 
-    __slots__ = ("begun_ns", "due_ns", "have", "said", "since_ns", "tries", "up_to")
+    __slots__ = ("begun_ns", "due_ns", "have", "said", "since_ns", "tries", "up_to", "waited")
 
     def __init__(self, up_to: int, have: int, now_ns: int) -> None:
         self.up_to = up_to
@@ -39,6 +39,8 @@ class _Hunt:
         """By peer: up to which number it keeps nothing; 0: it never had what is missing."""
         self.due_ns = now_ns
         self.tries = 0
+        self.waited = False
+        """Whether the source has had `patience_ns` to be back, and was not."""
 
     def can_help(self, peer: int, have: int) -> bool:
         """Tell whether a peer has yet to say that it can't give the next event."""
@@ -67,11 +69,15 @@ class Hunts:
         """Asks for events of a topic, of a peer, and of a source."""
         self._hunts: dict[tuple[str, int], _Hunt] = {}
 
-    def begin(self, topic: str, source: int, up_to: int, *, now_ns: int) -> None:
-        """Look for the events of a source up to a number, unless it is looked for already."""
+    def begin(
+        self, topic: str, source: int, up_to: int, *, now_ns: int, waited: bool = False
+    ) -> None:
+        """Look for the events of a source up to a number, unless it is looked for already; say if its source was waited for already."""
         have = self._causality.topic(topic).have(source)
-        if have < up_to and (topic, source) not in self._hunts:
-            self._hunts[topic, source] = _Hunt(up_to, have, now_ns)
+        if have >= up_to:
+            return
+        hunt = self._hunts.setdefault((topic, source), _Hunt(up_to, have, now_ns))
+        hunt.waited |= waited
 
     def said(self, topic: str, source: int, peer: int, up_to: int) -> None:
         """Note that a peer can't give what is missing."""
@@ -130,6 +136,9 @@ class Hunts:
         """List who has yet to say whether it can give anything."""
         have = self._causality.topic(topic).have(source)
         silent = self._suspects.suspected
+        if not hunt.waited:
+            # The source keeps what it published, and has `patience_ns` to be back.
+            silent &= ~(1 << source)
         if now_ns - hunt.begun_ns < self._config.suspect_ns:
             silent = 0
         return [

@@ -205,7 +205,7 @@ class Repair:
             self._suspects.away(source, now_ns)
             if self._is_away(source) and now_ns - since_ns >= self._config.patience_ns:
                 last = self._causality.first_needed(name, source)
-                self.hunts.begin(name, source, last, now_ns=now_ns)
+                self.hunts.begin(name, source, last, now_ns=now_ns, waited=True)
 
     def _is_away(self, node: int) -> bool:
         """Tell whether a node is suspected, or gone for good."""
