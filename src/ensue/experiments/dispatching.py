@@ -21,10 +21,10 @@ MODEL = (
 # Why what is not as in the paper stays so.
 PLANS = (
     "A plan is flooded ahead, and markers stand for what is not passed on, which are more hops than in the paper. "
-    "No cost of a message fits both: the paper's S-TX on 1, 3 and 9 brokers asks for 2.5 ms a hop, its D-TX for 9 ms."
+    "No one cost of a message was found that fits both the paper's S-TX and its D-TX."
 )
 WAITS = "The wait is a multiple of 50 ms, here as in the paper, which says that this moves its figures by up to 100 ms."
-COMMITS = "Here, too, commits wait for earlier ones, but a broker serves others meanwhile, so that it costs little; the paper says that it costs most, and not what its brokers do while they wait."
+COMMITS = "Here, too, commits wait for earlier ones, but a broker serves others meanwhile; the paper says that this waiting costs most, and not what its brokers do while they wait."
 
 
 def _cases(varies: str, quick: bool) -> list[Case]:

@@ -33,7 +33,7 @@ def _judge_answers(table: Table) -> list[Claim]:
             0.15,
             0.25,
             table.at("as many as questions", one, 1),
-            why="It depends much on who asks, and three draws are few: the paper and the full form have forty.",
+            why="How waits are drawn is not said in the paper, and no law that was tried fits all four figures.",
         ),
         between(
             "6",
@@ -102,7 +102,7 @@ CHURN = (
     "A member publishes every 500 units; whenever one goes another node comes, at random times. Half of all members stay for the time told: as the paper's source has it, ln 2 times the members are replaced in that time, "
     "so 46 a second of 4,000 that stay for a minute. The paper says 46 a minute and 1 to 10 % a minute; the load that it tells of only comes about a second, so a second it is here. "
     "That somebody comes or goes costs as much as an event. How SRPT mends its tree the paper does not say; here a change goes to the root and down the whole tree, so that all nodes cut the tree to the same branches, and with brokers (one for 16 nodes, on top of them) to the broker alone. "
-    "The cube tells everybody, also of whoever goes, and whoever comes is given events once all have answered. A run has 5 s, in the full form 60 s, in the paper 120 minutes, of 1,000 units each; Figure 8(b) has 240 members of 256 nodes in the quick form and 1,000 of 1,024 in the paper's."
+    "The cube tells everybody, also of whoever goes, and whoever comes is given events once all have answered. Publishers are drawn from the quarter of the members that have been there longest; the paper draws from all. A run has 5 s, in the full form 60 s, in the paper 120 minutes, of 1,000 units each; Figure 8(b) has 240 members of 256 nodes in the quick form and 1,000 of 1,024 in the paper's."
 )
 _FORMS = ("VCube-PS", "SRPT-S", "SRPT-B")
 

@@ -5,8 +5,8 @@ Pareto law, P(rank > k) proportional to (k + 1) ** -shape, cut off after the las
 (4 %, where the paper says 40 %) have 79.8 % at 0.349. `benchmarks/stamp_sizes.py --laws` prints the other readings.
 
 With sites, each has a ranking of its own: topics by their identifiers, from the first of its own server to the last of all, then around. The paper does not say how a
-site ranks the topics of others. That a popular topic is named together with one of a server above is then likely for sites 5 and 4, whose next topics are those of server 1, and hardly happens at 3 and 2: just what Figure 11 has
-(an order that is drawn makes any server pass on nearly everything or nothing, by chance).
+site ranks the topics of others. That a popular topic is named together with one of a server above is then likely for sites 5 and 4, whose next topics are those of server 1, and rarer at 3 and 2: nearer to
+Figure 11 than an order that is drawn, which makes any server pass on nearly everything or nothing, by chance.
 """
 
 from functools import cache
