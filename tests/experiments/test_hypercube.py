@@ -128,7 +128,7 @@ def test_answers_name_what_they_come_after() -> None:
     assert min(sorted(run.barriers.values())[1:]) >= 1
 
 
-CHURN = {"nodes": 32, "members": 24, "replaced": 4.0, "seconds": 10, "varies": "rate"}
+CHURN = {"nodes": 32, "members": 24, "replaced": 4.0, "lasts": 10, "varies": "rate"}
 
 
 @pytest.mark.parametrize("name", ["VCube-PS", "SRPT-S", "SRPT-B"])
@@ -164,7 +164,7 @@ def test_churn_makes_copies_reach_those_who_are_no_members() -> None:
 def test_changes_keep_the_root_of_a_tree_busy_but_no_broker() -> None:
     waits = {
         name: values(
-            play_churn({**CHURN, "replaced": 90.0, "seconds": 3, "system": name, "seed": 1})
+            play_churn({**CHURN, "replaced": 90.0, "lasts": 3, "system": name, "seed": 1})
         )["8b wait", name]
         for name in ("VCube-PS", "SRPT-S", "SRPT-B")
     }

@@ -129,7 +129,7 @@ def _churn_cases(quick: bool) -> list[Case]:
             "members": members,
             "replaced": rate,
             "varies": varies,
-            "seconds": 5 if quick else 60,
+            "lasts": 5 if quick else 60,
             "seed": 0,
         }
         for (varies, members, rate), system in product(loads, _FORMS)
@@ -268,7 +268,7 @@ def _judge_brokers(table: Table) -> list[Claim]:
 def _churned(case: Case) -> float:
     # Changes reach all nodes, but for those that a broker keeps to itself.
     changes = 0.0 if case["system"] == "SRPT-B" else 2 * case["replaced"]
-    copies = case["seconds"] * case["nodes"] * (2 + changes)
+    copies = case["lasts"] * case["nodes"] * (2 + changes)
     return float(copies * (4 if case["system"] == "VCube-PS" else 1))
 
 

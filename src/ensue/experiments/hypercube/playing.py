@@ -187,7 +187,7 @@ def churn(case: Case) -> tuple[Run, dict[int, float]]:
     else:
         run.add_srpt(count, {TOPIC_NAME: subscriber_plan(count, 7, inside)})
     since = dict.fromkeys(inside, 0.0)
-    end_units = case["seconds"] * 1000.0
+    end_units = case["lasts"] * 1000.0
     events = [(index * 500.0, "publish") for index in range(int(end_units / 500))]
     at_units = random.expovariate(case["replaced"] / 1000) if case["replaced"] else end_units
     while at_units < end_units:
