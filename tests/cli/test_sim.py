@@ -1,5 +1,6 @@
 """`ensue sim`, and what all commands have in common."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.cli.helpers import Shell
 
-import ensue.cli
 from ensue import trace
 from ensue.simulation import run
 from ensue.store import open_log
@@ -207,7 +207,7 @@ def test_a_missing_extra_is_told_with_the_line_that_installs_it(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(
-        ensue.cli, "find_spec", lambda name: None if name == missing else find_spec(name)
+        importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name)
     )
     ended = shell("--help")
     assert ended.code == 2
