@@ -14,7 +14,8 @@ from ensue.protocols.overlay.filters import Filter
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.tables import Entry, Tables
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.planner import Plan, TransactionBroker
+from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.protocols.transactions.plans import Plan
 
 
 class Endless(Exception):

@@ -15,7 +15,7 @@ from ensue.protocols.overlay.frames import (
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.tables import Tables
 
-__all__ = ["INVERSE", "refusal"]
+__all__ = ["INVERSE", "refusal", "uncovered"]
 
 INVERSE = {ADVERTISE: UNADVERTISE, SUBSCRIBE: UNSUBSCRIBE}
 """What withdraws what."""
@@ -25,7 +25,7 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
     """Say why an operation can't be had, if so."""
     try:
         if frame.publication is not None:
-            return _publication(frame.publication, client, tables)
+            return uncovered(frame.publication, client, tables)
         if frame.change is not None:
             return _change(frame.change, client, tables, config)
     except BadInput as error:
@@ -33,8 +33,8 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
     return "it says nothing to do"
 
 
-def _publication(publication: Publication, client: str, tables: Tables) -> str:
-    """Let a client publish what it has advertised, and nothing else."""
+def uncovered(publication: Publication, client: str, tables: Tables) -> str:
+    """Say so if a client has not advertised what it publishes."""
     event = event_of(publication.attributes)
     for entry in tables.advertisements.values():
         if entry.hop == client and parse(entry.where).matches(event):

@@ -203,6 +203,8 @@ class Ordered(Frame, frozen=True, tag=151):
     transaction: Identifier
     path: Identifier
     whole: bool
+    refused: str = ""
+    """Why something of the plan could not be done, if so."""
 
 
 class Echo(Frame, frozen=True, tag=152):

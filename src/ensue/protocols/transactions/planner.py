@@ -1,7 +1,8 @@
 """Planned transactions (S-TX): operations known beforehand, ordered by the brokers, with no answers in between.
 
 Theory of operation. The coordinator hands the whole plan to its home in one message, so that nothing is lost with it. The plan is flooded; then the
-home of each client issues that client's operations, whether or not the client is still there. A broker processes an
+home of each client issues that client's operations, also if the client leaves meanwhile. What it can't issue, as the client was gone before or has
+withdrawn what it publishes under, goes round as a marker that says so: as every broker sees all operations before it carries the decision out, all of them abort. A broker processes an
 operation when it has processed all that come before it (Algorithm 4). Where an operation is not passed on, a *marker* is sent
 in its place (S4): every broker sees every operation or its marker, so that every dependency can be waited for, and no broker has to guess from its tables
 which it will never see, as the paper's do. An advertisement counts as processed when all brokers behind it have echoed it (S5):
@@ -25,55 +26,16 @@ from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.frames import Change
+from ensue.protocols.overlay.refusing import uncovered
 from ensue.protocols.overlay.tables import Outputs
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import Delivery, Issued
 from ensue.protocols.transactions.coordinator import Coordinator
 from ensue.protocols.transactions.planning import flaw
+from ensue.protocols.transactions.plans import Handed, Plan, PlannerRecord, waits
 from ensue.wire import Records
 
-__all__ = ["Plan", "TransactionBroker"]
-
-
-class Plan(msgspec.Struct, array_like=True):
-    """A plan at one broker."""
-
-    operations: dict[str, t.Operation]
-    parent: str
-    """From where it came; empty if it was handed in here."""
-    arrived: dict[str, tuple[str, bool]] = msgspec.field(default_factory=dict)
-    """By path: from where, and whether as a whole or as a marker."""
-    started: dict[str, None] = msgspec.field(default_factory=dict)
-    processed: dict[str, None] = msgspec.field(default_factory=dict)
-    echoes: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """By path of an advertisement: who has yet to echo it."""
-    issued: list[Issued] = msgspec.field(default_factory=list)
-    deliveries: list[Delivery] = msgspec.field(default_factory=list)
-    closing: tuple[bool, str] | None = None
-    """The decision, once it is known here: whether to commit, else why not."""
-    waiting: list[str] = msgspec.field(default_factory=list)
-    """Who has yet to close it."""
-    over: bool = False
-    """Whether the decision was carried out here."""
-    neighbours: list[str] = msgspec.field(default_factory=list)
-    """Who stood beside this broker when it came: brokers that come later have no part in it."""
-
-
-class Handed(msgspec.Struct, array_like=True):
-    """A plan that a client of this broker handed in."""
-
-    client: str
-    number: int
-    deadline_ns: int
-    decided: bool
-
-
-class PlannerRecord(msgspec.Struct, array_like=True):
-    """What is kept of plans."""
-
-    plans: dict[str, Plan]
-    handed: dict[str, Handed]
-    leaving: list[str]
+__all__ = ["TransactionBroker"]
 
 
 _RECORD = Records[PlannerRecord](PlannerRecord)
@@ -109,7 +71,7 @@ class TransactionBroker(Coordinator):
         record = _RECORD.decode(state)
         self._plans, self._handed = record.plans, record.handed
         self._leaving = dict.fromkeys(record.leaving)
-        self._blocked = {name: None for name, plan in self._plans.items() if _waits(plan)}
+        self._blocked = {name: None for name, plan in self._plans.items() if waits(plan)}
 
     _HANDLERS: Mapping[type[Frame], str] = {
         **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
@@ -239,6 +201,7 @@ class TransactionBroker(Coordinator):
         plan = self._plans.get(frame.transaction)
         if plan is not None:
             plan.arrived[frame.path] = (source, frame.whole)
+            plan.refused = plan.refused or frame.refused
             self._advance(frame.transaction, now_ns)
 
     def _advance(self, name: str, now_ns: int) -> None:
@@ -262,7 +225,7 @@ class TransactionBroker(Coordinator):
         plan = self._plans[name]
         freed: dict[str, None] = {}
         progress = True
-        while progress and _waits(plan):
+        while progress and waits(plan):
             progress = False
             for path, operation in plan.operations.items():
                 if (
@@ -277,7 +240,7 @@ class TransactionBroker(Coordinator):
                     if change is not None and change.action == f.SUBSCRIBE:
                         freed.update(self._blocked)
         freed.pop(name, None)
-        if _waits(plan):
+        if waits(plan):
             self._blocked[name] = None
         else:
             self._blocked.pop(name, None)
@@ -304,9 +267,11 @@ class TransactionBroker(Coordinator):
         plan.started[path] = None
         origin = hop or operation.client
         if not hop:
-            self._record_operation(name, path, change, publication)
-            if change is not None and operation.client not in self._clients:
-                whole = False  # Whoever is gone neither subscribes nor advertises.
+            refused = self._refusal(operation)
+            plan.refused = plan.refused or refused
+            whole = not refused
+            if whole:
+                self._record_operation(name, path, change, publication)
         wholes: list[str] = []
         if whole and change is not None:
             if not hop:
@@ -321,12 +286,25 @@ class TransactionBroker(Coordinator):
                 plan.deliveries.append(Delivery(client, path, tuple(names), publication))
         behind = [neighbour for neighbour in plan.neighbours if neighbour != hop]
         for neighbour in behind:
-            marked = t.Ordered(transaction=name, path=path, whole=neighbour in wholes)
-            self._send(neighbour, marked)
+            self._send(
+                neighbour,
+                t.Ordered(
+                    transaction=name, path=path, whole=neighbour in wholes, refused=plan.refused
+                ),
+            )
         if change is not None and change.action in _FLOODED and behind:
             plan.echoes[path] = behind
         else:
             self._processed(name, plan, path)
+
+    def _refusal(self, operation: t.Operation) -> str:
+        """Say why a client of this broker can't do what is planned, if so: its state is not what the plan was made for."""
+        client = operation.client
+        if client not in self._clients:
+            return f"{client} is gone"
+        if operation.publication is None:
+            return ""
+        return uncovered(operation.publication, client, self.tables)
 
     def _change_planned(self, plan: Plan, change: Change, hop: str) -> list[str]:
         """Change the tables; return who has to be sent the change, and send what follows besides ahead of it."""
@@ -383,6 +361,8 @@ class TransactionBroker(Coordinator):
         if plan.closing is None or len(plan.processed) < len(plan.operations):
             return
         commit, reason = plan.closing
+        if plan.refused:
+            commit, reason = False, reason or plan.refused
         if not plan.over:
             plan.over = True
             self._record(action="committed" if commit else "aborted", transaction=name)
@@ -443,8 +423,3 @@ class TransactionBroker(Coordinator):
         del self._plans[name]
         self._blocked.pop(name, None)
         self._handed.pop(name, None)
-
-
-def _waits(plan: Plan) -> bool:
-    """Return whether something of a plan has come and is not begun."""
-    return len(plan.started) < len(plan.arrived)

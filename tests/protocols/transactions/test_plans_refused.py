@@ -1,0 +1,95 @@
+"""Plans of which something can't be done any more when they get to whoever has to do it: nothing of them happens, anywhere."""
+
+from collections.abc import Callable
+
+import pytest
+
+from ensue.simulation.acting import Act
+
+from .harness import TransactionNet, adv, invite, line, pub, sub, uadv
+
+HOMES = {"c1": "b0", "c2": "b1", "c3": "b3"}
+
+
+def net_of(seed: int) -> TransactionNet:
+    """Return a line of brokers; c3, at its end, advertises x."""
+    net = TransactionNet(line(4), HOMES, seed=seed)
+    net.regular("c3", adv("a", "x exists"))
+    net.settle()
+    return net
+
+
+def is_expelled(net: TransactionNet) -> None:
+    """c3's home takes it for gone; nobody else knows yet."""
+    net.nodes["b3"].inner.expire("c3", now_ns=net.now_ns)
+    net.drain("b3")
+
+
+def withdraws(net: TransactionNet) -> None:
+    """c3's home has its withdrawal; nobody else knows yet."""
+    net.regular("c3", uadv("a"))
+    while net.broker("b3").tables.advertisements:
+        net.step_on(("c3", "b3"))
+
+
+def hand_in(net: TransactionNet, *acts: Act) -> None:
+    """Have c1's home take a plan before anything else gets there."""
+    net.start("c1", *acts, isolation="planned")
+    while not net.broker("b0").open_transactions:
+        net.step_on(("c1", "b0"))
+    net.settle()
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [(is_expelled, "c3 is gone"), (withdraws, "no advertisement of c3 covers it")],
+)
+def test_a_plan_is_aborted_if_a_client_can_not_do_its_part(
+    happens: Callable[[TransactionNet], None], why: str, seed: int
+) -> None:
+    """Seed 11453 of the swarm: a plan was committed whose publications went to nobody, as their client was gone."""
+    net = net_of(seed)
+    happens(net)
+    assert net.broker("b0").tables.advertisements, "where plans are handed in"
+    hand_in(
+        net,
+        sub("s", "x = 1"),
+        invite("c3", pub("one", x=1), sub("t", "x = 2")),
+        invite("c2", sub("u", "x = 1")),
+    )
+    assert net.outcome() == why
+    decided = [row for row in net.rows if row["action"] in ("committed", "aborted")]
+    assert {row["node"] for row in decided if row["node"] in net.tree} == set(net.tree)
+    assert {row["action"] for row in decided} == {"aborted"}
+    assert not [row for row in net.rows if row["action"] == "published"], "nobody says it did"
+    assert net.payloads("c1") == net.payloads("c2") == []
+    for name in net.tree:
+        assert not net.broker(name).tables.subscriptions, name
+    net.at_rest()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_else_of_it_was_done_is_undone(seed: int) -> None:
+    """Operations before and after the one that can't be had, by others, are taken back in all tables."""
+    net = net_of(seed)
+    is_expelled(net)
+    hand_in(
+        net,
+        adv("b", "y exists"),
+        invite("c2", sub("u", "y = 1")),
+        pub("before", y=1),
+        invite("c3", pub("one", x=1)),
+        pub("after", y=1),
+    )
+    assert net.outcome() == "c3 is gone"
+    assert net.payloads("c2") == []
+    for name in net.tree:
+        assert not net.broker(name).tables.subscriptions, name
+        assert not net.broker(name).tables.advertisements, name
+    net.at_rest()
+    net.regular("c1", adv("b", "y exists"))
+    net.regular("c2", sub("u", "y = 1"))
+    net.settle()
+    assert net.run("c1", pub("again", y=1), isolation="planned") == ""
+    assert net.payloads("c2") == ["again"]
