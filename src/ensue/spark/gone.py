@@ -7,6 +7,7 @@ import logging
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -50,6 +51,12 @@ def telling_when_gone(spark: SparkSession) -> Iterator[None]:
 def hush_py4j() -> None:
     """Let the bridge to Java fail in silence, where it is known that Java is about to end."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    # Of calls that fail halfway it tells the root logger instead of its own.
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _ended(spark: SparkSession) -> int | None:
