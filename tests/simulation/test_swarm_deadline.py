@@ -39,7 +39,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 SEEDS = 500
 CHUNK = 50
 WISHING = 100
-SEEDS_MAX = 200
+SEEDS_MAX = 400
 """Every mutant must be caught by one of the first so many seeds."""
 
 
@@ -441,7 +441,7 @@ MUTANTS = (
     patched("learns no round", 14, Telling, "learn", learns_what_others_knew_alone),
     patched("forgets rounds that live", 14, Vector, "prune", forgets_rounds_that_live),
     Mutant("numbers from one again", 1, Roles(gossip_broker=NumbersFromOneAgain)),
-    Mutant("never silent", 77, Roles(gossip_broker=NeverSilent)),
+    Mutant("never silent", 336, Roles(gossip_broker=NeverSilent)),
 )
 
 CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)

@@ -1,13 +1,15 @@
-"""Nothing that is dead is sent again, rounds are given no further ahead than may be, and who is long gone is forgotten."""
+"""What is lost is named to whoever it is for, nothing that is dead is sent again, rounds are given no further ahead than may be, and who is long gone is forgotten."""
 
 import msgspec
 import pytest
-from tests.protocols.gossip.brokers import A, B, Broker
+from tests.protocols.gossip.brokers import A, B, Broker, event_of
 from tests.protocols.gossip.net import MS, Net
 
+from ensue.protocols.core import Deliver, Discard, Send
 from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Message, Rumour, Rumours, Summary, Wanted
+from ensue.protocols.gossip.frames import Message, Peer, Request, Rumour, Rumours, Summary, Wanted
 from ensue.protocols.gossip.spreading import Spreading
+from ensue.protocols.gossip.subscriber import GossipSubscriber
 from ensue.protocols.gossip.views import Picker, Views
 
 CONFIG = GossipConfig(
@@ -100,3 +102,113 @@ def test_who_only_listens_forgets_those_who_came_and_went_long_ago() -> None:
     assert sum(map(len, rules.matrix.values())) < 2_000, "of twenty thousand"
     listener.receive(Broker(B).send("late", (A,), B * horizon), 200 * horizon)
     assert listener.refused == {"late": "late"}, "what is forgotten is over"
+
+
+def lossy(net: Net, *, until_ns: int) -> None:
+    """Lose all messages, but not what is said of them and their copies, up to some time."""
+    net.loses = lambda _source, _target, frame: (
+        isinstance(frame, Message) and net.now_ns <= until_ns
+    )
+
+
+def test_a_pair_among_many_is_repaired_as_soon_as_a_large_group() -> None:
+    """Who is in many small groups tells a few of each, not a few of all."""
+    net = Net(CONFIG, 40)
+    for number in range(1, 40):
+        net.subscribe("b0", f"t{number}")
+        net.subscribe(f"b{number}", f"t{number}")
+    net.wait(50)
+    lossy(net, until_ns=net.now_ns)
+    for number in range(1, 40):
+        net.publish("b0", f"t{number}", str(number))
+    net.wait(10)
+    assert {name: net.got(name) for name in net.brokers[1:]} == {
+        f"b{number}": [str(number)] for number in range(1, 40)
+    }
+    told = [target for _, target, frame in net.sent if isinstance(frame, Summary)]
+    assert len(told) == 39, "one frame each, and nobody else"
+
+
+def test_in_a_large_group_each_tells_a_few() -> None:
+    net = Net(CONFIG, 20)
+    for name in net.brokers:
+        net.subscribe(name, "t")
+    net.wait(50)
+    net.publish("b0", "t", "one")
+    net.wait(10)
+    told = [target for source, target, frame in net.sent if isinstance(frame, Summary)]
+    assert len(told) <= 20 * CONFIG.fan_out
+
+
+def test_all_that_is_new_is_named_and_later_the_latest() -> None:
+    config = msgspec.structs.replace(CONFIG, batch_max=4)
+    net = Net(config, 2)
+    for name in net.brokers:
+        net.subscribe(name, "t")
+    net.wait(50)
+    lossy(net, until_ns=net.now_ns)
+    texts = [str(number) for number in range(10)]
+    for text in texts:
+        net.publish("b0", "t", text)
+    net.wait(10)
+    assert net.got("b1") == texts
+    frames = [frame for _, _, frame in net.sent if isinstance(frame, Summary)]
+    assert [sum(map(len, frame.have.values())) for frame in frames] == [4, 4, 2]
+    # They are kept until their deadline, and leave room for one that comes now and is asked for twice.
+    net.loses = lambda _source, _target, frame: isinstance(frame, Message | Request)
+    net.publish("b0", "t", "last")
+    net.wait(10)
+    net.loses = lambda *_: False
+    net.wait(10)
+    assert net.got("b1") == [*texts, "last"]
+
+
+def test_subscribers_are_told_all_of_a_round_however_much() -> None:
+    config = msgspec.structs.replace(CONFIG, spreads=True, batch_max=2, push_rounds=1)
+    views = Views("s0", "", config, Picker("s0"))
+    views.learn(Peer("s1", "", ("t",), 7, {}), ("t",))
+    spreading = Spreading(config, views)
+    for source in range(5):
+        spreading.add(Rumour("t", source, 7, {}, ()), 7)
+
+    def told(now_round: int) -> tuple[list[int], list[int], int]:
+        frames = [
+            effect.frame
+            for effect in spreading.push(now_round, None)
+            if isinstance(effect, Send) and isinstance(effect.frame, Rumours)
+        ]
+        whole = [each.source for frame in frames for each in frame.rumours]
+        named = [each[1] for frame in frames for each in frame.have]
+        return whole, named, len(frames)
+
+    assert told(7) == ([0, 1, 2, 3, 4], [], 3)
+    assert told(8) == ([], [0, 1, 2, 3, 4], 3)
+
+
+def test_what_a_subscriber_had_no_room_for_is_taken_when_it_comes_again() -> None:
+    config = msgspec.structs.replace(CONFIG, spreads=True, held_max=1)
+    subscriber = GossipSubscriber(name="s0", brokers=(), config=config, now_ns=0)
+    subscriber.subscribe(("t",), now_ns=0)
+    now_ns = 10 * config.period_ns
+    subscriber.handle_timer(now_ns=now_ns)
+    waits = Rumour("t", 0, 10, {"t": {1: 9}}, (event_of("waits"),))
+    other = Rumour("t", 2, 10, {"t": {1: 9}}, (event_of("other"),))
+    dropped: list[str] = []
+    got: list[str] = []
+
+    def hear(*rumours: Rumour, round_: int) -> None:
+        frame = Rumours(rumours=rumours, have=(), peers=())
+        subscriber.receive(frame, source="s1", now_ns=round_ * config.period_ns)
+        for effect in subscriber.take_effects():
+            if isinstance(effect, Deliver):
+                got.append(effect.event.publisher)
+            if isinstance(effect, Discard):
+                dropped.append(f"{effect.event.publisher} {effect.verdict}")
+
+    hear(waits, other, round_=10)
+    assert (got, dropped) == ([], ["other overflow"])
+    missing = Rumour("t", 1, 9, {}, (event_of("missing"),))
+    hear(missing, round_=10)
+    assert got == [], "no room for what it waits for either"
+    hear(other, round_=9 + config.lifetime_rounds)
+    assert got == ["waits", "other"]

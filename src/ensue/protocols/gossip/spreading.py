@@ -6,10 +6,10 @@ peers that it knows, which is how views are kept.
 
 Nothing here has any part in the order: losing, repeating or reordering frames can't break it.
 
-Limit: `retained_max` messages; the oldest go first. `batch_max` messages and names a frame.
+Limit: `retained_max` messages; the oldest go first. `batch_max` messages and names a frame, and as many frames as it takes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -75,9 +75,8 @@ class Spreading:
         known = [one for one in self._going.values() if one.pushed >= self._config.push_rounds]
         effects: list[Effect] = []
         for peer in self._views.choose(topics, self._config.fan_out):
-            frame = self._frame(peer, fresh, known, me)
-            if frame.rumours or frame.have:
-                effects.append(Send(peer.name, frame))
+            frames = self._frames(peer, fresh, known, me)
+            effects += (Send(peer.name, frame) for frame in frames)
         for one in self._going.values():
             one.pushed += 1
         return effects
@@ -101,21 +100,25 @@ class Spreading:
         )
         return [Send(peer, _told(found, frame.wants))] if found else []
 
-    def _frame(
+    def _frames(
         self, peer: Peer, fresh: list[_Going], known: list[_Going], me: Peer | None
-    ) -> Rumours:
-        most, topics = self._config.batch_max, peer.topics
-        rumours = [
-            one.rumour for one in fresh if one.rumour.topic in topics and _can_give(one, peer.wants)
-        ]
-        have = [
-            one.rumour.id
-            for one in known
-            if one.rumour.topic in topics and _can_give(one, peer.wants)
-        ]
+    ) -> Iterator[Rumours]:
+        """Tell somebody everything, in as many frames as that takes."""
+        most, wants = self._config.batch_max, peer.wants
+
+        def for_it(ones: list[_Going]) -> list[Rumour]:
+            return [
+                one.rumour
+                for one in ones
+                if one.rumour.topic in peer.topics and _can_give(one, wants)
+            ]
+
+        rumours, have = for_it(fresh), [each.id for each in for_it(known)]
         own: Iterable[Peer] = () if me is None else (me,)
         peers = (*own, *self._views.some(PEERS_TOLD))
-        return _told(tuple(rumours[:most]), peer.wants, tuple(have[:most]), peers)
+        for at in range(0, max(len(rumours), len(have)), most):
+            parts = tuple(rumours[at : at + most])
+            yield _told(parts, wants, tuple(have[at : at + most]), () if at else peers)
 
 
 def _can_give(one: _Going, wants: Wishes) -> bool:

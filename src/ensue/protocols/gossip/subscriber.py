@@ -19,7 +19,7 @@ import msgspec
 
 from ensue.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.protocols.core import Effect, Frame, Join, Leave, Persist, Send
-from ensue.protocols.gossip.causality import ACCEPTED, LATE
+from ensue.protocols.gossip.causality import ACCEPTED, LATE, OVERFLOW
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import (
     Enter,
@@ -320,9 +320,10 @@ class GossipSubscriber:
         if verdict == NOT_SUBSCRIBED:
             self._drop(told, verdict)
             return
-        self._seen[name] = None
-        if len(self._seen) > self.config.remembered_max:
-            self._seen.popitem(last=False)
+        if verdict != OVERFLOW:  # One for which there was no room may come again.
+            self._seen[name] = None
+            if len(self._seen) > self.config.remembered_max:
+                self._seen.popitem(last=False)
         if verdict == BEFORE_JOIN:
             self._drop(told, verdict)
         else:
