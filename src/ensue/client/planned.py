@@ -9,8 +9,8 @@ The calls only write the plan down, in the order in which everybody does it; ope
 the block throws the plan away: nothing has happened. Leaving it hands the plan in, and returns when it is committed. What a plan subscribes
 for another bus is handed to that bus (`bus.on_subscription`).
 
-A plan that was accepted is certain to be committed, also if this process dies. If a broker that has to take part is away, it is committed when that is back:
-after `timeout` seconds `TransactionPending` says so, and the plan must not be repeated.
+A plan that was accepted is carried out also if this process dies, and aborted only if a client that has to do something in it turns out to be gone or to have withdrawn what it
+publishes under (`TransactionAborted`). If a broker that has to take part is away, it is carried out when that is back: after `timeout` seconds `TransactionPending` says so, and the plan must not be repeated.
 """
 
 import asyncio
@@ -224,7 +224,7 @@ class PlannedTransaction:
         done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
         if not done:
             raise TransactionPending(
-                f"the plan will be committed, and is not after {self._timeout_s:g} s: a broker is away, or "
+                f"the plan was accepted, and is not over after {self._timeout_s:g} s: a broker is away, or "
                 "there is much to do; don't repeat it"
             )
         answer = answering.result()
