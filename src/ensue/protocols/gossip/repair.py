@@ -76,8 +76,10 @@ class Repair:
             for other in self._picker.sample(there, self._config.fan_out):
                 found.setdefault(other, [])
         for key, message in reversed(self._kept.items()):
-            for other in found.keys() & set(message.dest) - {message.source}:
-                keys = found[other]
+            for other in message.dest:
+                keys = found.get(other)
+                if keys is None or other == message.source:
+                    continue
                 if key in self._fresh or len(keys) < self._config.batch_max:
                     keys.append(key)
         return found
