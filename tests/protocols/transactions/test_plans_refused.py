@@ -93,3 +93,29 @@ def test_what_else_of_it_was_done_is_undone(seed: int) -> None:
     net.settle()
     assert net.run("c1", pub("again", y=1), isolation="planned") == ""
     assert net.payloads("c2") == ["again"]
+
+
+@pytest.mark.parametrize("isolation", ["atomic", "planned"])
+def test_nothing_is_published_under_what_an_abort_puts_back_before_that_is_everywhere(
+    isolation: str,
+) -> None:
+    """Seed 13397 of the swarm: one transaction withdrew an advertisement and was aborted, another published meanwhile, and it reached some."""
+    refused = 0
+    for seed in range(300):
+        net = net_of(seed)
+        net.regular("c1", sub("s", "x = 1"))
+        net.regular("c2", sub("s", "x = 1"))
+        net.settle()
+        net.start("c3", uadv("a"), isolation="atomic", commit=False)
+        for _ in range(seed % 70):
+            net.step()
+        net.start("c3", sub("t", "x = 2"), pub("one", x=1), isolation=isolation)
+        net.settle()
+        (why,) = (wrong for spec, wrong in net.application.outcomes if spec.commit)
+        assert net.payloads("c1") == net.payloads("c2") == ["one"] * (not why), seed
+        refused += any("is being put back" in each for each in net.answers("c3").values())
+        net.at_rest()
+        assert not net.broker("b3").tables.returning
+        assert net.run("c3", pub("two", x=1), isolation=isolation) == ""
+        assert net.payloads("c1")[-1:] == net.payloads("c2")[-1:] == ["two"]
+    assert refused

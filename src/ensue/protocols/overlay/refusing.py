@@ -36,9 +36,14 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
 def uncovered(publication: Publication, client: str, tables: Tables) -> str:
     """Say so if a client has not advertised what it publishes."""
     event = event_of(publication.attributes)
-    for entry in tables.advertisements.values():
+    returning = ""
+    for name, entry in tables.advertisements.items():
         if entry.hop == client and parse(entry.where).matches(event):
-            return ""
+            if name not in tables.returning:
+                return ""
+            returning = name
+    if returning:
+        return f"{returning!r} is being put back after an abort: try again"
     return f"no advertisement of {client} covers it"
 
 

@@ -58,6 +58,7 @@ class TablesRecord(msgspec.Struct, frozen=True, array_like=True):
     subscriptions: dict[str, Entry]
     passed: dict[str, dict[str, str]]
     loose: list[str] = []
+    returning: dict[str, int] = {}
 
 
 class OverlaidRecord(msgspec.Struct, Generic[T], frozen=True, array_like=True):
@@ -86,6 +87,8 @@ class Tables:
         """By neighbour and subscription: empty if it was sent, else what covers it there."""
         self.loose: set[str] = set()
         """Subscriptions of which nobody tells when they are everywhere."""
+        self.returning: dict[str, int] = {}
+        """Advertisements that are put back after an abort, each with the step that tells when it is everywhere: until then nobody publishes under it."""
         self.settling: set[str] = set()
         """Subscriptions that come or go with a transaction which not all brokers have committed."""
         self._index = MatchIndex()
@@ -96,6 +99,7 @@ class Tables:
             for neighbour, passed in record.passed.items():
                 self.passed[neighbour].update(passed)
             self.loose.update(record.loose)
+            self.returning.update(record.returning)
 
     def record(self) -> TablesRecord:
         """Return the tables as they are persisted."""
@@ -104,6 +108,7 @@ class Tables:
             dict(self.subscriptions),
             {neighbour: dict(passed) for neighbour, passed in self.passed.items()},
             sorted(self.loose),
+            dict(self.returning),
         )
 
     # -- Questions ------------------------------------------------------------------------------
@@ -308,6 +313,7 @@ class Layer(Tables):
         self._passed = {each: _Overlaid(passed) for each, passed in base.passed.items()}
         self.passed = dict(self._passed)
         self.loose = base.loose
+        self.returning = base.returning
         # Whoever works on a layer began when all brokers had committed what came before.
         self.settling = set()
 

@@ -28,7 +28,7 @@ import msgspec
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
-from ensue.protocols.overlay.frames import SUBSCRIBE, UNSUBSCRIBE, Change
+from ensue.protocols.overlay.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change
 from ensue.protocols.overlay.refusing import INVERSE
 from ensue.protocols.overlay.versions import Undo
 from ensue.protocols.transactions import frames as t
@@ -398,7 +398,16 @@ class Participant(Acting):
                 self._withdrawn_for_good([Issued(one.client, withdrawal, None)])
             elif before is not None and not self._leave_to_another(one):
                 restored = Change(_INVERSE[change.action], change.name, before.where)
+                numbered = self._numbered
                 self._change((restored,), one.client)
+                if numbered < self._numbered in self._steps and restored.action == ADVERTISE:
+                    self.tables.returning[restored.name] = self._numbered
+
+    def _stepped_by(self, number: int, refused: str) -> None:
+        super()._stepped_by(number, refused)
+        returning = self.tables.returning
+        for name in [each for each, step in returning.items() if step not in self._steps]:
+            del returning[name]
 
     def _leave_to_another(self, undone: Issued) -> bool:
         """Leave a withdrawal be that another open transaction asked for too, and found done."""
