@@ -67,10 +67,10 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
             for following in islice(waiting, 1):
                 pending.append((following, executor.submit(play_seed, protocol, following)))
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
         # What is still being played is of no interest any more, and could take for ever.
         for child in multiprocessing.active_children():
             child.terminate()
+        executor.shutdown(cancel_futures=True)
 
 
 def play_on_spark(
