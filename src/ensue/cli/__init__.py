@@ -24,13 +24,15 @@ def main() -> None:
         build()()
     except KeyboardInterrupt:
         # Commands handle their own; this is the moment while they are being imported.
-        sys.stderr.write("ensue: interrupted\n")
-        raise SystemExit(2) from None
+        pass
     except SystemExit as ended:
-        # Typer's word for an interrupt that came while it read the options.
+        # Typer's word for an interrupt that came while it read the options; it prints nothing.
         if ended.code != INTERRUPTED:
             raise
-        raise SystemExit(2) from None
+    else:
+        return
+    sys.stderr.write("ensue: interrupted\n")
+    raise SystemExit(2) from None
 
 
 def _look_for_extras() -> None:

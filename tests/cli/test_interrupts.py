@@ -1,0 +1,20 @@
+"""Ctrl-C at moments when no command is there to handle it."""
+
+from typing import Any
+
+import pytest
+from tests.cli.helpers import Shell
+
+from ensue.cli.helping import Command
+
+
+@pytest.mark.parametrize("words", [("sub", "a"), ("pub", "a"), ("tx", "plan.toml")])
+def test_ctrl_c_while_options_are_read_is_said(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def interrupted(*_: Any) -> list[Any]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Command, "get_params", interrupted)
+    result = shell(*words)
+    assert (result.code, result.stdout, result.stderr) == (2, "", "ensue: interrupted\n")
