@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,18 @@ def test_it_says_where_it_is_and_ends_with_0_when_told_to(
                 assert (await anext(events)).payload == b"2"
 
         asyncio.run(look())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_being_told_again_while_it_ends_changes_nothing(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    with running("--listen", "127.0.0.1:0", "--data", tmp_path / "d") as (process, _):
+        deadline_s = time.monotonic() + DEADLINE_S
+        while process.poll() is None and time.monotonic() < deadline_s:
+            process.send_signal(how)
+            time.sleep(0.001)
+        assert process.returncode == 0
 
 
 def test_without_json_its_url_is_on_stderr(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The commands `serve` and `token`: run a server, and make what lets somebody in."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +29,7 @@ from ensue.transports.tcp_options import DEFAULT_PORT
 __all__ = ["serve", "token"]
 
 SECOND_NS = 1_000_000_000
+STOPS = (signal.SIGINT, signal.SIGTERM)
 STATIONS = "station"
 """Not a user: the servers of a chain among themselves."""
 
@@ -154,7 +157,8 @@ def serve(
         _exclude(given, "--config", f"{config} says it")
         chosen = config_file.load(config, name=name)
     start_logging(log_format.value, log_level.value)
-    asyncio.run(_serve(chosen, url, json=json))
+    with _signals_held():
+        asyncio.run(_serve(chosen, url, json=json))
     return output.EXIT_VALID
 
 
@@ -256,11 +260,38 @@ def _from_options(
     )
 
 
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Have a server that ends as it was told to end with 0, however often it is told."""
+    before = {number: signal.getsignal(number) for number in STOPS}
+    try:
+        yield
+    except BaseException:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        raise
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop_on_signals(told: asyncio.Event) -> None:
+    """Set an event when a signal comes, and do nothing when another does.
+
+    The loop's own handlers would be gone with it, while the process still has some way to go.
+    """
+    loop = asyncio.get_running_loop()
+
+    def stop(_number: int, _frame: object) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop has ended.
+            loop.call_soon_threadsafe(told.set)
+
+    for number in STOPS:
+        signal.signal(number, stop)
+
+
 async def _serve(config: ServerConfig, url: str | None, *, json: bool) -> None:
     told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
+    _stop_on_signals(told)
     server = Server(config) if url is None else BrokeredServer(config, url)
     await server.start()
     if json:
