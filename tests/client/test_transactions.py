@@ -1,6 +1,9 @@
 """Content and transactions on `memory://`: what people write, and what they are told."""
 
 import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from examples import consolidation, dispatching
@@ -347,3 +350,89 @@ def test_the_examples_lose_and_repeat_without_a_transaction_and_not_with_one() -
     assert set(asyncio.run(dispatching.dispatch("in one transaction"))) == {1}
     assert 0 in asyncio.run(consolidation.consolidate(in_one_transaction=False))
     assert set(asyncio.run(consolidation.consolidate(in_one_transaction=True))) == {1}
+
+
+async def forget(tx: Any) -> None:
+    """Leave an operation alone, in one of the ways in which people do."""
+    tx.publish({"n": 1}, b"forgotten")
+
+
+async def begin_last(tx: Any) -> None:
+    TASKS.append(asyncio.create_task(tx.publish({"n": 1}, b"begun last")))
+
+
+async def forget_to_subscribe(tx: Any) -> None:
+    tx.subscribe("n = 9")
+
+
+TASKS: list[asyncio.Task[None]] = []
+UNAWAITED = [(forget, "publish"), (begin_last, "publish"), (forget_to_subscribe, "subscribe")]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("act", "called"), UNAWAITED)
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_a_forgotten_await_aborts_and_says_of_what(
+    isolation: str,
+    act: Callable[[Any], Awaitable[None]],
+    called: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An operation is begun by its call: half of a transaction must not be committed."""
+
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await a.advertise(where="n exists")
+            async with b.subscribe(where="n exists") as events:
+
+                async def leave() -> None:
+                    async with a.transaction(isolation=isolation, timeout=60) as tx:
+                        await tx.publish({"n": 1}, b"awaited")
+                        await act(tx)
+
+                said = rf"{called}\(…\) was not awaited to the end: await all that you do in it"
+                with pytest.raises(ensue.TransactionAborted, match=said):
+                    await leave()
+                await asyncio.gather(*TASKS, return_exceptions=True)
+                await a.publish({"n": 2}, b"after it")
+                assert await payloads(events, 1) == [b"after it"]
+
+    TASKS.clear()
+    asyncio.run(main())
+    gc.collect()
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("act", "called"), UNAWAITED)
+def test_a_forgotten_await_of_an_invited_handler_aborts_too(
+    act: Callable[[Any], Awaitable[None]], called: str
+) -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await b.advertise(where="n exists")
+            await b.on_invitation(act)
+            with pytest.raises(ensue.TransactionAborted, match=rf"{called}\(…\) was not awaited"):
+                async with a.transaction(timeout=60) as tx:
+                    await tx.invite("b")
+            await asyncio.gather(*TASKS, return_exceptions=True)
+
+    TASKS.clear()
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_what_a_transaction_does_can_be_gathered_and_be_awaited_later(isolation: str) -> None:
+    async def main() -> None:
+        async with connected("a") as a:
+            await a.advertise(where="n exists")
+            async with a.subscribe(where="n exists") as events:
+                async with a.transaction(isolation=isolation, timeout=60) as tx:
+                    first = tx.publish({"n": 1}, b"1")
+                    await asyncio.gather(first, tx.publish({"n": 2}, b"2"))
+                    task = asyncio.create_task(tx.publish({"n": 3}, b"3"))
+                    assert "publish" in repr(task)
+                    await asyncio.wait_for(tx.publish({"n": 4}, b"4"), 30)
+                    await task
+                assert sorted(await payloads(events, 4)) == [b"1", b"2", b"3", b"4"]
+
+    asyncio.run(main())

@@ -138,8 +138,8 @@ class ContentBus:
                 self._overlay_client(), self._subscribe_where, name, path, publication
             )
             await _wait_for(handler(given), "on_invitation")
-            given.name = ""
             given.check_awaited()
+            given.end()
             if given.failure is not None:
                 raise given.failure
 

@@ -5,7 +5,7 @@
         await plan.client("agent").subscribe("instance = 'x1'")
         await plan.publish({"instance": "x1"})
 
-The calls only write the plan down, in the order in which everybody does it; operations `with plan.together():` may happen in any order among themselves. An exception in
+The calls only write the plan down, in the order in which everybody does it, and have to be awaited as all others; operations `with plan.together():` may happen in any order among themselves. An exception in
 the block throws the plan away: nothing has happened. Leaving it hands the plan in, and returns when it is committed. What a plan subscribes
 for another bus is handed to that bus (`bus.on_subscription`).
 
@@ -14,16 +14,17 @@ publishes under (`TransactionAborted`). If a broker that has to take part is awa
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from ensue.client.checks import Payload, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import Where
+from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import Subscribe, share_of
 from ensue.errors import LocalProtocolError, TransactionAborted, TransactionPending
@@ -41,6 +42,15 @@ from ensue.protocols.transactions.frames import Operation
 from ensue.runtime.hub import PAYLOAD_BYTES_MAX
 
 __all__ = ["PlannedClient", "PlannedTransaction"]
+
+T = TypeVar("T")
+
+_CALLED = {
+    ADVERTISE: "advertise",
+    UNADVERTISE: "unadvertise",
+    SUBSCRIBE: "subscribe",
+    UNSUBSCRIBE: "unsubscribe",
+}
 
 
 class _Step(msgspec.Struct):
@@ -64,25 +74,27 @@ class PlannedClient:
         self._plan = plan
         self._name = name
 
-    async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
+    def publish(
+        self, attributes: Mapping[str, object], payload: Payload = b""
+    ) -> Coroutine[Any, Any, None]:
         """Have it publish an event that it has advertised."""
-        self._plan.note_event(self._name, attributes, payload)
+        return self._plan.note_event(self._name, attributes, payload)
 
-    async def advertise(self, where: str) -> str:
+    def advertise(self, where: str) -> Coroutine[Any, Any, str]:
         """Have it say what it will publish; return the advertisement's name."""
         return self._plan.note_new(self._name, ADVERTISE, where)
 
-    async def unadvertise(self, name: str) -> None:
+    def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
         """Have it withdraw an advertisement."""
-        self._plan.note_end(self._name, UNADVERTISE, name)
+        return self._plan.note_end(self._name, UNADVERTISE, name)
 
-    async def subscribe(self, where: str) -> str:
+    def subscribe(self, where: str) -> Coroutine[Any, Any, str]:
         """Have it subscribe; return the subscription's name. Its bus is handed the subscription."""
         return self._plan.note_new(self._name, SUBSCRIBE, where)
 
-    async def unsubscribe(self, name: str) -> None:
+    def unsubscribe(self, name: str) -> Coroutine[Any, Any, None]:
         """Have it withdraw a subscription, by its name among brokers, which its bus knows (`bus.content_name`)."""
-        self._plan.note_end(self._name, UNSUBSCRIBE, name)
+        return self._plan.note_end(self._name, UNSUBSCRIBE, name)
 
 
 class PlannedTransaction:
@@ -101,38 +113,40 @@ class PlannedTransaction:
         self._group: list[str] | None = None
         """Operations of the block `together` that is open."""
         self._groups = 0
+        self._operations = Operations()
         self._made: list[Subscription] = []
         self._withdrawn: list[Subscription] = []
         self.name = ""
         """The transaction's name, once it is committed."""
 
-    async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
+    def publish(
+        self, attributes: Mapping[str, object], payload: Payload = b""
+    ) -> Coroutine[Any, Any, None]:
         """Publish an event: delivered when the transaction is committed."""
-        self.note_event(self._client.name, attributes, payload)
+        return self.note_event(self._client.name, attributes, payload)
 
-    async def advertise(self, where: str) -> str:
+    def advertise(self, where: str) -> Coroutine[Any, Any, str]:
         """Say what will be published; return the advertisement's name."""
         return self.note_new(self._client.name, ADVERTISE, where)
 
-    async def unadvertise(self, name: str) -> None:
+    def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
         """Withdraw an advertisement."""
-        self.note_end(self._client.name, UNADVERTISE, name)
+        return self.note_end(self._client.name, UNADVERTISE, name)
 
-    async def subscribe(self, where: str) -> Subscription:
+    def subscribe(self, where: str) -> Coroutine[Any, Any, Subscription]:
         """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
-        name = self.note_new(self._client.name, SUBSCRIBE, where)
+        name = self._note_made(self._client.name, SUBSCRIBE, where)
         wanted = Where(where=where, client=self._client, made=name)
-        made = await self._subscribe(wanted).__aenter__()
-        self._made.append(made)
-        return made
+        return self._operations.begin("subscribe", lambda: self._enter(wanted))
 
-    async def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
         share = share_of(subscription)
-        self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
+        noted = self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
         self._withdrawn.append(subscription)
+        return noted
 
-    async def invite(self, client: str, *_: object) -> None:
+    def invite(self, client: str, *_: object) -> Coroutine[Any, Any, None]:
         """Say what to do instead: nobody acts while a plan is carried out."""
         raise LocalProtocolError(
             f"a plan invites nobody: say what {client!r} does by plan.client({client!r})"
@@ -159,21 +173,37 @@ class PlannedTransaction:
 
     # -- Writing it down ------------------------------------------------------------------------
 
-    def note_event(self, client: str, attributes: Mapping[str, object], payload: Payload) -> None:
+    def note_event(
+        self, client: str, attributes: Mapping[str, object], payload: Payload
+    ) -> Coroutine[Any, Any, None]:
         """Write a publication down."""
         checked = check_payload(payload, PAYLOAD_BYTES_MAX)
         self._note(client, attributes=event_of(attributes), payload=checked)
+        return self._operations.begin("publish", lambda: _value(None))
 
-    def note_new(self, client: str, action: str, where: str) -> str:
-        """Write an advertisement or a subscription down; return its name."""
+    def note_new(self, client: str, action: str, where: str) -> Coroutine[Any, Any, str]:
+        """Write an advertisement or a subscription down; it has a name."""
+        name = self._note_made(client, action, where)
+        return self._operations.begin(_CALLED[action], lambda: _value(name))
+
+    def note_end(self, client: str, action: str, name: str) -> Coroutine[Any, Any, None]:
+        """Write down that one ends."""
+        self._note(client, action=action, name=name)
+        return self._operations.begin(_CALLED[action], lambda: _value(None))
+
+    def _note_made(self, client: str, action: str, where: str) -> str:
         text = parse(where).to_text()
         name = f"{client}.plan-{self._client.unique()}"
         self._note(client, action=action, name=name, where=text)
         return name
 
-    def note_end(self, client: str, action: str, name: str) -> None:
-        """Write down that one ends."""
-        self._note(client, action=action, name=name)
+    async def _enter(self, wanted: Where) -> Subscription:
+        self._check_open()
+        made = await self._subscribe(wanted).__aenter__()
+        self._made.append(made)
+        if not self._open:
+            self._undo()  # Nobody waited for it, so there is no plan.
+        return made
 
     def _note(self, client: str, **what: Any) -> None:
         self._check_open()
@@ -210,7 +240,12 @@ class PlannedTransaction:
         self._open = False
         if kind is not None:
             self._undo()
-        elif self._steps:
+            return
+        unawaited = self._operations.unawaited
+        if unawaited:
+            self._undo()
+            raise TransactionAborted(f"the plan was thrown away: {unawaited}", reason=unawaited)
+        if self._steps:
             await self._hand_in()
 
     async def _hand_in(self) -> None:
@@ -237,7 +272,13 @@ class PlannedTransaction:
         _end(self._withdrawn)
 
     def _undo(self) -> None:
-        _end(self._made)
+        made, self._made = self._made, []
+        _end(made)
+
+
+async def _value(of: T) -> T:
+    """Return what was written down: there is nothing to wait for."""
+    return of
 
 
 def _end(subscriptions: list[Subscription]) -> None:

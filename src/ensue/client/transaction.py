@@ -5,15 +5,14 @@ it may invite others. Leaving the block commits, and an exception in it aborts. 
 `isolation="serializable"` a conflict with another transaction is one reason: try again.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ensue.client.checks import Payload, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import ContentShare, Where
+from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused, TransactionAborted
 from ensue.protocols.overlay.filters import event_of
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["InvitedTransaction", "Subscribe", "Transaction", "check_transaction", "share_of"]
 
 Subscribe = Callable[[Where], Subscription]
+
+T = TypeVar("T")
 
 
 def check_transaction(isolation: str, timeout: float) -> None:
@@ -50,7 +51,7 @@ def share_of(subscription: Subscription) -> ContentShare:
 
 
 class _Acting:
-    """Operations within a transaction, whoever coordinates it."""
+    """Operations within a transaction, whoever coordinates it. Each is begun by its call, and over once it was awaited."""
 
     def __init__(self, client: ContentClient, subscribe: Subscribe) -> None:
         self._client = client
@@ -60,71 +61,55 @@ class _Acting:
         """The transaction's name, once it has begun."""
         self.failure: TransactionAborted | None = None
         """Why it can't be committed, once an operation was refused: also if the program goes on as if nothing were."""
-        self._unfinished = 0
-        """Operations that were begun and not answered: also if nobody waits for them any more."""
+        self._operations = Operations()
+        self._over = False
 
-    async def publish(self, attributes: Mapping[str, object], payload: Payload = b"") -> None:
+    def publish(
+        self, attributes: Mapping[str, object], payload: Payload = b""
+    ) -> Coroutine[Any, Any, None]:
         """Publish an event: delivered when the transaction is committed."""
-        attributes = event_of(attributes)
+        event = event_of(attributes)
         checked = check_payload(payload, PAYLOAD_BYTES_MAX)
-        await self._act("pub", attributes=attributes, payload=checked)
+        return self._begin("publish", lambda: self._do("pub", attributes=event, payload=checked))
 
-    async def advertise(self, where: str) -> str:
+    def advertise(self, where: str) -> Coroutine[Any, Any, str]:
         """Say what will be published; return the advertisement's name."""
-        return await self._act("adv", where=where)
+        parse(where)
+        return self._begin("advertise", lambda: self._act("adv", where=where))
 
-    async def unadvertise(self, name: str) -> None:
+    def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
         """Withdraw an advertisement."""
-        await self._act("uadv", name=name)
+        return self._begin("unadvertise", lambda: self._do("uadv", name=name))
 
-    async def subscribe(self, where: str) -> Subscription:
+    def subscribe(self, where: str) -> Coroutine[Any, Any, Subscription]:
         """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
         parse(where)
-        self._check_open()
-        wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
-        try:
-            with self._doing():
-                made = await self._subscribe(wanted).__aenter__()
-        except SubscriptionRefused as error:
-            raise self._refused(error.reason) from None
-        self._client.when_over(self.name, lambda done: None if done else made.close())
-        return made
+        return self._begin("subscribe", lambda: self._subscribe_to(where))
 
-    async def unsubscribe(self, subscription: Subscription) -> None:
+    def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
-        share = share_of(subscription)
-        await self._act("usub", name=share.subscription)
+        share_of(subscription)
+        return self._begin("unsubscribe", lambda: self._withdraw(subscription))
 
-        def over(committed: bool) -> None:
-            if committed:
-                share.withdrawn()
-                subscription.close()
-
-        self._client.when_over(self.name, over)
-
-    async def invite(
+    def invite(
         self, client: str, attributes: Mapping[str, object] | None = None, payload: Payload = b""
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Let another bus act within the transaction; return when its handler has.
 
         `attributes` and `payload` are what its handler is told.
         """
-        self._check_open()
         checked = check_payload(payload, PAYLOAD_BYTES_MAX)
-        name, within = self.name, self._within
+        return self._begin("invite", lambda: self._invite(client, attributes, checked))
 
-        def invite(node: TransactionClient, now: int) -> int:
-            return node.invite(
-                name,
-                f"{client}.{CONTENT}",
-                attributes,
-                checked,
-                now_ns=now,
-                within=within,
-            )
+    def _begin(
+        self, what: str, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> Coroutine[Any, Any, T]:
+        """Begin an operation: from now on it must come to its end, or nothing is committed."""
+        self._check_open()
+        return self._operations.begin(what, work)
 
-        with self._doing():
-            self._check(await self._client.request(invite))
+    async def _do(self, action: str, **options: Any) -> None:
+        await self._act(action, **options)
 
     async def _act(self, action: str, **options: Any) -> str:
         self._check_open()
@@ -136,29 +121,58 @@ class _Acting:
             names.append(name)
             return number
 
-        with self._doing():
-            self._check(await self._client.request(act))
+        self._check(await self._client.request(act))
         return names[0]
 
-    @contextmanager
-    def _doing(self) -> Iterator[None]:
-        """Note that an operation is under way; one that is cancelled stays so, for it can't be taken back."""
-        self._unfinished += 1
+    async def _subscribe_to(self, where: str) -> Subscription:
+        self._check_open()
+        wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
         try:
-            yield
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            self._unfinished -= 1
-            raise
-        self._unfinished -= 1
+            made = await self._subscribe(wanted).__aenter__()
+        except SubscriptionRefused as error:
+            raise self._refused(error.reason) from None
+        self._client.when_over(self.name, lambda done: None if done else made.close())
+        return made
+
+    async def _withdraw(self, subscription: Subscription) -> None:
+        share = share_of(subscription)
+        await self._act("usub", name=share.subscription)
+
+        def over(committed: bool) -> None:
+            if committed:
+                share.withdrawn()
+                subscription.close()
+
+        self._client.when_over(self.name, over)
+
+    async def _invite(
+        self, client: str, attributes: Mapping[str, object] | None, payload: bytes
+    ) -> None:
+        self._check_open()
+        name, within = self.name, self._within
+
+        def invite(node: TransactionClient, now: int) -> int:
+            return node.invite(
+                name, f"{client}.{CONTENT}", attributes, payload, now_ns=now, within=within
+            )
+
+        self._check(await self._client.request(invite))
+
+    def end(self) -> None:
+        """Allow nothing any more."""
+        self.name, self._over = "", True
 
     def check_awaited(self) -> None:
         """Have nothing committed of which it is chance whether it happens."""
-        if self._unfinished and self.failure is None:
-            self._refused("operations of it are still under way: await all that you do in it")
+        unawaited = self._operations.unawaited
+        if unawaited and self.failure is None:
+            self._refused(unawaited)
 
     def _check_open(self) -> None:
+        if self._over:
+            raise LocalProtocolError(
+                "the transaction is over: await all that you do in it before it ends"
+            )
         if not self.name:
             raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
 
@@ -212,7 +226,7 @@ class Transaction(_Acting):
             self._check(await self._client.answer(ending))
         elif kind is None or issubclass(kind, Exception):
             await self._client.answer(ending)
-        self.name = ""
+        self.end()
         if kind is None and self.failure is not None:
             raise self.failure
 
