@@ -175,6 +175,19 @@ def test_a_large_trace_is_judged_by_the_audit_with_the_same_result(
     assert found == made.judgements
 
 
+def test_what_breaks_a_rule_of_any_order_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    script = Script()
+    for node in ("q", "s"):
+        script.subscribe(node, "x")
+    script.publish("p", "a").deliver("q", "a").publish("q", "b").deliver("q", "b")
+    rows = frame(spark, script.deliver("s", "b", "a").rows, tmp_path)
+    judged = judging.judge(rows, ["r"], order="causal-topic", row_count=7)["r"]
+    assert judged.verdict is Verdict.INVALID
+    assert judged.first is not None
+    assert judged.first.anomaly == "causal"
+    assert judged.sentences[0].startswith("causal-topic broken once: ")
+
+
 def frame(spark: SparkSession, rows: list[Row], folder: Path) -> DataFrame:
     trace.write(rows, folder / "frame")
     return read_trace(spark, folder / "frame").persist()

@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import DataFrame
 
 from ensue import checkers
-from ensue.checkers import Report, Verdict, Violation
+from ensue.checkers import Finding, Report, Verdict, Violation
 from ensue.checkers.total import SEARCH_ENDED
 from ensue.spark.auditing import audit
 from ensue.trace import Row
@@ -23,8 +23,8 @@ ROWS_MAX = 1_000_000
 COUNTED_MAX = 1_000
 """Violations of each rule that are looked for: as many as an audit does, so that both say the same."""
 
-_PREFERRED = ("total", "causal", "fifo", "complete")
-"""A disagreement is the best picture; an event lost is the poorest."""
+_FIRST, _LAST = ("total", "causal", "causal-topic", "deadline"), ("fifo", "complete")
+"""A disagreement is the best picture; an event lost is the poorest. What breaks other rules is no single delivery, and not drawn."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,16 +66,15 @@ def _rows(trace: DataFrame) -> list[Row]:
 
 
 def _judgement(report: Report) -> Judgement:
-    findings = {finding.checker: finding for finding in report.findings}
     counts: dict[str, int] = {}
     for finding in report.findings:
         for anomaly, count in finding.anomaly_counts.items():
             counts[anomaly] = counts.get(anomaly, 0) + count
     violations = [
         violation
-        for checker in _PREFERRED
-        if checker in findings
-        for violation in findings[checker].violations
+        for finding in _worst_first(report)
+        if finding.checker in (*_FIRST, *_LAST)
+        for violation in finding.violations
     ]
     return Judgement(
         verdict=report.verdict,
@@ -86,10 +85,15 @@ def _judgement(report: Report) -> Judgement:
     )
 
 
+def _worst_first(report: Report) -> list[Finding]:
+    places = {checker: at - len(_FIRST) for at, checker in enumerate(_FIRST)}
+    places |= {checker: at + 1 for at, checker in enumerate(_LAST)}
+    return sorted(report.findings, key=lambda finding: places.get(finding.checker, 0))
+
+
 def _sentences(report: Report) -> Iterator[str]:
     """Tell of each rule how often it was broken, with its first witness; then whatever was noted."""
-    findings = {finding.checker: finding for finding in report.findings}
-    for finding in (findings[checker] for checker in _PREFERRED if checker in findings):
+    for finding in _worst_first(report):
         if finding.violations:
             ended = any(note.startswith(SEARCH_ENDED) for note in finding.notes)
             count = f"{finding.violation_count:,}{' or more' if ended else ''}"

@@ -35,6 +35,9 @@ _TITLES = {
     "phantom": "A came, and nobody had published it so",
     "uninvited": "A came without a subscription to its topic",
     "void": "A came, and was void",
+    "expired": "A came after its deadline",
+    "missed": "A was there in time and not delivered",
+    "slow": "A took longer than it may",
 }
 
 
