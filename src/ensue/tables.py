@@ -11,14 +11,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Union
 
 import msgspec
 from msgspec import inspect
 
 from ensue.errors import BadInput
 
-__all__ = ["FILE_BYTES_MAX", "TableReader", "read_text"]
+__all__ = ["FILE_BYTES_MAX", "TableReader", "parse_json", "read_text"]
 
 FILE_BYTES_MAX = 10_000_000
 """A longer file is none that a person wrote."""
@@ -33,6 +33,13 @@ _KINDS = {
     "array": "a list",
     "object": "a table",
 }
+_PLAIN: dict[type, type] = {
+    inspect.BoolType: bool,
+    inspect.IntType: int,
+    inspect.FloatType: float,
+    inspect.StrType: str,
+}
+_JSON_KINDS = {**_KINDS, "array": "a list in [ ]", "object": "an object in { }"}
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -53,6 +60,15 @@ def read_text(path: str | Path, *, what: str, hint: str) -> str:
         raise BadInput(f"{file}: is not text in UTF-8, as TOML must be") from None
 
 
+def parse_json(text: bytes | str) -> Any:
+    """Return what JSON stands for, whatever it is."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        why = str(error).removeprefix("JSON is malformed: ")
+        raise BadInput(f"is not JSON: {why}") from None
+
+
 class TableReader(Generic[T]):
     """Reads files that hold one kind of table.
 
@@ -64,12 +80,13 @@ class TableReader(Generic[T]):
         self,
         kind: type[T],
         *,
-        read_value: Callable[[type, Any], Any],
+        read_value: Callable[[type, Any], Any] | None = None,
         written_as: Mapping[type, Any] | None = None,
         told_under: str = "",
     ) -> None:
         self._kind = kind
         self._read_value = read_value
+        self._decode_json = msgspec.json.Decoder(kind, dec_hook=read_value).decode
         self._written_as = written_as or {}
         self._told_under = told_under
 
@@ -80,9 +97,23 @@ class TableReader(Generic[T]):
         except tomllib.TOMLDecodeError as error:
             raise BadInput(f"{source}: is not TOML: {error}") from None
         try:
+            return self.read(raw)
+        except BadInput as error:
+            raise BadInput(f"{source}: {error}") from None
+
+    def loads_json(self, text: bytes | str) -> T:
+        """Read one object of JSON."""
+        try:
+            return self._decode_json(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self.read(parse_json(text), json=True)
+
+    def read(self, raw: Any, *, json: bool = False) -> T:
+        """Read what a file holds; of JSON, errors are told in its words."""
+        try:
             return msgspec.convert(raw, self._kind, dec_hook=self._read_value)
         except msgspec.ValidationError as error:
-            raise BadInput(f"{source}: {self._explain(error, raw)}") from None
+            raise BadInput(self._explain(error, raw, json=json)) from None
 
     def keys(self) -> list[str]:
         """List every key a file may have, as `table.key`, so that the manual can be held against it."""
@@ -112,7 +143,7 @@ class TableReader(Generic[T]):
                 return self._structs(inspect.type_info(self._written_as[kind]))
         return []
 
-    def _explain(self, error: msgspec.ValidationError, raw: Any) -> str:
+    def _explain(self, error: msgspec.ValidationError, raw: Any, *, json: bool) -> str:
         """Say where and what in words for people who never heard of objects and arrays."""
         text = str(error)
         # A value within a table of its own names its own place first and that of the table after it.
@@ -125,7 +156,7 @@ class TableReader(Generic[T]):
         elif found := re.fullmatch(r"Object missing required field `(.*)`", what):
             what = f"the key {found[1]!r} is missing; add it"
         elif found := re.fullmatch(r"Expected `(.*)`, got `(.*)`", what):
-            what = _explain_kind(found[1], found[2], place)
+            what = _explain_kind(found[1], found[2], place, json=json)
         elif found := re.fullmatch(r"Invalid (?:enum )?value '?([^']*)'?", what):
             what = f"there is no {found[1]!r} here{_suggest(found[1], self._choices(info, place))}"
         return f"{place}: {what}" if place else what
@@ -154,22 +185,31 @@ class TableReader(Generic[T]):
                 info = fields.get(key, info)
                 here = here.get(key) if isinstance(here, dict) else None
             elif index == "...":
-                assert isinstance(info, inspect.DictType)
-                name = next(one for one, value in here.items() if not self._readable(value, info))
-                place, info, here = f"{place}.{name}", info.value_type, here[name]
+                kinds = info.types if isinstance(info, inspect.UnionType) else (info,)
+                of = next(one for one in kinds if isinstance(one, inspect.DictType))
+                name = next(one for one, value in here.items() if not self._readable(value, of))
+                place, info, here = f"{place}.{name}", of.value_type, here[name]
             else:
                 place = f"{place}[{index}]"
                 here = here[int(index)] if isinstance(here, list) else None
         return place, info
 
     def _readable(self, value: Any, info: inspect.DictType) -> bool:
-        inner = info.value_type
-        kind = inner.cls if isinstance(inner, inspect.StructType | inspect.CustomType) else object
         try:
-            msgspec.convert(value, kind, dec_hook=self._read_value)
+            msgspec.convert(value, _type_of(info.value_type), dec_hook=self._read_value)
         except msgspec.ValidationError:
             return False
         return True
+
+
+def _type_of(info: inspect.Type) -> Any:
+    """Return the type that is described, or one that takes everything."""
+    match info:
+        case inspect.StructType(cls=kind) | inspect.CustomType(cls=kind):
+            return kind
+        case inspect.UnionType(types=types):
+            return Union[tuple(_type_of(one) for one in types)]  # noqa: UP007 - of what is listed
+    return _PLAIN.get(type(info), object)
 
 
 def _own_keys(struct: inspect.StructType) -> list[str]:
@@ -177,14 +217,17 @@ def _own_keys(struct: inspect.StructType) -> list[str]:
     return tag + [field.encode_name for field in struct.fields]
 
 
-def _explain_kind(expected: str, got: str, place: str) -> str:
-    if expected == "array" and got == "object":
+def _explain_kind(expected: str, got: str, place: str, *, json: bool) -> str:
+    if expected == "array" and got == "object" and not json:
         return f"expected a list of tables; write [[{place}]] with two brackets"
-    if expected == "object" and got == "array":
+    if expected == "object" and got == "array" and not json:
         return f"expected one table; write [{place}] with one bracket"
+    words = _JSON_KINDS if json else _KINDS
     kinds = [one.strip() for one in expected.split("|")]
-    wanted = " or ".join(_KINDS.get(one, one) for one in kinds if one != "null")
-    return f"expected {wanted}, not {_KINDS.get(got, got).partition(',')[0]}"
+    left_out = ("null", "int") if "float" in kinds else ("null",)
+    *others, last = (words.get(one, one) for one in kinds if one not in left_out)
+    wanted = f"{', '.join(others)} or {last}" if others else last
+    return f"expected {wanted}, not {words.get(got, got).partition(',')[0]}"
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:

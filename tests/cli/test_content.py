@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import tomllib
 from asyncio.subprocess import PIPE, Process
@@ -12,6 +13,7 @@ from tests.cli.helpers import Shell
 from tests.server.helpers import read, serving, until, within
 
 import ensue
+from ensue.cli import publishing
 from ensue.cli.transacting import read_plan
 from ensue.server import Server
 
@@ -73,9 +75,10 @@ def test_events_go_by_their_content(tmp_path: Path) -> None:
 
 def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
     second = {
-        b'{"x": ': "line 2: can't be read",
+        b'{"x": ': "line 2: is not JSON",
         b'{"y": 1}': "line 2: nobody gets it: no advertisement of",
-        b'{"x": [1]}': "line 2: can't be read: Expected `bool | int | float | str`",
+        b'{"x": [1]}': "line 2: x: expected true or false, a number or text in quotes",
+        b"7": "line 2: expected an object in { }, not a whole number",
         b'{"x": 9223372036854775808}': "line 2: a whole number lies between",
     }
 
@@ -165,16 +168,23 @@ def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("", "Object missing required field `operations`"),
+        ("", ": the key 'operations' is missing; add [[operations]], one for each operation"),
+        ("[[operation]]\npublish = { x = 1 }", ": there is no key 'operation' here; did you mean 'operations'?"),
+        ("[operations]\npublish = { x = 1 }", "write [[operations]] with two brackets"),
         ("operations = []", "has no operations"),
         ("[[operations]]\npayload = 'x'", "operation 1: it is one of publish, advertise"),
         ("[[operations]]\nadvertise = 'x = 1'\nsubscribe = 'x = 1'", "this has advertise and subscribe"),
         ("[[operations]]\nsubscribe = 'x = 1'", "say whose subscription it is with client"),
         ("[[operations]]\nadvertise = 'x >'", "operation 1: expected a number or a text to compare with"),
         ("[[operations]]\nadvertise = 'x = 1'\npayload = 'p'", "only an event that is published has a payload"),
-        ("[[operations]]\npublish = { x = [1] }", "`$.operations[0].publish[...]`"),
-        ("[[operations]]\nsubscribes = 'x'", "unknown field `subscribes`"),
-        ("[[operations", "can't be read"),
+        (
+            "[[operations]]\npublish = { x = 1, y = [1] }",
+            ', operation 1: publish.y: expected true or false, a number or text in quotes, such as "orders", not a list',
+        ),
+        ("[[operations]]\nsubscribes = 'x'", ", operation 1: there is no key 'subscribes' here; did you mean 'subscribe'?"),
+        ("[[operations]]\nfoo = 1", "expected one of publish, advertise, unadvertise, subscribe, unsubscribe, payload, client, together"),
+        ("[[operations]]\npayload = 3", ", operation 1: payload: expected text in quotes"),
+        ("[[operations", "is not TOML"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_plan_is_said(
@@ -186,6 +196,51 @@ def test_what_is_wrong_with_a_plan_is_said(
     assert result.code == 2
     assert wrong in result.stderr
     assert str(file) in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"operations": [{"publish": {"x": 1}}, {"publsh": 1}]}', ", operation 2: there is no key 'publsh' here; did you mean 'publish'?"),
+        ('{"operations": {"publish": 1}}', ": operations: expected a list in [ ], not an object in { }"),
+        ("[]", ": expected an object in { }, not a list in [ ]"),
+        ('{"operations', "is not JSON"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_plan_of_json_is_said_in_the_words_of_json(
+    shell: Shell, tmp_path: Path, text: str, wrong: str
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    result = shell("tx", file)
+    assert result.code == 2
+    assert f"{file}{wrong}" in result.stderr or f"{file}: {wrong}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("5", "message 1: expected an object in { }, not a whole number; 0 were"),
+        ('{"payloads": 1}', "message 1: there is no key 'payloads' here; did you mean 'payload'?"),
+        ('{"headers": {"a": "b", "c": 1}}', "message 1: headers.c: expected text in quotes"),
+        ("{", "message 1: is not JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_line_of_json_is_said(line: str, wrong: str) -> None:
+    source = publishing._Source(
+        "t", key=None, key_separator=None, headers={}, json=True, what="message"
+    )
+
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            await source.publish(bus, line.encode())
+
+    with pytest.raises(ensue.BadInput, match=re.escape(wrong)):
+        asyncio.run(main())
+
+
+def test_the_help_of_tx_shows_how_an_operation_is_written(shell: Shell) -> None:
+    assert "The file has an `[[operations]]` for each" in shell("tx", "--help").stdout
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_an_event_that_does_not_come_in_time_is_said_with_code_2(
 @pytest.mark.parametrize(
     ("words", "data", "said"),
     [
-        (("--json",), b'{"payload":"1"}\n{"payload":"2"}\n{oops\n{}\n', "line 3: can't be read"),
+        (("--json",), b'{"payload":"1"}\n{"payload":"2"}\n{oops\n{}\n', "line 3: is not JSON"),
         (
             ("--key-separator", "="),
             b"a=1\nb=2\nno key\n",

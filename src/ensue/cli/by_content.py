@@ -1,6 +1,7 @@
 """What `pub --where` makes of lines: events that are described by their attributes."""
 
 import asyncio
+import re
 from collections import deque
 from typing import Any
 
@@ -10,6 +11,7 @@ from ensue import Bus
 from ensue.errors import BadInput, EventRefused
 from ensue.event import Event
 from ensue.protocols.overlay.parsing import parse
+from ensue.tables import TableReader, parse_json
 
 __all__ = ["ContentSource"]
 
@@ -25,7 +27,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _attributes = msgspec.json.Decoder(dict[str, bool | int | float | str]).decode
-_line = msgspec.json.Decoder(_Line).decode
+_LINES = TableReader(_Line)
 
 
 class ContentSource:
@@ -50,9 +52,9 @@ class ContentSource:
         self.line += 1
         try:
             attributes, payload = self._read(line)
-        except msgspec.DecodeError as error:
+        except BadInput as error:
             await self.settle()
-            raise self._wrong(self.line, f"can't be read: {error}") from None
+            raise self._wrong(self.line, str(error)) from None
         while len(self._under_way) >= UNDER_WAY_MAX:
             await self._settle_one()
         self._under_way.append((self.line, asyncio.ensure_future(bus.publish(attributes, payload))))
@@ -79,8 +81,20 @@ class ContentSource:
 
     def _read(self, line: bytes) -> tuple[dict[str, bool | int | float | str], bytes]:
         if not self._json:
-            return _attributes(line), b""
-        read = _line(line)
+            try:
+                return _attributes(line), b""
+            except msgspec.DecodeError:
+                raise BadInput(_wrong_with(line)) from None
+        read = _LINES.loads_json(line)
         value = read.payload
         payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         return read.attributes, payload
+
+
+def _wrong_with(line: bytes) -> str:
+    """Tell what is wrong with a line of attributes alone, as is told of those in an object."""
+    try:
+        _LINES.read({"attributes": parse_json(line)}, json=True)
+    except BadInput as error:
+        return re.sub(r"^attributes(\.|: )", "", str(error))
+    return "can't be read"

@@ -1,16 +1,22 @@
 """How `--help` is laid out: flags without a value, paragraphs that fill the line."""
 
 import inspect
+import re
 from typing import Any
 
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 __all__ = ["Command", "Group", "paragraphs"]
 
 
 def paragraphs(text: str) -> str:
-    """Join the lines of each paragraph: the terminal decides where a line ends."""
-    parts = inspect.cleandoc(text).split("\n\n")
+    """Join the lines of each paragraph: the terminal decides where a line ends.
+
+    What stands between backquotes is shown as it is: `[[operations]]` is no markup.
+    """
+    plain = re.sub(r"`[^`]*`", lambda found: escape(found[0]), inspect.cleandoc(text))
+    parts = plain.split("\n\n")
     return "\n\n".join(" ".join(part.split()) for part in parts)
 
 

@@ -26,6 +26,7 @@ from ensue.cli.streams import lines_of
 from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
 from ensue.order import Order
+from ensue.tables import TableReader
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import parse_url
 from ensue.transports.tcp_options import TcpOptions
@@ -57,7 +58,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     topic: str | None = None
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_LINES = TableReader(_Line)
 
 
 SeparatorOption = Annotated[
@@ -192,10 +193,7 @@ class _Source:
                     raise BadInput(f"there is no {self._separator.decode()!r} to part its key")
                 key = found
             return self._topic, payload, key, self._headers
-        try:
-            read = _decode(line)
-        except msgspec.DecodeError as error:
-            raise BadInput(f"can't be read: {error}") from None
+        read = _LINES.loads_json(line)
         value = read.payload
         payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         key = None if read.key is None else read.key.encode()

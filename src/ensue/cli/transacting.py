@@ -1,7 +1,9 @@
 """The command `tx`: carry out a planned transaction from a file."""
 
 import asyncio
+import re
 import tomllib
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +17,7 @@ from ensue.client.planned import PlannedClient, PlannedTransaction
 from ensue.errors import BadInput
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.parsing import parse
+from ensue.tables import TableReader, read_text
 
 __all__ = ["Operation", "Plan", "read_plan", "tx"]
 
@@ -42,7 +45,12 @@ class Operation(msgspec.Struct, forbid_unknown_fields=True):
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
     """A plan's file."""
 
-    operations: list[Operation]
+    operations: tuple[Operation, ...]
+
+
+_READER = TableReader(Plan)
+_OPERATION = re.compile(r"operations\[(\d+)\](?:\.|: )")
+"""How the reader begins what it says about an operation; people count from 1."""
 
 
 @output.command
@@ -76,14 +84,15 @@ def tx(
 
 def read_plan(file: Path) -> Plan:
     """Read a plan, or say where what is wrong with it stands."""
-    text = file.read_bytes()
+    text = read_text(file, what="a plan", hint="name the file of a plan")
     try:
-        if file.suffix == ".json":
-            plan = msgspec.json.decode(text, type=Plan)
-        else:
-            plan = msgspec.convert(tomllib.loads(text.decode()), Plan)
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file} can't be read: {error}") from None
+        plan = _decode(text, json=file.suffix == ".json")
+    except BadInput as error:
+        what = str(error)
+        if found := _OPERATION.match(what):
+            what = what[found.end() :]
+            raise BadInput(f"{file}, operation {int(found[1]) + 1}: {what}") from None
+        raise BadInput(f"{file}: {what}") from None
     if not plan.operations:
         raise BadInput(f"{file} has no operations: add [[operations]]")
     for number, one in enumerate(plan.operations, 1):
@@ -92,6 +101,20 @@ def read_plan(file: Path) -> Plan:
         except BadInput as error:
             raise BadInput(f"{file}, operation {number}: {error}") from None
     return plan
+
+
+def _decode(text: str, *, json: bool) -> Plan:
+    if json:
+        return _READER.loads_json(text)
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"is not TOML: {error}") from None
+    if not raw:
+        raise BadInput(
+            "the key 'operations' is missing; add [[operations]], one for each operation"
+        )
+    return _READER.read(raw)
 
 
 def _check(one: Operation) -> None:
@@ -125,7 +148,7 @@ async def _carry_out(
         await bus.close()
 
 
-def _groups(operations: list[Operation]) -> list[list[Operation]]:
+def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
     """Return operations next to each other that may happen together, and each other one alone."""
     groups: list[list[Operation]] = []
     for one in operations:
