@@ -1,6 +1,8 @@
 """What people give is refused in words when it can't be used, and copied when it can."""
 
 import asyncio
+import functools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -115,5 +117,76 @@ def test_a_trace_is_written_to_a_path() -> None:
         trace: Any = 7
         with pytest.raises(ensue.BadInput, match="a trace is written to a path, not int"):
             await ensue.connect("memory://", trace=trace).__aenter__()
+
+    asyncio.run(main())
+
+
+def plain(given: object):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    raise AssertionError(f"called with {given}")
+
+
+def says_none(given: object) -> None:
+    raise AssertionError(f"called with {given}")
+
+
+class Plain:
+    def __call__(self, given: object) -> None:
+        raise AssertionError(f"called with {given}")
+
+    async def other(self, given: object) -> None: ...
+
+
+class Async:
+    async def __call__(self, given: object) -> None: ...
+
+
+async def handle(given: object, more: int = 0) -> None: ...
+
+
+@functools.wraps(handle)
+def decorated(*given: Any) -> Any:
+    return handle(*given)
+
+
+def passes_on(given: object) -> Awaitable[None]:
+    return handle(given)
+
+
+TAKERS: list[Callable[[ensue.Bus, ensue.Subscription, Any], Awaitable[object]]] = [
+    lambda bus, _events, given: bus.on_invitation(given),
+    lambda bus, _events, given: bus.on_subscription(given),
+    lambda _bus, events, given: events.run(given),
+    lambda _bus, events, given: events.run(handle, on_failure=ensue.Park(to=given)),
+]
+
+
+@pytest.mark.parametrize("take", TAKERS)
+def test_a_handler_that_is_not_async_is_refused_before_it_is_called(
+    take: Callable[[ensue.Bus, ensue.Subscription, Any], Awaitable[object]],
+) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
+            await bus.publish("a", b"1")
+            with pytest.raises(ensue.BadInput, match=r"is an async function of .*, not 3"):
+                await take(bus, events, 3)
+            for given, name in (
+                (plain, "plain"),
+                (says_none, "says_none"),
+                (Plain(), "Plain"),
+                (functools.partial(plain), "plain"),
+            ):
+                with pytest.raises(ensue.BadInput, match=f"and {name} is a plain one: make it"):
+                    await take(bus, events, given)
+            events.close()
+            for good in (
+                handle,
+                decorated,
+                passes_on,
+                Async(),
+                Plain().other,
+                functools.partial(handle, more=1),
+                lambda given: handle(given, 1),
+            ):
+                await take(bus, events, good)
 
     asyncio.run(main())

@@ -1,7 +1,9 @@
 """What people give to a bus, checked before anything happens: refused in words, with `BadInput`."""
 
+import inspect
 from collections.abc import Mapping
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
 from ensue.order import Order, Total
@@ -14,6 +16,7 @@ __all__ = [
     "Start",
     "check_acknowledge",
     "check_durable",
+    "check_handler",
     "check_headers",
     "check_key",
     "check_order",
@@ -175,3 +178,30 @@ def check_acknowledge(acknowledge: Acknowledge) -> None:
     """Refuse what is no way of acknowledging."""
     if acknowledge not in ("auto", "manual"):
         raise BadInput(f"acknowledge must be 'auto' or 'manual', not {acknowledge!r}")
+
+
+def check_handler(handler: object, what: str, argument: str) -> None:
+    """Refuse what can't be awaited once it was called, as far as that can be told before."""
+    if not callable(handler):
+        raise BadInput(f"{what} is an async function of {argument}, not {handler!r}")
+    inner: object = handler
+    while isinstance(inner, partial):
+        inner = inner.func
+    if not _may_be_async(inner):
+        name = getattr(inner, "__name__", type(inner).__name__)
+        raise BadInput(
+            f"{what} is an async function of {argument}, and {name} is a plain one: "
+            "make it with `async def`"
+        )
+
+
+def _may_be_async(function: Any) -> bool:
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return True
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        return True  # Nothing is known of it.
+    # One that says what it returns, and one that can't be `async def`, may pass on what another returns.
+    returns = getattr(function, "__annotations__", {}).get("return")
+    return function.__name__ == "<lambda>" or returns not in (None, "None")

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import Any, Literal, overload
 
-from ensue.client.checks import Payload, check_payload
+from ensue.client.checks import Payload, check_handler, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import Where
 from ensue.client.planned import PlannedTransaction
@@ -132,6 +132,7 @@ class ContentBus:
 
         It acts by what it is given, and the transaction goes on when it returns; if it raises, the transaction is aborted.
         """
+        check_handler(handler, "the handler given to on_invitation", "a transaction")
 
         async def act(name: str, path: str, publication: Publication) -> None:
             given = InvitedTransaction(
@@ -154,6 +155,7 @@ class ContentBus:
 
         Without one, such a subscription is withdrawn. Await the result to know that others can plan for this bus.
         """
+        check_handler(handler, "the handler given to on_subscription", "a subscription")
         client = self._overlay_client()
 
         async def take(name: str, where: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ensue.client.checks import check_handler
 from ensue.client.received import ReceivedEvent
 from ensue.errors import BadInput
 
@@ -98,8 +99,8 @@ class Park:
     """Keys whose events are parked, at the most. One more ends the run, and is not parked."""
 
     def __post_init__(self) -> None:
-        if self.to is not None and not callable(self.to):
-            raise BadInput(f"to is an async function of what is parked, or None; not {self.to!r}")
+        if self.to is not None:
+            check_handler(self.to, "Park.to", "what is parked")
         if not isinstance(self.rest_of_key, bool):
             raise BadInput(f"rest_of_key is True or False, not {self.rest_of_key!r}")
         _check_count("collected_max", self.collected_max)

@@ -32,7 +32,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from ensue.client.checks import check_pending_max
+from ensue.client.checks import check_handler, check_pending_max
 from ensue.client.policies import (
     Concurrency,
     FailurePolicy,
@@ -122,8 +122,7 @@ class Runner:
         progress: Progress | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        if not callable(handler):
-            raise BadInput(f"a handler is an async function of an event, not {handler!r}")
+        check_handler(handler, "a handler", "an event")
         if not isinstance(concurrency, Sequential | PerKey):
             raise BadInput(
                 "concurrency is a value such as ensue.Sequential() or ensue.PerKey(16), "
