@@ -43,6 +43,11 @@ class ContentSource:
         self._what = what
         self._under_way: deque[tuple[int, asyncio.Task[Event]]] = deque()
 
+    @property
+    def settled(self) -> bool:
+        """Whether these are all that may be out."""
+        return not self._under_way
+
     async def begin(self, bus: Bus) -> None:
         """Say what will be published."""
         await bus.advertise(where=self._where)
@@ -65,13 +70,14 @@ class ContentSource:
             await self._settle_one()
 
     async def _settle_one(self) -> None:
-        number, task = self._under_way.popleft()
+        number, task = self._under_way[0]
         try:
             await task
         except (BadInput, EventRefused) as error:
             for _, other in self._under_way:
                 other.cancel()
             raise self._wrong(number, str(error)) from None
+        self._under_way.popleft()
         self.published += 1
 
     def _wrong(self, number: int, why: str) -> BadInput:

@@ -33,6 +33,7 @@ __all__ = [
     "EXIT_VALID",
     "EXIT_VIOLATION",
     "command",
+    "counted",
     "exit_code",
     "option",
     "print_error",
@@ -119,8 +120,8 @@ def _command(
     def run(*args: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
             code = function(*args, **options)
-        except KeyboardInterrupt:
-            problem = "interrupted"
+        except KeyboardInterrupt as interrupt:
+            problem = "; ".join(("interrupted", *map(str, interrupt.args)))
         except EnsueError as error:
             problem = str(error)
         except OSError as error:
@@ -142,6 +143,11 @@ def option(name: str) -> Iterator[None]:
         yield
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
+
+
+def counted(number: int, what: str) -> str:
+    """Return so many of what a word names, as 1 event or 2 events."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def exit_code(verdict: Verdict) -> int:

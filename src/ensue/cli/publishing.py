@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -28,12 +29,14 @@ from ensue.errors import BadInput, EnsueError, TransportError
 from ensue.order import Order
 from ensue.tables import TableReader
 from ensue.transports.memory import MemoryOptions
-from ensue.transports.schemes import parse_url
+from ensue.transports.schemes import BrokerOptions, parse_url
 from ensue.transports.tcp_options import TcpOptions
 
 __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
 
 RETRY_S = 0.25
+TOLD_S = 1.0
+"""How long a server that is not up is waited for in silence."""
 ATTEMPT_S_MIN = 2.0
 """How long somebody who is there may take to answer, however short the wait."""
 
@@ -135,12 +138,25 @@ def pub(
             json=json,
             what=what,
         )
-    try:
+    with _telling(source, quiet=quiet):
         asyncio.run(_publish(source, url, chosen, name, wait, message))
-    finally:
-        if not quiet and sys.stderr.isatty():
-            sys.stderr.write(f"{source.published:,} events published\n")
     return output.EXIT_VALID
+
+
+@contextmanager
+def _telling(source: "_Source | ContentSource", *, quiet: bool) -> Iterator[None]:
+    """Tell how many events were published: somebody at a terminal, and who interrupts."""
+    tells = not quiet and sys.stderr.isatty()
+    try:
+        yield
+    except KeyboardInterrupt:
+        tells = False
+        least = "" if source.settled else "at least "
+        published = output.counted(source.published, "event")
+        raise KeyboardInterrupt(f"{least}{published} published") from None
+    finally:
+        if tells:
+            sys.stderr.write(f"{output.counted(source.published, 'event')} published\n")
 
 
 class _Source:
@@ -158,6 +174,8 @@ class _Source:
     ) -> None:
         self.published = 0
         """Events that were taken over."""
+        self.settled = True
+        """Whether these are all that may be out."""
         self.line = 0
         self._topic = topic
         self._key = key
@@ -292,27 +310,65 @@ async def connect_patiently(
             "ensue://HOST:PORT or a broker"
         )
     loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + wait_s
-    while True:
-        bus = connect(url, name=name, order=order)
-        try:
-            async with asyncio.timeout(max(ATTEMPT_S_MIN, deadline_s - loop.time())):
-                await bus.__aenter__()
-        except TimeoutError:
-            waited = f"within {max(wait_s, ATTEMPT_S_MIN):g} s"
-            if isinstance(options, TcpOptions):
-                where = f"{options.host}:{options.port}"
-                raise TransportError(f"no answer from {where} {waited}") from None
-            raise TransportError(
-                f"no station answers on {options.url} {waited}; start one with: "
-                f"ensue serve --url {options.url} --data DIR"
-            ) from None
-        except TransportError:
-            if loop.time() + RETRY_S > deadline_s:
-                raise
-            await asyncio.sleep(RETRY_S)
+    begun_s = loop.time()
+    deadline_s = begun_s + wait_s
+    waiting = _Waiting(options, wait_s)
+    try:
+        while True:
+            bus = connect(url, name=name, order=order)
+            try:
+                async with asyncio.timeout(max(ATTEMPT_S_MIN, deadline_s - loop.time())):
+                    await bus.__aenter__()
+            except TimeoutError:
+                raise waiting.in_vain() from None
+            except TransportError:
+                if loop.time() + RETRY_S > deadline_s:
+                    raise
+                if loop.time() - begun_s >= TOLD_S:
+                    waiting.tell()
+                await asyncio.sleep(RETRY_S)
+            else:
+                return bus
+    finally:
+        waiting.end()
+
+
+class _Waiting:
+    """Says once that a server is waited for, and that it was in vain."""
+
+    def __init__(self, options: TcpOptions | BrokerOptions, wait_s: float) -> None:
+        self._options = options
+        self._wait_s = wait_s
+        if isinstance(options, TcpOptions):
+            self._where = f"{options.host}:{options.port}"
         else:
-            return bus
+            self._where = options.url
+        self._told = wait_s <= TOLD_S
+        # Whoever is there and slow is not told of: it answers soon.
+        self._timer = asyncio.get_running_loop().call_later(ATTEMPT_S_MIN, self.tell)
+
+    def tell(self) -> None:
+        """Say that it is waited for, unless that was said."""
+        if not self._told:
+            self._told = True
+            output.print_error(
+                f"waiting up to {self._wait_s:g} s for {self._where} to answer (--wait)"
+            )
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Say no more."""
+        self._timer.cancel()
+
+    def in_vain(self) -> TransportError:
+        """Return what is wrong if nobody has answered."""
+        waited = f"within {max(self._wait_s, ATTEMPT_S_MIN):g} s"
+        if isinstance(self._options, TcpOptions):
+            return TransportError(f"no answer from {self._where} {waited}")
+        return TransportError(
+            f"no station answers on {self._where} {waited}; start one with: "
+            f"ensue serve --url {self._where} --data DIR"
+        )
 
 
 def parse_headers(given: list[str]) -> dict[str, str]:

@@ -164,7 +164,7 @@ def sub(
 
     With `--where` there are no topics: events that match the filter come, as JSON objects of their attributes.
 
-    Ends after `--count` events, on Ctrl-C (with 2 if they are not there yet), or when whoever reads
+    Ends after `--count` events, on Ctrl-C (with 2 if they, or the server, are not there yet), or when whoever reads
     its output goes away.
 
     Example: [bold]ensue sub orders payments --name billing --json[/bold]
@@ -191,7 +191,7 @@ def sub(
             raise BadInput("say which TOPIC to read, or what by content with --where")
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
         asyncio.run(_subscribe(reading, url, wanted, tuple(topics), name, begin, wait))
-    if reading.interrupted and count and not reading.output.broken:
+    if reading.interrupted and not reading.output.broken and (count or not reading.begun):
         raise KeyboardInterrupt
     if reading.timed_out:
         raise BadInput(f"no event came for {timeout:g} s; {reading.printed:,} were printed")
@@ -216,6 +216,8 @@ class _Reading:
     ) -> None:
         self.output = Output()
         self.printed = 0
+        self.begun = False
+        """Whether there was a server to read from."""
         self.interrupted = False
         self.timed_out = False
         self._write = write
@@ -224,6 +226,7 @@ class _Reading:
 
     async def read(self, events: Subscription) -> None:
         """Print, flush and acknowledge, in this order, several events at a time."""
+        self.begun = True
         unacknowledged: list[int] = []
         while not self.output.broken:
             if unacknowledged and (self.output.full or not events.waiting):
