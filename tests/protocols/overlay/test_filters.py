@@ -309,3 +309,23 @@ def test_an_event_costs_few_exact_tests(monkeypatch: pytest.MonkeyPatch) -> None
         )
     assert found
     assert tests < 3 * found + 20 * PENDING_MAX
+
+
+def test_the_index_lets_go_of_what_was_removed_though_nothing_is_matched() -> None:
+    index = MatchIndex()
+    for number in range(20 * PENDING_MAX):
+        index.add(f"s{number}", parse("x = 1"))
+        index.remove(f"s{number}")
+    assert len(index._boxes) <= 2 * PENDING_MAX
+    for number in range(10 * PENDING_MAX):
+        index.add(f"s{number}", parse(f"x = {number % 7}"))
+    index.match({"x": 1})
+    for number in range(8 * PENDING_MAX):
+        index.remove(f"s{number}")
+    assert len(index._boxes) <= 5 * PENDING_MAX
+    for number in range(20 * PENDING_MAX):
+        index.add("one", parse("x = 1"))
+        index.remove(f"t{number}")
+    assert len(index._boxes) <= 6 * PENDING_MAX
+    expected = [f"s{n}" for n in range(8 * PENDING_MAX, 10 * PENDING_MAX) if n % 7 == 1]
+    assert index.match({"x": 1}) == [*expected, "one"], "in the order they were added"

@@ -10,7 +10,7 @@ a loop costs n exact tests.
 
 Changes are gathered: the newest `PENDING_MAX` boxes are looked at one by one, then taken into the trees together. Removed ones
 are masked out. When there are twice as many boxes as when the buckets were chosen, or half of the slots are dead, everything
-is built anew; each change pays a constant share of that.
+is built anew; each change pays a constant share of that. The next event has the trees built, but dead slots go also while none comes.
 """
 
 import re
@@ -31,7 +31,17 @@ _BITS = [tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256
 class MatchIndex:
     """Filters by key; `match` returns the keys of those that an event matches, in the order they were added."""
 
-    __slots__ = ("_boxes", "_built", "_columns", "_filters", "_indexed", "_live", "_new", "_slots")
+    __slots__ = (
+        "_boxes",
+        "_built",
+        "_columns",
+        "_filters",
+        "_in_use",
+        "_indexed",
+        "_live",
+        "_new",
+        "_slots",
+    )
 
     def __init__(self) -> None:
         self._filters: dict[str, Filter] = {}
@@ -39,6 +49,8 @@ class MatchIndex:
         """The slots of a filter's boxes."""
         self._boxes: list[tuple[str, Box] | None] = []
         """The box of each slot; None if it was removed."""
+        self._in_use = 0
+        """How many slots have a box."""
         self._live = 0
         """One bit for each slot in the trees that is in use."""
         self._indexed = 0
@@ -63,13 +75,19 @@ class MatchIndex:
         self._filters[key] = wanted
         self._boxes.extend((key, box) for box in wanted.boxes)
         self._slots[key] = range(first, len(self._boxes))
+        self._in_use += len(self._slots[key])
         self._new.update(dict.fromkeys(self._slots[key]))
 
     def remove(self, key: str) -> None:
         """Remove a filter; one that is not there is no matter."""
         if self._filters.pop(key, None) is None:
             return
-        for slot in self._slots.pop(key):
+        slots = self._slots.pop(key)
+        self._in_use -= len(slots)
+        if 2 * self._in_use + PENDING_MAX < len(self._boxes):
+            self._close_up()
+            return
+        for slot in slots:
             self._boxes[slot] = None
             if slot < self._indexed:
                 self._live &= ~(1 << slot)
@@ -102,20 +120,25 @@ class MatchIndex:
         yield from self._new
 
     def _take_in(self) -> None:
-        in_use = sum(len(slots) for slots in self._slots.values())
-        if len(self._boxes) > 2 * self._built or 2 * in_use < len(self._boxes):
+        if len(self._boxes) > 2 * self._built or 2 * self._in_use < len(self._boxes):
             self._rebuild()
             return
         self._index(range(self._indexed, len(self._boxes)))
 
-    def _rebuild(self) -> None:
-        """Choose the buckets anew, leaving dead slots out."""
+    def _close_up(self) -> None:
+        """Leave dead slots out; whatever is in use is pending then."""
         self._boxes = []
         for key, wanted in self._filters.items():
             first = len(self._boxes)
             self._boxes.extend((key, box) for box in wanted.boxes)
             self._slots[key] = range(first, len(self._boxes))
-        self._built, self._indexed, self._live, self._columns = len(self._boxes), 0, 0, {}
+        self._built, self._indexed, self._live, self._columns = 0, 0, 0, {}
+        self._new = dict.fromkeys(range(len(self._boxes)))
+
+    def _rebuild(self) -> None:
+        """Choose the buckets anew, leaving dead slots out."""
+        self._close_up()
+        self._built = len(self._boxes)
         ends: dict[str, list[object]] = {}
         for held in self._boxes:
             assert held is not None
