@@ -304,6 +304,8 @@ class Participant(Acting):
             return
         self._note_settling()
         self._give_up_steps(name, reason)
+        for _, number in context.invitations.values():
+            self._causes.pop(number, None)  # Nobody is left to answer it.
         self._record(action="committed" if commit else "aborted", transaction=name)
         if commit:
             if context.isolated:
