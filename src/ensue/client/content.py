@@ -13,6 +13,7 @@ import msgspec
 
 from ensue.client.futures import fail
 from ensue.client.received import CONTENT
+from ensue.client.wording import Situation, explained, failure_of, in_words, person
 from ensue.errors import (
     AccessDenied,
     BadInput,
@@ -86,17 +87,19 @@ class ContentClient:
 
     def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
-        self._bus = name
+        self.bus = name
         self.name = f"{name}{_SUFFIX}"
         self._overlay = overlay_of(hub)
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._readers: dict[str, Listener] = {}
         """By subscription: who reads it."""
-        self._concluded: dict[str, list[Callable[[bool], None]]] = {}
+        self._concluded: dict[str, list[Callable[[bool], object]]] = {}
         """By transaction: what to do when it is over."""
         self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Given the name and the filter of a subscription that somebody's plan has made for this client."""
+        self.advertised: dict[str, str] = {}
+        """By name: what this bus has advertised and not withdrawn, as far as it knows; others may plan for it."""
         self._planned = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._driver: Driver[ClientNode] | None = None
@@ -136,7 +139,7 @@ class ContentClient:
             clock=hub.clock,
             on_outcomes=self._outcomes,
             recorder=hub.recorder,
-            seen_as=self._bus,
+            seen_as=self.bus,
         )
         hub.watch(self._driver)
 
@@ -190,9 +193,11 @@ class ContentClient:
 
         answer = await self.request(publish)
         if answer.refused:
-            raise EventRefused(
-                f"nobody gets it: {answer.refused}", event=made[0].id, reason=answer.refused
+            why = explained(
+                answer.refused,
+                Situation(own=self.bus, event=checked, advertised=tuple(self.advertised.values())),
             )
+            raise EventRefused(f"nobody gets it: {why}", event=made[0].id, reason=why)
         return made[0]
 
     async def advertise(self, where: str) -> str:
@@ -206,14 +211,16 @@ class ContentClient:
 
         answer = await self.request(advertise)
         if answer.refused:
-            raise BadInput(f"it can't be advertised: {answer.refused}")
+            raise BadInput(f"it can't be advertised: {in_words(answer.refused)}")
+        self.advertised[names[0]] = where
         return names[0]
 
     async def unadvertise(self, name: str) -> None:
         """Withdraw an advertisement."""
         answer = await self.request(lambda client, now: client.unadvertise(name, now_ns=now))
         if answer.refused:
-            raise BadInput(f"it can't be withdrawn: {answer.refused}")
+            raise BadInput(f"it can't be withdrawn: {in_words(answer.refused)}")
+        self.advertised.pop(name, None)
 
     # -- Subscriptions and transactions ---------------------------------------------------------
 
@@ -234,7 +241,7 @@ class ContentClient:
         """Hand nothing over any more."""
         self._readers.pop(subscription, None)
 
-    def when_over(self, transaction: str, call: Callable[[bool], None]) -> None:
+    def when_over(self, transaction: str, call: Callable[[bool], object]) -> None:
         """Be told whether a transaction was committed, when it is over."""
         self._concluded.setdefault(transaction, []).append(call)
 
@@ -248,7 +255,7 @@ class ContentClient:
     def _refused(self, outcome: Refuse) -> None:
         """Give everything up: a server will not have this client any more, or it has failed."""
         if isinstance(outcome, Failed):
-            failed = InternalError(f"{self.name} can't go on: {outcome.reason}")
+            failed = InternalError(f"{self.bus} can't go on: {outcome.reason}")
             failed.__cause__ = outcome.error
             self._give_up(failed)
         else:
@@ -272,7 +279,7 @@ class ContentClient:
             case Welcomed() if not self._welcomed.done():
                 self._welcomed.set_result(None)
             case SessionEnded():
-                why = f"{self._bus} was silent for too long, or did not keep up: connect anew"
+                why = f"{self.bus} was silent for too long, or did not keep up: connect anew"
                 self._give_up(LocalProtocolError(why))
 
     def _over(self, concluded: Concluded) -> None:
@@ -292,7 +299,12 @@ class ContentClient:
         if name in self._readers:
             return
         if self.on_made is None:
-            _log.warning("a plan subscribed %s to %r, and nobody takes it", self._bus, where)
+            _log.warning(
+                "a plan subscribed %r to %r, and nobody takes it: call `await bus.on_subscription(handler)` "
+                "there before; it was withdrawn",
+                person(self.bus),
+                where,
+            )
             self.withdraw(name)
         else:
             self._readers[name] = _Kept()
@@ -304,21 +316,26 @@ class ContentClient:
         try:
             await handler(name, where)
         except Exception as error:  # noqa: BLE001 - the transaction is over: nobody else could be told
-            _log.warning("a handler of planned subscriptions failed: %r", error)
+            who = person(self.bus)
+            _log.warning("the handler that %r gave to on_subscription failed", who, exc_info=error)
 
     async def _act(self, invitation: Invitation) -> None:
         """Have the handler do what this client was invited to, and say when it has."""
-        refused = ""
+        refused, who = "", person(self.bus)
         if self.handler is None:
-            refused = f"{self.name.removesuffix(_SUFFIX)} takes no invitations"
+            refused = (
+                f"{who!r} takes no invitations: have it call `await bus.on_invitation(…)` first"
+            )
         else:
             try:
                 await self.handler(invitation.transaction, invitation.path, invitation.publication)
             except TransactionAborted as error:
                 refused = error.reason
             except Exception as error:  # noqa: BLE001 - whatever it is, the transaction must not wait
-                _log.warning("a handler of invitations failed: %r", error)
-                refused = f"the handler failed: {error!r}"
+                _log.warning(
+                    "the handler that %r gave to on_invitation failed", who, exc_info=error
+                )
+                refused = f"the handler of {who!r} failed: {failure_of(error)}"
         name, path = invitation.transaction, invitation.path
         if self._driver is not None and not self._driver.closed:
             self.ask(lambda client, now: client.finish(name, path, refused, now_ns=now))

@@ -27,6 +27,7 @@ from ensue.client.content_reader import Where
 from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import Subscribe, share_of
+from ensue.client.wording import Situation, explained, person
 from ensue.errors import LocalProtocolError, TransactionAborted, TransactionPending
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import (
@@ -265,11 +266,33 @@ class PlannedTransaction:
         answer = answering.result()
         if answer.refused:
             self._undo()
-            raise TransactionAborted(
-                f"the plan can't be carried out: {answer.refused}", reason=answer.refused
-            )
+            why = self._explained(answer.refused)
+            raise TransactionAborted(f"the plan can't be carried out: {why}", reason=why)
         self.name = answer.transaction
         _end(self._withdrawn)
+        for step in self._steps:
+            if step.client == self._client.name and step.action == ADVERTISE:
+                self._client.advertised[step.name] = step.where
+            elif step.action == UNADVERTISE:
+                self._client.advertised.pop(step.name, None)
+
+    def _explained(self, refused: str) -> str:
+        """Return why a plan can't be had, with what the operation was that can't."""
+        asked = Situation(own=self._client.bus, join="await bus.on_subscription(…)")
+        path = refused.removeprefix("operation ").partition(":")[0]
+        step = next((each for each in self._steps if each.path == path and not each.action), None)
+        if step is not None:
+            its_own = step.client == self._client.name
+            known = tuple(self._client.advertised.values()) if its_own else ()
+            planned = (one for one in self._steps if one.action == ADVERTISE)
+            asked.event = step.attributes
+            asked.advertised = (
+                *known,
+                *(one.where for one in planned if one.client == step.client),
+            )
+            plan = "plan" if its_own else f"plan.client({person(step.client)!r})"
+            asked.advertise = f"await {plan}.advertise(where=…)"
+        return explained(refused, asked)
 
     def _undo(self) -> None:
         made, self._made = self._made, []

@@ -14,10 +14,12 @@ from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import ContentShare, Where
 from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
+from ensue.client.wording import Situation, explained, in_words
 from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused, TransactionAborted
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.overlay.spaces import Value
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
 from ensue.runtime.hub import PAYLOAD_BYTES_MAX
@@ -56,7 +58,7 @@ class _Acting:
     def __init__(self, client: ContentClient, subscribe: Subscribe) -> None:
         self._client = client
         self._subscribe = subscribe
-        self._within = ""
+        self._within = self._own = ""
         self.name = ""
         """The transaction's name, once it has begun."""
         self.failure: TransactionAborted | None = None
@@ -70,16 +72,16 @@ class _Acting:
         """Publish an event: delivered when the transaction is committed."""
         event = event_of(attributes)
         checked = check_payload(payload, PAYLOAD_BYTES_MAX)
-        return self._begin("publish", lambda: self._do("pub", attributes=event, payload=checked))
+        return self._begin("publish", lambda: self._publish(event, checked))
 
     def advertise(self, where: str) -> Coroutine[Any, Any, str]:
         """Say what will be published; return the advertisement's name."""
         parse(where)
-        return self._begin("advertise", lambda: self._act("adv", where=where))
+        return self._begin("advertise", lambda: self._advertise(where))
 
     def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
         """Withdraw an advertisement."""
-        return self._begin("unadvertise", lambda: self._do("uadv", name=name))
+        return self._begin("unadvertise", lambda: self._unadvertise(name))
 
     def subscribe(self, where: str) -> Coroutine[Any, Any, Subscription]:
         """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
@@ -108,10 +110,26 @@ class _Acting:
         self._check_open()
         return self._operations.begin(what, work)
 
-    async def _do(self, action: str, **options: Any) -> None:
-        await self._act(action, **options)
+    async def _publish(self, event: Mapping[str, Value], payload: bytes) -> None:
+        known = tuple(self._client.advertised.values())
+        asked = Situation(
+            own=self._own, event=event, advertised=known, advertise="await tx.advertise(where=…)"
+        )
+        await self._act("pub", asked, attributes=event, payload=payload)
 
-    async def _act(self, action: str, **options: Any) -> str:
+    async def _advertise(self, where: str) -> str:
+        name = await self._act("adv", where=where)
+        known = self._client.advertised
+        known[name] = where
+        self._client.when_over(self.name, lambda done: None if done else known.pop(name, None))
+        return name
+
+    async def _unadvertise(self, name: str) -> None:
+        await self._act("uadv", name=name)
+        known = self._client.advertised
+        self._client.when_over(self.name, lambda done: known.pop(name, None) if done else None)
+
+    async def _act(self, action: str, asked: Situation | None = None, **options: Any) -> str:
         self._check_open()
         transaction, within = self.name, self._within
         names: list[str] = []
@@ -121,7 +139,7 @@ class _Acting:
             names.append(name)
             return number
 
-        self._check(await self._client.request(act))
+        self._check(await self._client.request(act), asked)
         return names[0]
 
     async def _subscribe_to(self, where: str) -> Subscription:
@@ -130,7 +148,7 @@ class _Acting:
         try:
             made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
-            raise self._refused(error.reason) from None
+            raise self._refused(in_words(error.reason)) from None
         self._client.when_over(self.name, lambda done: None if done else made.close())
         return made
 
@@ -176,9 +194,9 @@ class _Acting:
         if not self.name:
             raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
 
-    def _check(self, answer: "Answered") -> None:
+    def _check(self, answer: "Answered", asked: Situation | None = None) -> None:
         if answer.refused:
-            raise self._refused(answer.refused)
+            raise self._refused(explained(answer.refused, asked or Situation()))
 
     def _refused(self, reason: str) -> TransactionAborted:
         self.failure = TransactionAborted(
@@ -196,6 +214,7 @@ class Transaction(_Acting):
         self, client: ContentClient, subscribe: Subscribe, isolation: str, timeout: float
     ) -> None:
         super().__init__(client, subscribe)
+        self._own = client.bus
         self.isolation = isolation
         self._timeout_ns = int(timeout * 1_000_000_000)
         self._entered = False

@@ -1,0 +1,100 @@
+"""What brokers say, in the words of people: by the names that they gave, with what they published, and with what to do about it.
+
+Brokers know a bus as `NAME~RANDOM.content`, and an operation of a plan by its path.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from ensue.client.received import CONTENT
+from ensue.protocols.overlay.filters import event_of
+from ensue.protocols.overlay.parsing import parse
+
+__all__ = ["Situation", "explained", "failure_of", "in_words", "person"]
+
+SHOWN_MAX = 200
+"""Characters of an event or a list of filters that are shown, at the most."""
+_SUFFIX = f".{CONTENT}"
+_NAME = re.compile(rf"(?:~[^.'\"\s]*)?\.{CONTENT}(?=['\"\s:,;]|$)")
+_PATH = re.compile(r"\boperation (?:\d+\.0\.)?(\d+)\b")
+_UNKNOWN = re.compile(rf"nobody here is called (['\"])(.*)\.{CONTENT}\1$")
+_UNCOVERED = re.compile(rf"no advertisement of (.*)\.{CONTENT} covers it$")
+
+
+class Situation(msgspec.Struct):
+    """What was asked for when a broker said no."""
+
+    own: str = ""
+    """The name among brokers of the bus that asked, without `.content`; empty where it has to be named."""
+    event: Mapping[str, object] | None = None
+    """What was to be published."""
+    advertised: tuple[str, ...] = ()
+    """What is known to be advertised by whoever was to publish it."""
+    advertise: str = "await bus.advertise(where=…)"
+    join: str = "await bus.on_invitation(…)"
+    """What somebody calls to take part."""
+
+
+def person(name: str) -> str:
+    """Return the name that people gave to a client."""
+    return name.removesuffix(_SUFFIX).partition("~")[0]
+
+
+def in_words(reason: str) -> str:
+    """Return what a broker says with the names that people gave."""
+    return _PATH.sub(r"operation \1", _NAME.sub("", reason))
+
+
+def explained(reason: str, situation: Situation) -> str:
+    """Return what a broker says, and what can be done about it."""
+    reason = _UNKNOWN.sub(lambda found: _unknown(found[2], situation), reason)
+    if situation.event is not None:
+        event = situation.event
+        reason = _UNCOVERED.sub(lambda found: _uncovered(found[1], event, situation), reason)
+    return in_words(reason)
+
+
+def failure_of(error: BaseException) -> str:
+    """Return what went wrong: what kind of error, and what it says."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _unknown(name: str, situation: Situation) -> str:
+    who = person(name)
+    return (
+        f"nobody here is called {who!r}, or {who!r} takes no part in content yet: have it call "
+        f"`{situation.join}` first"
+    )
+
+
+def _uncovered(name: str, event: Mapping[str, object], situation: Situation) -> str:
+    who = "this bus" if name == situation.own else repr(person(name))
+    had = ""
+    if situation.advertised:
+        had = f"; it has advertised {_cut(' and '.join(map(repr, situation.advertised)))}"
+    return (
+        f"no advertisement of {who} covers {_cut(repr(dict(event)))}{had}"
+        f"{_hint(event, situation.advertised)}: say what it publishes by `{situation.advertise}` first"
+    )
+
+
+def _hint(event: Mapping[str, object], advertised: Iterable[str]) -> str:
+    """Say so if an attribute is of another kind than the one that was advertised."""
+    filters = [parse(where) for where in advertised]
+    for name, value in event.items():
+        if isinstance(value, bool):
+            continue
+        is_text = isinstance(value, str)
+        with suppress(ValueError):  # Most texts are no numbers.
+            changed = event_of({**event, name: float(str(value)) if is_text else str(value)})
+            if any(one.matches(changed) for one in filters):
+                is_what, wanted = ("a text", "a number") if is_text else ("a number", "a text")
+                return f" ({name!r} is {is_what}, {value!r}, and {wanted} was advertised)"
+    return ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 1]}…"
