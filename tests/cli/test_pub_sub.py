@@ -526,9 +526,11 @@ def test_a_server_killed_in_the_middle_costs_nothing_and_doubles_nothing(tmp_pat
         assert expected.startswith(head)
         served.kill()
         served.start()
-        assert ended(writer, expected[half:]) == (0, b"", "")
+        at = f"the server at {served.address}"
+        said = f"ensue: the connection to {at} is lost; waiting until it is back\nensue: {at} is back; going on\n"
+        assert ended(writer, expected[half:]) == (0, b"", said)
         code, rest, err = ended(reader)
-        assert (code, err.count("Traceback")) == (0, 0)
+        assert (code, err) == (0, said)
         assert head + rest == expected
         assert sub(served, "numbers", "-n", 20_000) == expected
     finally:
@@ -536,4 +538,30 @@ def test_a_server_killed_in_the_middle_costs_nothing_and_doubles_nothing(tmp_pat
             if process is not None and process.poll() is None:
                 process.kill()
                 process.communicate()
+        served.kill()
+
+
+def test_a_server_that_is_restarted_is_said_to_be_waited_for_and_to_be_back(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data")
+    served.start()
+    reader = started("sub", "t", "-n", 2, "--from", "earliest", url=served.url)
+    assert reader.stdout is not None
+    assert reader.stderr is not None
+    try:
+        pub(served, "t", "-m", "1")
+        assert reader.stdout.readline() == b"1\n"
+        assert served.process is not None
+        served.process.terminate()
+        at = f"the server at {served.address}"
+        away = f"ensue: {at} hung up: the server is shutting down; waiting until it is back\n"
+        assert reader.stderr.readline().decode() == away
+        served.kill()
+        served.start()
+        assert reader.stderr.readline().decode() == f"ensue: {at} is back; going on\n"
+        pub(served, "t", "-m", "2")
+        assert ended(reader) == (0, b"2\n", "")
+    finally:
+        if reader.poll() is None:
+            reader.kill()
+            reader.communicate()
         served.kill()

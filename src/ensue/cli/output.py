@@ -9,6 +9,7 @@ Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.
 
 import functools
 import json
+import logging
 import os
 import shutil
 import sys
@@ -46,6 +47,7 @@ __all__ = [
     "program",
     "statistics_rows",
     "stream_command",
+    "warnings_told",
 ]
 
 EXIT_VALID = 0
@@ -178,6 +180,29 @@ def print_json(value: dict[str, Any]) -> None:
 def print_error(line: str) -> None:
     """Say what went wrong, in one line, on stderr."""
     sys.stderr.write(f"ensue: {line}\n")
+
+
+class _Warnings(logging.Handler):
+    """Writes what is logged as commands say things."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{self.format(record)}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def warnings_told() -> Iterator[None]:
+    """Meanwhile, say what the bus warns of, and when a server is away and back."""
+    logger, link = logging.getLogger("ensue"), logging.getLogger("ensue.link")
+    handler, level = _Warnings(), link.level
+    handler.setFormatter(logging.Formatter("ensue: %(message)s"))
+    logger.addHandler(handler)
+    link.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        link.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def print_lines(lines: Iterable[str], *, style: str | None = None) -> None:

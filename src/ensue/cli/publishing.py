@@ -138,7 +138,7 @@ def pub(
             json=json,
             what=what,
         )
-    with _telling(source, quiet=quiet):
+    with _telling(source, quiet=quiet), output.warnings_told():
         asyncio.run(_publish(source, url, chosen, name, wait, message))
     return output.EXIT_VALID
 

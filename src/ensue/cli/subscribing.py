@@ -185,12 +185,14 @@ def sub(
             topics[0] if topics else None, order, {"--name": name, "--from": begin != "latest"}
         )
         parse(where)
-        asyncio.run(_follow(reading, url, None, wait, lambda bus: bus.subscribe(where=where)))
+        following = _follow(reading, url, None, wait, lambda bus: bus.subscribe(where=where))
     else:
         if not topics:
             raise BadInput("say which TOPIC to read, or what by content with --where")
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-        asyncio.run(_subscribe(reading, url, wanted, tuple(topics), name, begin, wait))
+        following = _subscribe(reading, url, wanted, tuple(topics), name, begin, wait)
+    with output.warnings_told():
+        asyncio.run(following)
     if reading.interrupted and not reading.output.broken and (count or not reading.begun):
         raise KeyboardInterrupt
     if reading.timed_out:

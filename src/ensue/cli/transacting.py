@@ -74,7 +74,8 @@ def tx(
     Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
     """
     plan = read_plan(file)
-    committed = asyncio.run(_carry_out(plan, url, name, timeout, wait))
+    with output.warnings_told():
+        committed = asyncio.run(_carry_out(plan, url, name, timeout, wait))
     if json:
         output.print_json({"transaction": committed, "outcome": "committed"})
     else:

@@ -76,6 +76,8 @@ INBOX = "i"
 TOPIC = "t"
 
 _log = logging.getLogger("ensue")
+_link_log = logging.getLogger("ensue.link")
+"""As for servers: whoever waits wants to know when a broker is back."""
 
 
 class BrokerCarrier:
@@ -369,7 +371,7 @@ class BrokerCarrier:
             await self._part(session)
             session = await self._connect_again()
             self._begin(session)
-            _log.info("%s: connected again", self.url)
+            _link_log.info("%s: connected again", self.url)
             if self.on_reconnect is not None:
                 try:
                     self.on_reconnect()

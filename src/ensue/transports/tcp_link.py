@@ -41,6 +41,8 @@ REFUSED_S = 60.0
 """A client that was welcome once takes a refusal for final after so long."""
 
 _log = logging.getLogger("ensue")
+_link_log = logging.getLogger("ensue.link")
+"""Whether a server is away or back, which whoever waits wants to know and others may not."""
 
 Failure = TransportError | AccessDenied
 
@@ -165,6 +167,8 @@ class Link:
         self._names: dict[str, _Name] = {}
         self._unanswered: dict[str, None] = {}
         """Names that the server was asked to take in, and has not said anything about."""
+        self._away = False
+        """Whether it was said that the server is away."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Welcome:
@@ -287,8 +291,11 @@ class Link:
             error = TransportError(f"the server at {self.address} hung up: {reason}")
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
-        else:
+        elif final:
             _log.warning("%s", error)
+        else:
+            self._away = True
+            _log.warning("%s; waiting until it is back", error)
 
     async def _connect(self) -> Welcome:
         options = self.carrier.options
@@ -346,6 +353,7 @@ class Link:
             if self._wire is not None:
                 await self._watch(self._wire)
                 self._wire = self.connection = None
+                self._lost()
             refusal = await self._come_back()
             if refusal is not None:
                 self.carrier.refused(refusal)
@@ -354,6 +362,17 @@ class Link:
                 self._ask_for_all()
             except Exception:  # noqa: BLE001 - somebody's bug, and this connection is everybody's
                 _log.exception("what follows a reconnection to %s has failed", self.address)
+            if self._away:
+                self._away = False
+                _link_log.info("the server at %s is back; going on", self.address)
+
+    def _lost(self) -> None:
+        """Say that the server is away, unless it has said so itself."""
+        if not self._away:
+            self._away = True
+            _link_log.info(
+                "the connection to the server at %s is lost; waiting until it is back", self.address
+            )
 
     async def _come_back(self) -> AccessDenied | None:
         """Connect, however long it takes; return why the server will not have it."""
