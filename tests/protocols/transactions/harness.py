@@ -102,5 +102,7 @@ class TransactionNet(Net):
                 theirs = self.broker(neighbour).tables.subscriptions
                 mine = sorted(one for one, entry in theirs.items() if entry.hop == name)
                 assert broker.tables.sent(neighbour) == mine, (name, neighbour)
+        promised = {tuple(sorted(self.broker(name).tables.advertisements)) for name in self.tree}
+        assert len(promised) == 1, promised
         versions = {self.broker(name).version for name in self.tree}
         assert len(versions) == 1, versions

@@ -118,6 +118,10 @@ class WaitsForNoOtherPlan(TransactionBroker):
     def _waits_for_another(self, name: str, operation: Any) -> bool:
         return False
 
+    def _refusal(self, operation: Any) -> str:
+        """Nor does it have to be there."""
+        return ""
+
 
 class OnlySubscriptionsAreAwaited(TransactionBroker):
     """S3: an unsubscription does not wait for the publication before it."""

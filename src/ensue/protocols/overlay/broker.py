@@ -410,8 +410,8 @@ class Broker(Journaled):
             return
         if frame.home:
             self._members[frame.member] = (frame.home, source)
-        else:
-            self._members.pop(frame.member, None)
+        elif self._members.get(frame.member, ("", ""))[1] == source:
+            del self._members[frame.member]  # Else it has come back elsewhere.
         pending = Pending(source, frame.number, "", "", [])
         self._introduce(pending, frame.member, frame.home, but=source)
 

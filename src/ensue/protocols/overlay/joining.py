@@ -8,7 +8,7 @@ clients wait to be welcomed: its steps to a broker that does not know it are kep
 What is under way meanwhile: a serializable transaction that has advertised something and was not voted for yet is refused as a conflict, because the newcomer knows nothing of that; one that was
 voted for is set right behind the commit, as after any regular change (D11). Plans go on among those who were there when they came.
 
-A broker is left out (`abandon`) when nothing of it is there any more: no client, nothing advertised or subscribed, no transaction (`hold_of` says what). So nothing is lost with it.
+A broker is left out (`abandon`) when nothing of it is there any more: no client, nothing advertised or subscribed, no transaction (`hold_of` says what). So nothing is lost with it; what others who have not heard yet plan for its clients is answered for by whoever left it out (`transactions.planner`).
 
 HAZARD: two trees that were both in use can't be joined: their versions have nothing to do with each other. A broker that was left out comes back only with nothing, as a newcomer.
 """

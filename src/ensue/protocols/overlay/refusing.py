@@ -25,7 +25,7 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
     """Say why an operation can't be had, if so."""
     try:
         if frame.publication is not None:
-            return uncovered(frame.publication, client, tables)
+            return uncovered(frame.publication, client, tables, within=bool(frame.transaction))
         if frame.change is not None:
             return _change(frame.change, client, tables, config)
     except BadInput as error:
@@ -33,13 +33,16 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
     return "it says nothing to do"
 
 
-def uncovered(publication: Publication, client: str, tables: Tables) -> str:
-    """Say so if a client has not advertised what it publishes."""
+def uncovered(publication: Publication, client: str, tables: Tables, *, within: bool) -> str:
+    """Say so if a client has not advertised what it publishes.
+
+    Within a transaction, what is being put back does not count: the event would reach some and not others. Regular ones wait for nothing and nobody.
+    """
     event = event_of(publication.attributes)
     returning = ""
     for name, entry in tables.advertisements.items():
         if entry.hop == client and parse(entry.where).matches(event):
-            if name not in tables.returning:
+            if not within or name not in tables.returning:
                 return ""
             returning = name
     if returning:

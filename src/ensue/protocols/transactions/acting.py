@@ -88,6 +88,19 @@ class Acting(Joining):
     def _load_transactions(self, state: bytes) -> None:
         del state
 
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle what somebody says. Who comes under the name of one who is gone waits, and asks again, until nothing of that one is open."""
+        if isinstance(frame, f.Hello) and source not in self._clients and self._is_open_of(source):
+            return
+        super().receive(frame, source=source, now_ns=now_ns)
+
+    def _is_open_of(self, client: str) -> bool:
+        """Return whether something is open here in which a client of that name has a part."""
+        return any(
+            client in context.participants or any(one.client == client for one in context.issued)
+            for context in self._contexts.values()
+        )
+
     _HANDLERS: Mapping[type[Frame], str] = {
         **Joining._HANDLERS,  # noqa: SLF001 - the handlers of the base class
         t.Invite: "_invite",
@@ -200,6 +213,8 @@ class Acting(Joining):
             pending.refused = f"nobody here is called {client!r}"
         elif hop != client:
             self._cause(pending, hop, publication=publication, invited=client)
+        elif client not in self.clients:
+            pending.refused = f"{client} is gone"
         else:
             context.participants[client] = None
             context.invitations[path] = (client, self._wait(pending))
@@ -228,13 +243,16 @@ class Acting(Joining):
         )
 
     def _depart(self, client: str, now_ns: int) -> None:
+        self._answer_invitations(client)
+        super()._depart(client, now_ns)
+
+    def _answer_invitations(self, client: str) -> None:
         """Answer for a client that is gone, so that nobody waits for it."""
         for context in list(self._contexts.values()):
             for path, (invited, number) in list(context.invitations.items()):
                 if invited == client:
                     del context.invitations[path]
                     self._stepped_by(number, f"{client} is gone")
-        super()._depart(client, now_ns)
 
     def _record_operation(
         self, name: str, path: str, change: Change | None, publication: Publication | None

@@ -218,6 +218,10 @@ class Coordinator(Participant):
 
     def _depart(self, client: str, now_ns: int) -> None:
         super()._depart(client, now_ns)
+        self._conclude_of(client, now_ns)
+
+    def _conclude_of(self, client: str, now_ns: int) -> None:
+        """Abort what a client that is gone coordinates."""
         for name, coordination in list(self._coordinations.items()):
             if coordination.client == client and name in self._coordinations:
                 self._conclude(name, now_ns, commit=False, reason=f"{client} is gone")

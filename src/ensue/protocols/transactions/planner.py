@@ -20,19 +20,16 @@ serializable transaction where that matters. So may everybody if a plan withdraw
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.frames import Change
-from ensue.protocols.overlay.refusing import uncovered
+from ensue.protocols.overlay.refusing import INVERSE, uncovered
 from ensue.protocols.overlay.tables import Outputs
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import Delivery, Issued
-from ensue.protocols.transactions.coordinator import Coordinator
-from ensue.protocols.transactions.planning import flaw
-from ensue.protocols.transactions.plans import Handed, Plan, PlannerRecord, waits
+from ensue.protocols.transactions.plans import Plan, PlannerRecord, waits
+from ensue.protocols.transactions.submitting import Submitting
 from ensue.wire import Records
 
 __all__ = ["TransactionBroker"]
@@ -42,16 +39,19 @@ _RECORD = Records[PlannerRecord](PlannerRecord)
 _FLOODED = (f.ADVERTISE, f.UNADVERTISE)
 
 
-class TransactionBroker(Coordinator):
+class TransactionBroker(Submitting):
     """A broker with all kinds of transactions."""
 
     def __init__(self, **options: Any) -> None:
         self._plans: dict[str, Plan] = {}
-        self._handed: dict[str, Handed] = {}
         self._leaving: dict[str, None] = {}
         """Clients that are gone, and for which a plan has yet to do something."""
         self._blocked: dict[str, None] = {}
         """Plans of which something has come here and waits, for another operation or for another plan (S7)."""
+        self._homes: dict[str, str] = {}
+        """Brokers that have or had clients, and behind which neighbour each is."""
+        self._left_out: dict[str, None] = {}
+        """Brokers that were there, and of which this one answers for what plans still want of them."""
         super().__init__(**options)
 
     @property
@@ -65,17 +65,25 @@ class TransactionBroker(Coordinator):
         return (*super().open_transactions, *self._plans)
 
     def _dump_plans(self) -> bytes:
-        return _RECORD.encode(PlannerRecord(self._plans, self._handed, list(self._leaving)))
+        return _RECORD.encode(
+            PlannerRecord(
+                self._plans,
+                self._handed,
+                list(self._leaving),
+                self._homes,
+                list(self._left_out),
+            )
+        )
 
     def _load_plans(self, state: bytes) -> None:
         record = _RECORD.decode(state)
         self._plans, self._handed = record.plans, record.handed
         self._leaving = dict.fromkeys(record.leaving)
+        self._homes, self._left_out = record.homes, dict.fromkeys(record.left_out)
         self._blocked = {name: None for name, plan in self._plans.items() if waits(plan)}
 
     _HANDLERS: Mapping[type[Frame], str] = {
-        **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
-        t.Submit: "_submit",
+        **Submitting._HANDLERS,  # noqa: SLF001 - the handlers of the base class
         t.Planned: "_planned",
         t.Ordered: "_ordered",
         t.Echo: "_echo",
@@ -84,96 +92,58 @@ class TransactionBroker(Coordinator):
         t.Compensate: "_compensate",
     }
 
-    # -- The coordinator's home -----------------------------------------------------------------
-
-    def _submit(self, frame: t.Submit, client: str, now_ns: int) -> None:
-        frame = msgspec.structs.replace(
-            frame, operations=tuple(self._by_whole_name(one) for one in frame.operations)
-        )
-        refused = flaw(frame, self.tables, self._members, self.config)
-        if not refused and self._coordinated(client) >= self.config.transactions_max:
-            refused = f"{client} coordinates {self.config.transactions_max} (transactions_max)"
-        if refused:
-            self._send(client, f.Done(number=frame.number, refused=refused))
-            return
-        name = self._new_name()
-        operations = tuple(
-            msgspec.structs.replace(one, home=self._members[one.client][0])
-            for one in frame.operations
-        )
-        deadline_ns = now_ns + frame.timeout_ns
-        self._handed[name] = Handed(client, frame.number, deadline_ns, decided=not frame.hold)
-        self._record(action="began", topic=t.PLANNED, transaction=name)
-        self._planned(t.Planned(transaction=name, operations=operations), "", now_ns)
-        if frame.hold:
-            self._handed[name].number = 0
-            self._send(client, f.Done(number=frame.number, transaction=name))
-        else:
-            self._close(t.Close(transaction=name, commit=True), "", now_ns)
-
-    def _by_whole_name(self, one: t.Operation) -> t.Operation:
-        """Return an operation as one of the client that is meant (`acting`)."""
-        whole = self._whole_name(one.client)
-        if whole == one.client:
-            return one
-        change, publication = one.change, one.publication
-        if change is not None and change.name.startswith(f"{one.client}."):
-            own = change.name.removeprefix(one.client)
-            change = Change(change.action, f"{whole}{own}", change.where)
-        if publication is not None and publication.publisher == one.client:
-            publication = msgspec.structs.replace(publication, publisher=whole)
-        return msgspec.structs.replace(one, client=whole, change=change, publication=publication)
-
-    def _end(self, frame: t.End, client: str, now_ns: int) -> None:
-        handed = self._handed.get(frame.transaction)
-        if handed is None or handed.client != client or handed.decided:
-            super()._end(frame, client, now_ns)
-            return
-        handed.number = frame.number
-        self._settle_plan(
-            frame.transaction, now_ns, commit=frame.commit, reason="" if frame.commit else "aborted"
-        )
-
-    def _settle_plan(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
-        """Decide about a plan that was held."""
-        handed = self._handed[name]
-        handed.decided = True
-        if not commit and handed.number:
-            self._answer_handed(name, reason)  # It may take long to undo: nobody has to wait.
-        self._close(t.Close(transaction=name, commit=commit, reason=reason), "", now_ns)
-
-    def _coordinated(self, client: str) -> int:
-        handed = sum(one.client == client for one in self._handed.values())
-        return super()._coordinated(client) + handed
-
-    def _answer_handed(self, name: str, refused: str) -> None:
-        handed = self._handed[name]
-        if handed.number and handed.client in self._clients:
-            done = f.Done(number=handed.number, refused=refused, transaction=name)
-            self._send(handed.client, done)
-        handed.number = 0
-
-    def _due_ns(self) -> int | None:
-        dues = [one.deadline_ns for one in self._handed.values() if not one.decided]
-        due_ns = super()._due_ns()
-        return min(dues if due_ns is None else [*dues, due_ns], default=None)
-
-    def _tick(self, frame: f.Tick, source: str, now_ns: int) -> None:
-        for name, handed in list(self._handed.items()):
-            if not handed.decided and handed.deadline_ns <= now_ns:
-                self._settle_plan(name, now_ns, commit=False, reason="timeout")
-        super()._tick(frame, source, now_ns)
+    # -- Clients and brokers that are gone -------------------------------------------------------
 
     def _depart(self, client: str, now_ns: int) -> None:
-        if self._is_planned(client):
-            # As if it had gone after that: what it advertised and subscribed stays until then.
-            self._leaving[client] = None
-            self._heard_ns.pop(client, None)
+        if not self._is_planned(client):
+            super()._depart(client, now_ns)
             return
-        super()._depart(client, now_ns)
-        for name, handed in list(self._handed.items()):
-            if not handed.decided and handed.client == client:
-                self._settle_plan(name, now_ns, commit=False, reason=f"{client} is gone")
+        # As if it had gone after that: what it advertised and subscribed stays until then.
+        self._leaving[client] = None
+        self._heard_ns.pop(client, None)
+        self._answer_invitations(client)
+        self._conclude_of(client, now_ns)
+
+    def _is_open_of(self, client: str) -> bool:
+        return super()._is_open_of(client) or any(
+            one.client == client
+            for plan in self._plans.values()
+            for one in plan.operations.values()
+        )
+
+    def _send(self, peer: str, frame: Frame) -> None:
+        if peer not in self._leaving:
+            super()._send(peer, frame)
+
+    def _adopt(self, frame: f.Adopt, source: str, now_ns: int) -> None:
+        self._left_out.pop(frame.neighbour, None)
+        super()._adopt(frame, source, now_ns)
+
+    def _abandon(self, frame: f.Abandon, source: str, now_ns: int) -> None:
+        gone = frame.neighbour
+        behind = [home for home, hop in self._homes.items() if hop == gone]
+        for home in behind:
+            del self._homes[home]
+        self._left_out.update(dict.fromkeys((gone, *behind)))
+        super()._abandon(frame, source, now_ns)
+
+    def _step_in(self, frame: f.Step, source: str, now_ns: int) -> None:
+        if frame.home:
+            self._homes[frame.home] = source
+            self._left_out.pop(frame.home, None)
+        if frame.shared or not frame.transaction:
+            self._overtake(frame.changes, source)
+        super()._step_in(frame, source, now_ns)
+
+    def _overtake(self, changes: tuple[Change, ...], source: str) -> None:
+        """Have nothing come into effect that waits here and is withdrawn, outside of plans, by whoever sent it (S7)."""
+        gone = [(change.action, change.name) for change in changes if change.action not in INVERSE]
+        for plan in [self._plans[name] for name in self._blocked] if gone else ():
+            for path, (hop, whole) in list(plan.arrived.items()):
+                change = plan.operations[path].change
+                if whole and hop == source and path not in plan.started and change is not None:
+                    withdrawn = (INVERSE.get(change.action), change.name) in gone
+                    plan.arrived[path] = (hop, not withdrawn)
 
     def _is_planned(self, client: str) -> bool:
         """Return whether a plan has yet to do something for a client of this broker."""
@@ -193,7 +163,7 @@ class TransactionBroker(Coordinator):
         self._plans[frame.transaction] = plan
         self._flood(frame, but=source)
         for one in frame.operations:
-            if one.home == self.name:
+            if one.home == self.name or one.home in self._left_out:
                 plan.arrived[one.path] = ("", True)
         self._advance(frame.transaction, now_ns)
 
@@ -247,19 +217,47 @@ class TransactionBroker(Coordinator):
         return sorted(freed, reverse=True)
 
     def _waits_for_another(self, name: str, operation: t.Operation) -> bool:
-        """Return whether an unsubscription has to wait for another plan's subscription (S7)."""
+        """Return whether an unsubscription has to wait for another plan's subscription (S7).
+
+        Not where it is issued if that waits for it in turn: it is refused there. So elsewhere plans wait for those alone that were ahead of them somewhere, and never in a circle.
+        """
+        hop, whole = self._plans[name].arrived[operation.path]
+        return whole and any(
+            hop or not self._waits_for(one, (name, operation.path))
+            for one in self._awaited(name, operation)
+        )
+
+    def _awaited(self, name: str, operation: t.Operation) -> list[tuple[str, str]]:
+        """Return the subscriptions that wait here in other plans and that an operation withdraws, by plan and path."""
         change = operation.change
         if change is None or change.action != f.UNSUBSCRIBE:
-            return False
-        return any(
-            path in other.arrived
-            and path not in other.started
+            return []
+        return [
+            (each, path)
+            for each in self._blocked
+            if each != name
+            for path, its in self._plans[each].operations.items()
+            if path in self._plans[each].arrived
+            and path not in self._plans[each].started
             and its.change is not None
             and its.change.action == f.SUBSCRIBE
             and its.change.name == change.name
-            for other in (self._plans[each] for each in self._blocked if each != name)
-            for path, its in other.operations.items()
-        )
+        ]
+
+    def _waits_for(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """Return whether an operation, by plan and path, waits for another here."""
+        seen = {one: None}
+        left = [one]
+        while left and other not in seen:
+            name, path = left.pop()
+            plan = self._plans[name]
+            operation = plan.operations[path]
+            before = [(name, each) for each in operation.after if each not in plan.processed]
+            left += (
+                each for each in (*before, *self._awaited(name, operation)) if each not in seen
+            )
+            seen.update(dict.fromkeys(left))
+        return other in seen
 
     def _process(self, name: str, plan: Plan, operation: t.Operation) -> None:
         path, change, publication = operation.path, operation.change, operation.publication
@@ -298,13 +296,19 @@ class TransactionBroker(Coordinator):
             self._processed(name, plan, path)
 
     def _refusal(self, operation: t.Operation) -> str:
-        """Say why a client of this broker can't do what is planned, if so: its state is not what the plan was made for."""
-        client = operation.client
+        """Say why a client of this broker can't do what is planned, if so: things are not as the plan was made for."""
+        client, change, publication = operation.client, operation.change, operation.publication
         if client not in self._clients:
             return f"{client} is gone"
-        if operation.publication is None:
-            return ""
-        return uncovered(operation.publication, client, self.tables)
+        if publication is not None:
+            return uncovered(publication, client, self.tables, within=True)
+        assert change is not None
+        held = self.tables.table(change).get(change.name)
+        if change.action in INVERSE:
+            return f"there is a {change.name!r} already" if held is not None else ""
+        if held is None:
+            return f"there is no {change.name!r}"
+        return f"{change.name!r} belongs to somebody else" if held.hop != client else ""
 
     def _change_planned(self, plan: Plan, change: Change, hop: str) -> list[str]:
         """Change the tables; return who has to be sent the change, and send what follows besides ahead of it."""

@@ -49,6 +49,8 @@ class PlannerRecord(msgspec.Struct, array_like=True):
     plans: dict[str, Plan]
     handed: dict[str, Handed]
     leaving: list[str]
+    homes: dict[str, str] = {}
+    left_out: list[str] = []
 
 
 def waits(plan: Plan) -> bool:

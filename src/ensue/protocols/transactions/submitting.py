@@ -1,0 +1,124 @@
+"""Where plans are handed in: the home of a client that coordinates one judges it, names it, and decides about it.
+
+What a plan is, and how it goes on from there: `planner`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ensue.protocols.core import Frame
+from ensue.protocols.overlay import frames as f
+from ensue.protocols.overlay.frames import Change
+from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.coordinator import Coordinator
+from ensue.protocols.transactions.planning import flaw
+from ensue.protocols.transactions.plans import Handed
+
+__all__ = ["Submitting"]
+
+
+class Submitting(Coordinator):
+    """A broker whose clients hand plans in."""
+
+    def __init__(self, **options: Any) -> None:
+        self._handed: dict[str, Handed] = {}
+        super().__init__(**options)
+
+    _HANDLERS: Mapping[type[Frame], str] = {
+        **Coordinator._HANDLERS,  # noqa: SLF001 - the handlers of the base class
+        t.Submit: "_submit",
+    }
+
+    def _planned(self, frame: t.Planned, source: str, now_ns: int) -> None:
+        """Begin with a plan."""
+        raise NotImplementedError
+
+    def _close(self, frame: t.Close, source: str, now_ns: int) -> None:
+        """Take note of the decision about a plan."""
+        raise NotImplementedError
+
+    def _submit(self, frame: t.Submit, client: str, now_ns: int) -> None:
+        frame = msgspec.structs.replace(
+            frame, operations=tuple(self._by_whole_name(one) for one in frame.operations)
+        )
+        refused = flaw(frame, self.tables, self._members, self.config)
+        if not refused and self._coordinated(client) >= self.config.transactions_max:
+            refused = f"{client} coordinates {self.config.transactions_max} (transactions_max)"
+        if refused:
+            self._send(client, f.Done(number=frame.number, refused=refused))
+            return
+        name = self._new_name()
+        operations = tuple(
+            msgspec.structs.replace(one, home=self._members[one.client][0])
+            for one in frame.operations
+        )
+        deadline_ns = now_ns + frame.timeout_ns
+        self._handed[name] = Handed(client, frame.number, deadline_ns, decided=not frame.hold)
+        self._record(action="began", topic=t.PLANNED, transaction=name)
+        self._planned(t.Planned(transaction=name, operations=operations), "", now_ns)
+        if frame.hold:
+            self._handed[name].number = 0
+            self._send(client, f.Done(number=frame.number, transaction=name))
+        else:
+            self._close(t.Close(transaction=name, commit=True), "", now_ns)
+
+    def _by_whole_name(self, one: t.Operation) -> t.Operation:
+        """Return an operation as one of the client that is meant (`acting`)."""
+        whole = self._whole_name(one.client)
+        if whole == one.client:
+            return one
+        change, publication = one.change, one.publication
+        if change is not None and change.name.startswith(f"{one.client}."):
+            own = change.name.removeprefix(one.client)
+            change = Change(change.action, f"{whole}{own}", change.where)
+        if publication is not None and publication.publisher == one.client:
+            publication = msgspec.structs.replace(publication, publisher=whole)
+        return msgspec.structs.replace(one, client=whole, change=change, publication=publication)
+
+    def _end(self, frame: t.End, client: str, now_ns: int) -> None:
+        handed = self._handed.get(frame.transaction)
+        if handed is None or handed.client != client or handed.decided:
+            super()._end(frame, client, now_ns)
+            return
+        handed.number = frame.number
+        self._settle_plan(
+            frame.transaction, now_ns, commit=frame.commit, reason="" if frame.commit else "aborted"
+        )
+
+    def _settle_plan(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
+        """Decide about a plan that was held."""
+        handed = self._handed[name]
+        handed.decided = True
+        if not commit and handed.number:
+            self._answer_handed(name, reason)  # It may take long to undo: nobody has to wait.
+        self._close(t.Close(transaction=name, commit=commit, reason=reason), "", now_ns)
+
+    def _coordinated(self, client: str) -> int:
+        handed = sum(one.client == client for one in self._handed.values())
+        return super()._coordinated(client) + handed
+
+    def _answer_handed(self, name: str, refused: str) -> None:
+        handed = self._handed[name]
+        if handed.number and handed.client in self._clients:
+            done = f.Done(number=handed.number, refused=refused, transaction=name)
+            self._send(handed.client, done)
+        handed.number = 0
+
+    def _due_ns(self) -> int | None:
+        dues = [one.deadline_ns for one in self._handed.values() if not one.decided]
+        due_ns = super()._due_ns()
+        return min(dues if due_ns is None else [*dues, due_ns], default=None)
+
+    def _tick(self, frame: f.Tick, source: str, now_ns: int) -> None:
+        for name, handed in list(self._handed.items()):
+            if not handed.decided and handed.deadline_ns <= now_ns:
+                self._settle_plan(name, now_ns, commit=False, reason="timeout")
+        super()._tick(frame, source, now_ns)
+
+    def _conclude_of(self, client: str, now_ns: int) -> None:
+        super()._conclude_of(client, now_ns)
+        for name, handed in list(self._handed.items()):
+            if not handed.decided and handed.client == client:
+                self._settle_plan(name, now_ns, commit=False, reason=f"{client} is gone")

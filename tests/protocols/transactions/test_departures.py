@@ -1,0 +1,231 @@
+"""Clients and brokers that leave, and come back, while transactions are open: nothing of them stays, and nobody waits for them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ensue.protocols.link import LinkConfig
+from ensue.protocols.overlay.frames import Change
+from ensue.protocols.transactions.frames import Operation
+from ensue.simulation.acting import Act
+
+from .harness import TransactionNet, adv, invite, line, pub, sub, uadv
+
+HOUR_NS = 3_600 * 10**9
+
+
+def settle_but(net: TransactionNet, held: Callable[[tuple[str, str]], bool]) -> None:
+    """Deliver all but what is held up."""
+    while ready := [link for link, frames in net.flying.items() if frames and not held(link)]:
+        net.step_on(net.random.choice(ready))
+
+
+def away(broker: str) -> Callable[[tuple[str, str]], bool]:
+    return lambda link: broker in link
+
+
+def leave(net: TransactionNet, client: str) -> None:
+    net.command(client, lambda node, now: node.leave(now_ns=now))
+
+
+def begin(net: TransactionNet, client: str, kind: str = "atomic") -> str:
+    """Begin a transaction that this test acts in; b2 may be away."""
+    net.command(client, lambda node, now: node.begin(kind, 600 * 10**9, now_ns=now))
+    settle_but(net, away("b2"))
+    return str(net.told[client][-1].transaction)
+
+
+@pytest.mark.parametrize("act", [sub("v", "x = 1"), adv("v", "y exists")])
+@pytest.mark.parametrize("seed", range(5))
+def test_what_waits_of_a_client_that_leaves_never_comes_into_effect(act: Act, seed: int) -> None:
+    """Its withdrawal, which is no part of the plan, overtakes it at the next broker (S7)."""
+    net = TransactionNet(line(3), {"c": "b0", "d": "b1", "e": "b2"}, seed=seed)
+    net.start("d", adv("a", "x exists"), invite("c", act), isolation="planned")
+    settle_but(net, lambda link: link == ("b2", "b1"))
+    leave(net, "c")
+    settle_but(net, lambda link: link == ("b2", "b1"))
+    net.settle()
+    for name in net.tree:
+        tables = net.broker(name).tables
+        assert not [
+            each for each in (*tables.subscriptions, *tables.advertisements) if each[0] == "c"
+        ]
+    assert not net.broker("b1").hold_of("b0")
+    net.at_rest()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_plan_for_a_client_of_a_broker_that_was_left_out_is_aborted(*, restarts: bool) -> None:
+    """Whoever left it out answers for it: nobody else can tell that it is no more."""
+    net = TransactionNet(line(3), {f"c{number}": f"b{number}" for number in range(3)})
+    leave(net, "c2")
+    settle_but(net, lambda link: link == ("b1", "b0"))
+    net.nodes["b1"].abandon("b2", now_ns=net.now_ns)
+    net.drain("b1")
+    tree: Any = net.tree
+    del tree["b2"], net.nodes["b2"], net.nodes["c2"]
+    tree["b1"] = ("b0",)
+    if restarts:
+        net.crash("b1")
+    acts = (invite("c2", sub("u", "x = 7")), invite("c1", sub("v", "x = 8")))
+    net.start("c0", *acts, isolation="planned")
+    while not net.broker("b0").open_transactions:
+        net.step_on(("c0", "b0"))
+    net.settle()
+    for _ in range(3):
+        net.elapse(10**9)
+    assert net.outcome() == "c2 is gone"
+    net.at_rest()
+
+
+def test_a_client_that_is_gone_is_answered_for_though_a_plan_goes_on_for_it() -> None:
+    net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2"})
+    acts, net.on_told = net.on_told, None
+    mine, other = begin(net, "c1"), begin(net, "c0")
+    waiting = net.command("c0", lambda node, now: node.invite(other, "c1", now_ns=now))
+    settle_but(net, away("b2"))
+    net.on_told = acts
+    plan = (invite("c2", sub("u", "y = 1")), invite("c1", sub("v", "y = 1")))
+    net.start("c0", *plan, isolation="planned")
+    settle_but(net, away("b2"))
+    assert net.broker("b1")._is_planned("c1"), "its part waits for that of c2"
+    net.on_told = None
+    leave(net, "c1")
+    settle_but(net, away("b2"))
+    later = net.command("c0", lambda node, now: node.invite(other, "c1", now_ns=now))
+    settle_but(net, away("b2"))
+    assert net.answers("c0")[waiting] == net.answers("c0")[later] == "c1 is gone"
+    assert mine not in net.broker("b1").open_transactions
+    assert mine not in net.broker("b0").open_transactions
+
+
+def test_nothing_is_kept_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan keeps its name alive; its link would fill, and have its broker take nobody in."""
+    link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14, unacknowledged_max=20)
+    monkeypatch.setattr(TransactionNet, "link", link)
+    net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2", "p": "b1"})
+    net.regular("p", adv("a", "x exists"))
+    net.settle()
+    net.regular("c1", sub("s", "x exists"))
+    net.settle()
+    plan = (invite("c2", sub("u", "y = 1")), invite("c1", sub("v", "y = 1")))
+    net.start("c0", *plan, isolation="planned")
+    settle_but(net, away("b2"))
+    leave(net, "c1")
+    settle_but(net, away("b2"))
+    del net.nodes["c1"]
+    for number in range(50):
+        net.regular("p", pub(str(number), x=number))
+        settle_but(net, away("b2"))
+    assert not net.nodes["b1"]._out["c1"].unacknowledged
+    net.homes["new"], net.disks["new"], net.told["new"] = "b1", {}, []
+    net.start("new")
+    settle_but(net, away("b2"))
+    assert "new" in net.broker("b1").clients
+
+
+def test_regular_events_wait_for_no_advertisement_that_an_abort_puts_back() -> None:
+    """A broker is away, so nobody can tell when it is everywhere."""
+    net = TransactionNet(line(3), {"c0": "b0", "c1": "b0", "c2": "b2"})
+    net.regular("c0", adv("a", "x exists"))
+    net.settle()
+    net.regular("c1", sub("s", "x exists"))
+    net.settle()
+    net.start("c0", uadv("a"), isolation="atomic", commit=False, timeout_ns=10**9)
+    settle_but(net, away("b2"))
+    net.now_ns += HOUR_NS
+    for name in ("b0", "b1"):
+        net.timer(name)
+    settle_but(net, away("b2"))
+    assert net.broker("b0").tables.returning
+    net.regular("c0", pub("later", x=1))
+    settle_but(net, away("b2"))
+    assert net.payloads("c1") == ["later"]
+
+
+def test_plans_that_want_each_others_subscriptions_away_do_not_wait_in_a_circle() -> None:
+    """S7, "unless that sub itself waits for the usub": where it is issued a withdrawal comes after its subscription, or is refused."""
+    net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2"})
+
+    def plan(first: str, gone: str, made: str) -> tuple[Operation, ...]:
+        return (
+            Operation(path="1", client="c2", change=Change("sub", f"c2.{first}", "z = 1")),
+            Operation(path="2", client="c1", after=("1",), change=Change("usub", f"c1.{gone}")),
+            Operation(
+                path="3", client="c1", after=("2",), change=Change("sub", f"c1.{made}", "x = 2")
+            ),
+        )
+
+    def submit(operations: tuple[Operation, ...], node: Any, now_ns: int) -> int:
+        return int(node.submit(operations, 10**9, now_ns=now_ns))
+
+    for operations in (plan("r1", "X", "Y"), plan("r2", "Y", "X")):
+        net.command("c0", partial(submit, operations))
+    while len(net.broker("b1").open_transactions) < 2:
+        net.step_on(
+            next(link for link, frames in net.flying.items() if frames and "b2" not in link)
+        )
+    net.settle()
+    assert "there is no 'c1.X'" in net.answers("c0").values()
+    net.at_rest()
+
+
+def test_a_plan_withdraws_nothing_of_somebody_else() -> None:
+    """Names begin with their client's, and clients may have names with dots."""
+    net = TransactionNet(line(2), {"c1": "b0", "c1.x": "b1", "p": "b0"})
+    net.regular("p", adv("a", "x exists"))
+    net.settle()
+    net.regular("c1.x", sub("s", "x = 1"))
+    net.settle()
+    theft = Operation(path="1", client="c1", change=Change("usub", net.application.names["s"]))
+    number = net.command("c1", lambda node, now: node.submit((theft,), 10**9, now_ns=now))
+    net.settle()
+    assert "belongs to somebody else" in net.answers("c1")[number]
+    net.regular("p", pub("after", x=1))
+    net.settle()
+    assert net.payloads("c1.x") == ["after"]
+    net.at_rest()
+
+
+@pytest.mark.parametrize("kind", ["atomic", "serializable"])
+def test_who_comes_under_the_name_of_one_who_is_gone_has_no_part_in_what_that_one_did(
+    kind: str,
+) -> None:
+    net = TransactionNet(line(2), {"c0": "b0", "c1": "b1", "p": "b0"})
+    net.regular("p", adv("a", "x exists"))
+    net.settle()
+    net.on_told = None
+    name = begin(net, "c0", kind)
+    net.command("c0", lambda node, now: node.invite(name, "c1", now_ns=now))
+    net.settle()
+    path = net.told["c1"][-1].path
+    act: dict[str, Any] = {"where": "x = 1", "within": path}
+    net.command("c1", lambda node, now: node.act(name, "sub", **act, now_ns=now))
+    net.settle()
+    net.command("c1", lambda node, now: node.finish(name, path, now_ns=now))
+    net.settle()
+    net.nodes["b1"].inner.expire("c1", now_ns=net.now_ns)
+    net.drain("b1")
+    net.disks["c1"], net.told["c1"] = {}, []
+    net.start("c1")
+    net.settle()
+    assert "c1" not in net.broker("b1").clients, "it waits"
+    number = net.command("c0", lambda node, now: node.end(name, commit=True, now_ns=now))
+    net.settle()
+    assert net.answers("c0")[number] == "c1 is gone"
+    net.elapse(10**10)
+    assert "c1" in net.broker("b1").clients, "and asks again"
+    assert not net.broker("b1").tables.subscriptions
+
+
+def test_news_that_a_client_is_gone_do_not_overtake_that_it_is_elsewhere() -> None:
+    net = TransactionNet(line(3), {"c": "b0", "d": "b1"})
+    net.nodes["b0"].inner.expire("c", now_ns=net.now_ns)
+    net.drain("b0")
+    net.homes["c"], net.disks["c"], net.told["c"] = "b2", {}, []
+    net.start("c")
+    settle_but(net, lambda link: link == ("b0", "b1"))
+    net.settle()
+    assert {net.broker(name).home_of("c") for name in net.tree} == {"b2"}
