@@ -185,6 +185,8 @@ def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) ->
         ("[[operations]]\nfoo = 1", "expected one of publish, advertise, unadvertise, subscribe, unsubscribe, payload, client, together"),
         ("[[operations]]\npayload = 3", ", operation 1: payload: expected text in quotes"),
         ("[[operations", "is not TOML"),
+        ("[[operations]]\nunadvertise = 'a exists'", ", operation 1: unadvertise is given a name, not a filter such as 'a exists'"),
+        ("[[operations]]\nclient = 'c'\nunsubscribe = 'a = 1'", "the one that bus.content_name(events) says"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_plan_is_said(
@@ -252,6 +254,8 @@ def test_the_help_of_tx_shows_how_an_operation_is_written(shell: Shell) -> None:
         (("sub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
         (("pub", "--where", "x = "), "at character 5"),
         (("sub", "--where", "x = "), "at character 5"),
+        (("pub", "--where", "x = "), "--where: expected"),
+        (("sub", "--where", "x = "), "--where: expected"),
         (("sub", "--where", "x = 1", "--name", "n"), "--name: not by content"),
         (("sub", "--where", "x = 1", "--from", "earliest"), "--from: not by content"),
         (("sub", "--where", "x = 1", "--order", "causal"), "by content there is no order to choose"),

@@ -57,6 +57,7 @@ def test_a_payload_may_be_anything_made_of_bytes_and_is_taken_as_it_is_now(
         ({"headers": {1: "a"}}, "1: 'a' holds int"),
         ({"headers": {"a": "\ud800"}}, "headers must be text that UTF-8 can carry"),
         ({"payload": "text"}, "a payload is bytes, not str: encode it"),
+        ({"payload": None}, "a payload is bytes, not None: give b''"),
         ({"payload": bytearray(16 * 1024 * 1024 + 1)}, "at most 16777216 bytes"),
     ],
 )

@@ -206,6 +206,7 @@ def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_ther
         (("--data", "d", "--config", "ensue.toml"), "--data: ensue.toml says it; leave --data out"),
         (("--config", "missing.toml"), "missing.toml: there is no such file"),
         ((), "--data: name the directory"),
+        (("--data", "d", "--url", "foo://x"), "no transport for 'foo://'; expected a broker: nats"),
         (
             ("--url", "nats://127.0.0.1:1", "--data", "d", "--listen", "127.0.0.1:0"),
             "--listen: on a broker a server has no port of its own; leave --listen out, or --url",

@@ -49,3 +49,19 @@ def test_whoever_finds_nobody_is_told_how_to_start_one_also_of_a_chain() -> None
             await within(ensue.connect("ensue://127.0.0.1:1").__aenter__())
 
     asyncio.run(main())
+
+
+def test_what_is_withdrawn_twice_is_said_to_be_done_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url, order=None, name="d") as bus,
+        ):
+            name = await within(bus.advertise(where="a exists"))
+            await within(bus.unadvertise(name))
+            with pytest.raises(
+                ensue.BadInput, match=r"the name that advertise\(\) returned, and once"
+            ):
+                await within(bus.unadvertise(name))
+
+    asyncio.run(main())

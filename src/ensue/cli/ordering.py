@@ -1,6 +1,7 @@
 """The options of `pub` and `sub` that say in which order events are published and got."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -95,7 +96,8 @@ def chosen_order(
                 "--order deadline needs to know how long an event is of use, the same for everybody, "
                 "as with --ms 200"
             )
-        return Deadline(ms=ms, on_late=late or "drop")
+        with _named_as_options():
+            return Deadline(ms=ms, on_late=late or "drop")
     if order != "merged":
         return parse(name)
     if epsilon is None or delta is None:
@@ -103,7 +105,17 @@ def chosen_order(
             "--order merged goes by clocks: say by how much they may differ and how long an event "
             "may take, the same for everybody, as with --epsilon 0.01 --delta 1"
         )
-    return Merged(epsilon=epsilon, delta=delta, late="deliver" if late == "tag" else "drop")
+    with _named_as_options():
+        return Merged(epsilon=epsilon, delta=delta, late="deliver" if late == "tag" else "drop")
+
+
+@contextmanager
+def _named_as_options() -> Iterator[None]:
+    """Have what is said of a value begin with the option that it came from."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"--{error}") from None
 
 
 def check_content(topic: str | None, order: str, given: Mapping[str, object]) -> None:

@@ -29,7 +29,7 @@ from ensue.errors import BadInput, EnsueError, TransportError
 from ensue.order import Order
 from ensue.tables import TableReader
 from ensue.transports.memory import MemoryOptions
-from ensue.transports.schemes import BrokerOptions, parse_url
+from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
 from ensue.transports.tcp_options import TcpOptions
 
 __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
@@ -115,6 +115,8 @@ def pub(
     """
     chosen = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms)
     headers = parse_headers(header or [])
+    if key_separator == "":
+        raise BadInput("--key-separator: expected what stands behind a key, such as '='; not ''")
     if json and (key is not None or key_separator is not None):
         raise BadInput(
             "--json lines say their keys themselves: leave --key and --key-separator out"
@@ -125,7 +127,8 @@ def pub(
         given = {"--key": key, "--key-separator": key_separator, "--header": header}
         check_content(topic, order, given)
         chosen = None
-        source = ContentSource(where, json=json, what=what)
+        with output.option("--where"):
+            source = ContentSource(where, json=json, what=what)
     else:
         if topic is None:
             raise BadInput("say on which TOPIC to publish, or what by content with --where")
@@ -303,7 +306,7 @@ async def connect_patiently(
     wait_s: float,
 ) -> Bus:
     """Enter a bus; a server that does not answer yet is asked again for a while."""
-    options = parse_url(url)
+    options = parse_url(url, expected=SERVED)
     if isinstance(options, MemoryOptions):
         raise BadInput(
             f"{url} is within one process, this one: nobody else would see its events; expected "

@@ -53,13 +53,13 @@ def status(
     Example: [bold]ensue status ensue://127.0.0.1:7400 --watch 2[/bold]
     """
     if timeout <= 0:
-        raise BadInput("--timeout: expected a number of seconds above 0")
+        raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     if watch is None:
         found = asyncio.run(look(url, answer_s=timeout))
         _show(found, json=json)
         return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
     if watch < WATCH_S_MIN:
-        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds")
+        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, not {watch:g}")
     with contextlib.suppress(KeyboardInterrupt):  # That is how it ends.
         asyncio.run(_watch(url, watch, timeout, json=json))
     return output.EXIT_VALID

@@ -172,7 +172,7 @@ def sub(
     if json and template is not None:
         raise BadInput("--json and --format exclude each other")
     if timeout is not None and timeout <= 0:
-        raise BadInput("--timeout: expected a number of seconds above 0")
+        raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     wanted = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms, late=late)
     usual, as_json = r"{payload}\n", _as_json
     if where is not None:
@@ -184,7 +184,8 @@ def sub(
         check_content(
             topics[0] if topics else None, order, {"--name": name, "--from": begin != "latest"}
         )
-        parse(where)
+        with output.option("--where"):
+            parse(where)
         following = _follow(reading, url, None, wait, lambda bus: bus.subscribe(where=where))
     else:
         if not topics:

@@ -129,9 +129,25 @@ def _check(one: Operation) -> None:
         event_of(one.publish)
     if not one.client and (one.subscribe is not None or one.unsubscribe is not None):
         raise BadInput("this command reads nothing: say whose subscription it is with client")
+    _check_names(one)
     for where in (one.advertise, one.subscribe):
         if where is not None:
             parse(where)
+
+
+def _check_names(one: Operation) -> None:
+    """Refuse a filter where the name of what it was given for is meant."""
+    for what, name in (("unadvertise", one.unadvertise), ("unsubscribe", one.unsubscribe)):
+        if name is None:
+            continue
+        try:
+            parse(name)
+        except BadInput:
+            continue
+        raise BadInput(
+            f"{what} is given a name, not a filter such as {name!r}: the one that "
+            + ("advertise() returned" if what == "unadvertise" else "bus.content_name(events) says")
+        )
 
 
 async def _carry_out(

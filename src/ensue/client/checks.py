@@ -105,6 +105,8 @@ def check_start(
 
 def check_payload(payload: Payload, bytes_max: int) -> bytes:
     """Return a payload as bytes that nobody can change any more."""
+    if payload is None:
+        raise BadInput("a payload is bytes, not None: give b'' if there is nothing to say")
     if not isinstance(payload, Payload):
         raise BadInput(
             f"a payload is bytes, not {type(payload).__name__}: encode it first, "

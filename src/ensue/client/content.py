@@ -219,7 +219,10 @@ class ContentClient:
         """Withdraw an advertisement."""
         answer = await self.request(lambda client, now: client.unadvertise(name, now_ns=now))
         if answer.refused:
-            raise BadInput(f"it can't be withdrawn: {in_words(answer.refused)}")
+            raise BadInput(
+                f"it can't be withdrawn: {in_words(answer.refused)}; give the name that advertise() "
+                "returned, and once"
+            )
         self.advertised.pop(name, None)
 
     # -- Subscriptions and transactions ---------------------------------------------------------

@@ -22,7 +22,7 @@ from ensue.runtime.remote import discover
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.memory import MemoryOptions
-from ensue.transports.schemes import BrokerOptions, parse_url
+from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import TcpOptions, parse_address
@@ -41,7 +41,7 @@ Bounds = Mapping[str, tuple[int, int]]
 
 async def look(url: str, *, answer_s: float = ANSWER_S) -> Json:
     """Return what the chain at a URL is doing; raise if nobody there says who is in it."""
-    options = parse_url(url)
+    options = parse_url(url, expected=SERVED)
     if isinstance(options, MemoryOptions):
         raise BadInput(f"{url} is within one process; expected ensue://HOST:PORT or a broker")
     async with AsyncExitStack() as stack:

@@ -21,7 +21,7 @@ from ensue.server.lifecycle import StationServer
 from ensue.server.rules import Rules
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
-from ensue.transports.schemes import BrokerOptions, parse_url
+from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
 from ensue.wire import Codec
 
 __all__ = ["BrokeredServer"]
@@ -33,7 +33,7 @@ class BrokeredServer(StationServer):
     """One station of a chain on the broker that `url` names."""
 
     def __init__(self, config: ServerConfig, url: str) -> None:
-        options = parse_url(url)
+        options = parse_url(url, expected=BROKERED)
         if not isinstance(options, BrokerOptions):
             raise BadInput(f"{url} is no broker: name one, or listen on an address")
         _refuse_ignored(config)

@@ -12,7 +12,7 @@ from ensue.transports.carrier import Carrier
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.tcp_options import TcpOptions
 
-__all__ = ["BROKERS", "BrokerOptions", "Options", "parse_url"]
+__all__ = ["BROKERED", "BROKERS", "SERVED", "BrokerOptions", "Options", "parse_url"]
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +79,13 @@ BROKERS: dict[str, Callable[[str], tuple[Any, Callable[[Any], Carrier]]]] = {
 }
 
 
-def parse_url(url: str) -> Options:
-    """Read a URL, or say what is wrong with it."""
+BROKERED = f"a broker: {', '.join(f'{each}://' for each in BROKERS)}"
+SERVED = f"ensue://HOST:PORT, or {BROKERED}"
+_ANY = f"memory://, memory://NAME, {SERVED}"
+
+
+def parse_url(url: str, *, expected: str = _ANY) -> Options:
+    """Read a URL, or say what is wrong with it and what was `expected` here."""
     if not isinstance(url, str):
         raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
@@ -96,7 +101,4 @@ def parse_url(url: str) -> Options:
     plain = scheme.removesuffix("s")
     if separator and plain in ("ensue", *BROKERS):
         raise BadInput(f"no transport for {shown!r}; for TLS write {plain}://HOST?tls=1")
-    raise BadInput(
-        f"no transport for {shown!r}; expected memory://, memory://NAME, ensue://HOST:PORT, or a "
-        f"broker: {', '.join(f'{each}://' for each in BROKERS)}"
-    )
+    raise BadInput(f"no transport for {shown!r}; expected {expected}")
