@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import ensue  # noqa: F401 - what the page has
+from ensue.order import ORDERS
+from ensue.protocols.gossip.causality import LATE, OVERTAKEN
+from ensue.protocols.merge.merger import SKEWED
+from ensue.protocols.merge.subscriber import EARLY
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], key=lambda page: page.as_posix())
 
@@ -40,6 +46,24 @@ def test_the_readme_example_has_about_ten_lines_and_stands_on_the_first_screen()
     (example, *_) = blocks(ROOT / "README.md", "python")
     assert len([line for line in example.splitlines() if line.strip()]) <= 14
     assert text.index("```python") < text.index("## ")
+
+
+def test_the_readme_shows_how_every_order_is_written() -> None:
+    (shown,) = (each for each in blocks(ROOT / "README.md", "python") if "ensue.Merged(" in each)
+    orders = [eval(line) for line in shown.splitlines()]
+    assert {type(order) for order in orders} == {*ORDERS, type(None)}
+
+
+def test_the_readme_has_every_verdict() -> None:
+    text = (ROOT / "README.md").read_text()
+    about = text[text.index("and `verdict`") : text.index("Orders are values")]
+    known = {"out_of_order", LATE, OVERTAKEN, SKEWED, EARLY}
+    assert {each for each in known if f"`{each}`" in about} == known
+
+
+def test_the_readme_names_what_others_have_to_call_before_somebody_plans_for_them() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "agent.on_subscription(handler)" in text
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,16 @@
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import ensue.order
 from ensue.errors import BadInput
 from ensue.order import Causal, Deadline, Merged, Total, parse
+
+untyped: Any = ensue.order
 
 
 def test_orders_are_values() -> None:
@@ -53,3 +59,36 @@ def test_held_max_is_a_whole_number(value: Any) -> None:
 def test_only_text_names_an_order() -> None:
     with pytest.raises(BadInput, match="named by a str, not NoneType"):
         parse(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("write", "complaint"),
+    [
+        (
+            untyped.Merged,
+            r"Merged needs epsilon and delta: write ensue\.Merged\(epsilon=…, delta=…\)",
+        ),
+        (lambda: untyped.Merged(epsilon=1), r"Merged needs delta: write"),
+        (
+            lambda: untyped.Deadline(200),
+            r"Deadline is told what by name, not 200: write ensue\.Deadline\(ms=…\)",
+        ),
+        (lambda: untyped.Total(1), r"Total is told what by name, not 1: write ensue\.Total\(\)"),
+        (
+            lambda: untyped.Total(ttl=1),
+            "Total has no 'ttl'; expected time_to_live, held_max: write ensue",
+        ),
+    ],
+)
+def test_an_order_that_is_written_otherwise_says_how_it_is_written(
+    write: Callable[[], object], complaint: str
+) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        write()
+
+
+def test_orders_can_be_copied_and_sent() -> None:
+    for order in (Total(time_to_live=2), Merged(epsilon=0.1, delta=0.2), Deadline(ms=3), Causal()):
+        assert copy.copy(order) == pickle.loads(pickle.dumps(order)) == order
+        assert len({order, copy.copy(order)}) == 1
+    assert repr(Deadline(ms=3)) == "Deadline(ms=3, on_late='drop', held_max=65536)"

@@ -4,13 +4,14 @@
 carry it is decided when a bus is connected or a subscription made, and refused by name.
 """
 
-from typing import ClassVar
-
-import msgspec
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
 from ensue.errors import BadInput
 
-__all__ = ["Causal", "Deadline", "Merged", "Order", "Total", "parse"]
+__all__ = ["ORDERS", "Causal", "Deadline", "Merged", "Order", "Total", "parse", "spelled"]
+
+T = TypeVar("T")
 
 
 TIME_TO_LIVE_MAX_S = 1_000_000_000
@@ -18,13 +19,47 @@ DEADLINE_MAX_MS = 86_400_000
 """A day."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class _Spelled(type):
+    """Says how an order is written where it was written otherwise, as Python would not."""
+
+    def __call__(cls: type[T], *given: Any, **named: Any) -> T:
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        if given:
+            shown = ", ".join(map(repr, given))
+            raise BadInput(
+                f"{cls.__name__} is told what by name, not {shown}: write {spelled(cls)}"
+            )
+        for name in named:
+            if name not in known:
+                raise BadInput(
+                    f"{cls.__name__} has no {name!r}; expected {', '.join(known)}: write {spelled(cls)}"
+                )
+        missing = [name for name in _required(cls) if name not in named]
+        if missing:
+            raise BadInput(f"{cls.__name__} needs {' and '.join(missing)}: write {spelled(cls)}")
+        made: T = type.__call__(cls, **named)
+        return made
+
+
+def _required(order: type) -> list[str]:
+    return [field.name for field in fields(order) if field.default is MISSING]
+
+
+def spelled(order: type) -> str:
+    """Return how an order is written."""
+    options = ", ".join(f"{name}=…" for name in _required(order))
+    return f"ensue.{order.__name__}({options})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(metaclass=_Spelled):
     """What is promised about the sequence in which events are delivered."""
 
     name: ClassVar[str] = "none"
 
 
-class Total(Order, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Total(Order):
     """Two events reach all their common subscribers in one order, whatever their topics."""
 
     name: ClassVar[str] = "total"
@@ -56,7 +91,8 @@ def _check_held_max(held_max: int) -> None:
         raise BadInput(f"held_max must be at least 1, not {held_max}")
 
 
-class Causal(Order, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Causal(Order):
     """No effect before its cause, with no broker in the middle."""
 
     name: ClassVar[str] = "causal"
@@ -72,7 +108,8 @@ class Causal(Order, frozen=True, kw_only=True):
         _check_held_max(self.held_max)
 
 
-class Merged(Order, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Merged(Order):
     """Everyone merges the streams identically and causally, by clocks alone."""
 
     name: ClassVar[str] = "merged"
@@ -106,7 +143,8 @@ class Merged(Order, frozen=True, kw_only=True):
         _check_held_max(self.held_max)
 
 
-class Deadline(Order, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Deadline(Order):
     """Causal and on time, or dropped."""
 
     name: ClassVar[str] = "deadline"
@@ -127,6 +165,9 @@ class Deadline(Order, frozen=True, kw_only=True):
             raise BadInput(f"on_late must be 'drop' or 'tag', not {self.on_late!r}")
         _check_held_max(self.held_max)
 
+
+ORDERS: tuple[type[Order], ...] = (Total, Causal, Merged, Deadline)
+"""All there are."""
 
 _BY_NAME = {"total": Total(), "causal": Causal(), "none": None}
 

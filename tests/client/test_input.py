@@ -75,7 +75,7 @@ ORDERS = ["total", ensue.Total, 1, ensue.Order()]
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_what_is_no_order_is_refused(order: Any) -> None:
-    complaint = r"order is a value such as ensue.Total\(\), or None"
+    complaint = r"order is one of ensue\.Total\(\), ensue\.Causal\(\), ensue\.Merged\(epsilon=…, delta=…\), ensue\.Dead"
 
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
@@ -120,6 +120,21 @@ def test_a_trace_is_written_to_a_path() -> None:
             await ensue.connect("memory://", trace=trace).__aenter__()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("total", r"not 'total': write ensue\.Total\(\)$"),
+        ("totl", r"or None for none at all; not 'totl'$"),
+        (ensue.Total, r"not the class Total: write ensue\.Total\(\)$"),
+        (ensue.Deadline, r"not the class Deadline: write ensue\.Deadline\(ms=…\)$"),
+        (int, r"not the class int$"),
+    ],
+)
+def test_what_is_nearly_an_order_is_told_how_it_is_written(given: Any, said: str) -> None:
+    with pytest.raises(ensue.BadInput, match=said):
+        ensue.connect("memory://", order=given)
 
 
 def plain(given: object):  # type: ignore[no-untyped-def]  # noqa: ANN201

@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -16,7 +17,8 @@ async def take(events: ensue.Subscription, count: int) -> list[ensue.ReceivedEve
         return [await anext(events) for _ in range(count)]
 
 
-class Unheard(ensue.Order, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Unheard(ensue.Order):
     """An order that nobody carries."""
 
     name: ClassVar[str] = "unheard"

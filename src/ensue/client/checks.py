@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
-from ensue.order import Order, Total
+from ensue.order import ORDERS, Order, Total, spelled
 from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities, refusal
 
@@ -57,11 +57,22 @@ def check_resumed(name: str, had: tuple[str, ...], topics: tuple[str, ...]) -> N
 def check_order(order: Order | None, capabilities: Capabilities, transport: str) -> None:
     """Refuse what is no order, and by name an order that a transport can't carry."""
     if order is not None and (not isinstance(order, Order) or type(order) is Order):
-        raise BadInput(f"order is a value such as ensue.Total(), or None; not {order!r}")
+        raise BadInput(_no_order(order))
     why = refusal(order, capabilities, transport)
     if why is not None:
         name = "none" if order is None else order.name
         raise UnsupportedOrder(why, order=name, transport=transport)
+
+
+def _no_order(given: object) -> str:
+    all_of_them = ", ".join(map(spelled, ORDERS))
+    what = f"order is one of {all_of_them}, or None for none at all"
+    if isinstance(given, type):
+        fix = f": write {spelled(given)}" if given in ORDERS else ""
+        return f"{what}; not the class {given.__name__}{fix}"
+    named = str(given).strip().lower()
+    fix = "".join(f": write {spelled(each)}" for each in ORDERS if each.name == named)
+    return f"{what}; not {given!r}{fix}"
 
 
 def check_durable(

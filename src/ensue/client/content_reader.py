@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ensue.client.content import CONTENT, ContentClient, content_event
@@ -15,7 +16,8 @@ from ensue.runtime.hub import Hub
 __all__ = ["ContentReader", "Where"]
 
 
-class Where(Order, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Where(Order):
     """What a subscription by content asks for: events as they come, of those that match."""
 
     name: ClassVar[str] = "none"

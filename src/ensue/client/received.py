@@ -29,7 +29,8 @@ class ReceivedEvent(msgspec.Struct, eq=False):
     position: int
     """1, 2, 3, … in this subscription."""
     verdict: str
-    """Empty, or `out_of_order` for an event that turned up too late for its place."""
+    """Empty, or why an event was handed out before its turn or after it: `out_of_order` in total order, `late`, `skewed` or `early` in merged order, `late` or
+    `overtaken` with deadlines."""
     _giver: Giver
 
     @property
