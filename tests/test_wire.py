@@ -215,7 +215,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "heard": counts,
     },
     gossip.Summary: {"have": by_source, "heard": counts},
-    gossip.Request: {"wanted": by_source},
+    gossip.Request: {"wanted": by_source, "baseless": st.booleans()},
     gossip.Groups: {"row": groups},
     gossip.Noted: {"version": counts, "row": groups},
     overlay.Hello: {},

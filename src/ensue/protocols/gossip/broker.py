@@ -37,6 +37,7 @@ from ensue.protocols.gossip.handing import GossipCounts, Handing
 from ensue.protocols.gossip.letters import Letters
 from ensue.protocols.gossip.repair import Repair
 from ensue.protocols.gossip.rounds import BEFORE_JOIN, NOT_SUBSCRIBED
+from ensue.protocols.gossip.state import STATES, State
 from ensue.protocols.gossip.telling import Telling
 from ensue.protocols.gossip.views import Picker
 from ensue.protocols.numbering import EventNumbers
@@ -46,19 +47,6 @@ __all__ = ["GossipBroker"]
 
 SEQUENCE, TOPIC, STATE, VERSION = "sequence/", "topic/", "state", "version"
 _NUMBER = Records[int](int)
-
-
-class _State(msgspec.Struct, array_like=True):
-    """What must not be forgotten of what was delivered and sent."""
-
-    settled: dict[int, int]
-    highest: int
-    deadline_ns: int
-    rounds: tuple[int, int]
-    """The largest of its own, and of others."""
-
-
-_STATE = Records[_State](_State)
 
 
 class GossipBroker:
@@ -94,7 +82,7 @@ class GossipBroker:
             self._groups.dismiss(number)
         for row in rows:
             self._groups.put(row)
-        state = _STATE.decode(records[STATE]) if STATE in records else _State({}, 0, 0, (0, 0))
+        state = STATES.decode(records[STATE]) if STATE in records else State({}, 0, 0, (0, 0))
         self._earlier = dict(state.settled)
         """By source: the last message that an earlier incarnation was done with."""
         self._causality = Causality(self.number, config, state.settled)
@@ -249,6 +237,9 @@ class GossipBroker:
     def handle_timer(self, *, now_ns: int) -> None:
         """Deliver what is due, and do what is to be done now and then."""
         self._advance(now_ns)
+        for event in self._letters.given_up(now_ns):
+            if event.topic in self._joined:
+                self._handing.give_up(event)
         for number, names in self._repair.summaries(self._groups.others(), now_ns):
             frame = Summary(have=names, heard=self._letters.latest(number))
             self._handing.effects.append(Send(self._names[number], frame))
@@ -260,6 +251,7 @@ class GossipBroker:
             self._causality.next_timer_ns(paused=self._paused),
             self._repair.due_ns,
             self._groups.next_timer_ns(),
+            self._letters.next_timer_ns(),
             min(self._joining.values(), default=None),
             max(self._ready_ns, self._telling.room_ns)
             if self._outgoing and self._may_send()
@@ -274,14 +266,10 @@ class GossipBroker:
         if self._changed:
             self._changed = False
             if self.config.durable:
-                vector = self._telling.vector
-                state = _State(
-                    self._causality.settled,
-                    self._causality.highest,
-                    self._causality.latest_deadline_ns,
-                    (vector.own, vector.others),
-                )
-                effects.append(Persist(STATE, _STATE.encode(state)))
+                vector, known = self._telling.vector, self._causality
+                rounds = (vector.own, vector.others)
+                state = State(known.settled, known.highest, known.latest_deadline_ns, rounds)
+                effects.append(Persist(STATE, STATES.encode(state)))
         return effects
 
     # -- From brokers ---------------------------------------------------------------------------
@@ -295,13 +283,18 @@ class GossipBroker:
                 self._letters.heard(peer, heard)
                 wanted = self._repair.lacking(have, self._causality)
                 if wanted:
-                    self._send(peer, Request(wanted=wanted))
-            case Request(wanted=wanted):
+                    self._send(peer, Request(wanted=wanted, baseless=False))
+            case Request(wanted=wanted, baseless=baseless):
+                if baseless:
+                    self._letters.forget(peer)
                 self._send_copies(wanted, peer)
-            case Groups():
-                self._handing.effects += self._groups.answer(frame, peer)
-            case Noted():
-                self._groups.noted(frame, peer)
+            case Groups(row=row) | Noted(row=row):
+                if self._groups.hear(row, peer):
+                    self._letters.forget(peer)  # Whoever was restarted has a newer row.
+                if isinstance(frame, Noted):
+                    self._groups.noted(frame, peer)
+                else:
+                    self._handing.effects += self._groups.answer(frame, peer)
             case _:
                 pass  # Not for a broker: a stray frame changes nothing.
 
@@ -311,8 +304,7 @@ class GossipBroker:
         if message is None or max(message.stamp, message.deadline_ns) > latest_ns:
             self.counts.unreadable += 1
             if frame.base and frame.event.stamp is not None:
-                stamp = frame.event.stamp.entries.get(CLOCK, 0)
-                self._send(peer, Request(wanted={frame.source: (stamp,)}))
+                self._ask_for_whole(frame, frame.event.stamp, peer, now_ns)
             return
         event = message.event
         if self.number not in message.dest:
@@ -336,6 +328,15 @@ class GossipBroker:
         if verdict != ACCEPTED and wanted:
             self._refuse(message, verdict)
 
+    def _ask_for_whole(self, frame: Message, stamp: Stamp, peer: int, now_ns: int) -> None:
+        """Ask for a message that can't be read, and see to it that it is not lost unnoticed."""
+        event, source, sent = frame.event, frame.source, stamp.entries.get(CLOCK, 0)
+        self._send(peer, Request(wanted={source: (sent,)}, baseless=True))
+        in_time = now_ns < stamp.entries.get(DEADLINE, 0) <= now_ns + self.config.horizon_ns
+        known = sent <= self._earlier.get(source, 0) or (sent, source) in self._causality.waiting
+        if in_time and not known and not self._handing.is_copy(event):
+            self._letters.wait_for(event, source, sent)
+
     def _send_copies(self, wanted: Mapping[int, Sequence[int]], peer: int) -> None:
         left = self.config.batch_max
         for source, stamps in wanted.items():
@@ -351,7 +352,7 @@ class GossipBroker:
         """Deliver what may be delivered, and send what may be sent."""
         if self._causality.waiting:
             self._deliver_ready(now_ns)
-        if self._outgoing and not now_ns < self._ready_ns <= now_ns + self._silence_ns_max():
+        if self._outgoing and not now_ns < self._ready_ns <= now_ns + self.config.silence_ns_max:
             while self._outgoing and self._may_send() and now_ns >= self._telling.room_ns:
                 self._send_event(*self._outgoing.popleft(), now_ns)
         self._handing.effects += self._groups.tell(now_ns)
@@ -434,7 +435,7 @@ class GossipBroker:
             self._handing.effects.append(Persist(VERSION, _NUMBER.encode(version)))
         self._advance(now_ns)
 
-    def _silent_until_ns(self, state: _State, now_ns: int) -> int:
+    def _silent_until_ns(self, state: State, now_ns: int) -> int:
         """Return when all that an earlier incarnation may have known is dead everywhere."""
         config = self.config
         until_ns = state.deadline_ns + config.skew_ns + 1
@@ -442,9 +443,3 @@ class GossipBroker:
             longest = config.lifetime_rounds + config.skew_rounds
             until_ns = max(until_ns, (max(state.rounds) + longest) * config.period_ns)
         return max(until_ns, now_ns)
-
-    def _silence_ns_max(self) -> int:
-        """Return the longest silence that there can be, unless the clock went back."""
-        config = self.config
-        rounds = config.lifetime_rounds + 2 * config.skew_rounds + config.rounds_ahead_max + 2
-        return max(config.horizon_ns + 1, rounds * config.period_ns if config.spreads else 0)

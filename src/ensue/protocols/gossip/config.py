@@ -153,6 +153,12 @@ class GossipConfig(msgspec.Struct, frozen=True, kw_only=True):
         """A message that was stamped longer ago can't be delivered by anybody any more."""
         return self.lifetime_ns_max + 2 * self.skew_ns
 
+    @property
+    def silence_ns_max(self) -> int:
+        """For so long a restarted broker may publish nothing, at the most; unless its clock went back."""
+        rounds = self.lifetime_rounds + 2 * self.skew_rounds + self.rounds_ahead_max + 2
+        return max(self.horizon_ns + 1, rounds * self.period_ns if self.spreads else 0)
+
     def round_of(self, now_ns: int) -> int:
         """Return which round a clock shows."""
         return now_ns // self.period_ns

@@ -129,6 +129,8 @@ class Request(Frame, frozen=True, tag=92):
     """Messages that the sender lacks."""
 
     wanted: dict[Number, tuple[Count, ...]]
+    baseless: bool = False
+    """Whether they came as differences from what is not there: it has nothing that the receiver counts on."""
 
 
 class Groups(Frame, frozen=True, tag=93):

@@ -68,23 +68,26 @@ class GroupRolls:
         """Tell whether everybody has taken note of this broker's row."""
         return not self._unnoted
 
-    def put(self, row: Row) -> None:
-        """Take a row over if it is newer."""
+    def put(self, row: Row) -> bool:
+        """Take a row over if it is newer; return whether it is."""
         known = self.rows.get(row.node)
-        if row.node in self._others and (known is None or known.version < row.version):
+        newer = row.node in self._others and (known is None or known.version < row.version)
+        if newer:
             self.rows[row.node] = row
+        return newer
+
+    def hear(self, row: Row, number: int) -> bool:
+        """Take note of what a broker says of itself; return whether it is news. A row is written by its broker alone."""
+        return row.node == number and self.put(row)
 
     def answer(self, frame: Groups, number: int) -> list[Effect]:
-        """Take note of another's row."""
+        """Say that another's row was taken note of."""
         if frame.row.node != number:
-            return []  # A row is written by its broker alone.
-        self.put(frame.row)
+            return []
         return [Send(self._names[number], Noted(version=frame.row.version, row=self._own))]
 
     def noted(self, frame: Noted, number: int) -> None:
         """Take note that another has taken note."""
-        if frame.row.node == number:
-            self.put(frame.row)
         if frame.version == self._own.version:
             self._unnoted.pop(number, None)
 

@@ -23,7 +23,7 @@ class GossipCounts(Watched, kw_only=True):
     delivered: int = 0
     """In order and on time."""
     late: int = 0
-    """Came too late, or the process stood still: dropped, or delivered with this verdict."""
+    """Came too late, or whole too late, or the process stood still: dropped, or delivered with this verdict."""
     overtaken: int = 0
     """Would have been delivered after one that comes after them: the same."""
     duplicate: int = 0
@@ -84,6 +84,11 @@ class Handing:
             return True
         self.discard(event, verdict)
         return False
+
+    def give_up(self, event: Event) -> None:
+        """Drop an event that could not be read in time."""
+        self.counts.late += 1
+        self.discard(event, LATE)
 
     def remember(self, event: Event) -> None:
         """Take what comes of an event from now on for copies."""

@@ -5,15 +5,18 @@ go to groups; stamps and rounds travel as differences from the message's own. A 
 read, both for as long as a message can matter. A receiver tells in every frame which message of the other it has (`heard`); the sender then names
 that one as the base. Without a base the matrix travels whole, and so it does in copies that were asked for. What has become too old is left out on both sides.
 
-A receiver that lacks the base, because it was restarted, can't read the message and asks for it whole.
+A receiver that was restarted has no base. It says its groups anew before anything else, and whoever hears that, or is asked by somebody who could not read a
+message, takes it to have none of all that was sent up to then (`forget`): messages are whole until it has said that it has a later one. What its former self said
+is of earlier ones, so it is passed over, whenever it comes. Messages that were under way to it can't be read, and are asked for; if they don't come whole until
+their deadline, they are given up (`given_up`).
 
-Limit: `retained_max` matrices in all; the oldest go first.
+Limits: `retained_max` matrices in all, and as many messages that can't be read; the oldest go first.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from ensue.event import CLOCK, DEADLINE
+from ensue.event import CLOCK, DEADLINE, Event
 from ensue.protocols.gossip.causality import Sent, raise_to
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Live, Matrix, Message, Rows
@@ -33,10 +36,16 @@ class Letters:
         """By source: the largest stamp of those."""
         self._heard: dict[int, int] = {}
         """By broker: the stamp of a message of this one that it has."""
+        self._lost: dict[int, int] = {}
+        """By broker: of messages of this one up to this stamp, whatever it said before is not to be counted on."""
+
+        self._unread: OrderedDict[tuple[int, int], Event] = OrderedDict()
+        """By source and stamp: events of messages whose base is not here."""
 
     def keep(self, message: Sent) -> None:
         """Keep what a message can be read from, or written."""
         source, stamp = message.source, message.stamp
+        self._unread.pop((source, stamp), None)
         self._known[source, stamp] = message.reference()
         self._latest[source] = max(stamp, self._latest.get(source, 0))
         if len(self._known) > self._config.retained_max:
@@ -48,7 +57,28 @@ class Letters:
 
     def heard(self, peer: int, stamp: int) -> None:
         """Take note that a broker has a message of this one."""
-        self._heard[peer] = max(stamp, self._heard.get(peer, 0))
+        if stamp > self._lost.get(peer, 0):
+            self._heard[peer] = max(stamp, self._heard.get(peer, 0))
+
+    def forget(self, peer: int) -> None:
+        """Count on nothing that a broker was sent: it may have been restarted."""
+        self._lost[peer] = max(self.latest(self._number), self._lost.get(peer, 0))
+        self._heard.pop(peer, None)
+
+    def wait_for(self, event: Event, source: int, stamp: int) -> None:
+        """Keep the event of a message that can't be read, until it comes whole."""
+        self._unread[source, stamp] = event
+        if len(self._unread) > self._config.retained_max:
+            self._unread.popitem(last=False)
+
+    def given_up(self, now_ns: int) -> list[Event]:
+        """Take out the events that can't be read and whose deadline is over."""
+        over = [key for key, event in self._unread.items() if now_ns > _deadline_ns(event)]
+        return [self._unread.pop(key) for key in over]
+
+    def next_timer_ns(self) -> int | None:
+        """Return when an event that can't be read is over."""
+        return min((_deadline_ns(event) + 1 for event in self._unread.values()), default=None)
 
     def prune(self, now_ns: int) -> None:
         """Drop what is too old to be named; later than anybody stops naming it."""
@@ -97,6 +127,11 @@ class Letters:
         del self._known[key]
         if self._latest.get(key[0]) == key[1]:
             del self._latest[key[0]]
+
+
+def _deadline_ns(event: Event) -> int:
+    assert event.stamp is not None
+    return event.stamp.entries[DEADLINE]
 
 
 def bits_of(numbers: Iterable[int]) -> bytes:
