@@ -9,7 +9,17 @@ from typing import Any, ClassVar, TypeVar
 
 from ensue.errors import BadInput
 
-__all__ = ["ORDERS", "Causal", "Deadline", "Merged", "Order", "Total", "parse", "spelled"]
+__all__ = [
+    "ORDERS",
+    "Causal",
+    "Deadline",
+    "Merged",
+    "Order",
+    "Total",
+    "parse",
+    "spelled",
+    "written",
+]
 
 T = TypeVar("T")
 
@@ -49,6 +59,19 @@ def spelled(order: type) -> str:
     """Return how an order is written."""
     options = ", ".join(f"{name}=…" for name in _required(order))
     return f"ensue.{order.__name__}({options})"
+
+
+def written(order: "Order | None") -> str:
+    """Return how this very order is written, without what need not be."""
+    if order is None:
+        return "None"
+    given = {field.name: field.default for field in fields(order)}
+    options = (
+        f"{name}={getattr(order, name)!r}"
+        for name, default in given.items()
+        if getattr(order, name) != default
+    )
+    return f"ensue.{type(order).__name__}({', '.join(options)})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,27 @@ def test_a_hub_in_use_is_not_joined_with_other_options() -> None:
     asyncio.run(main())
 
 
+def test_what_a_hub_was_made_with_is_told_as_it_is_written() -> None:
+    async def main() -> None:
+        made = "memory://taken?nodes=2&jitter_ms=1.5&seed=1000000"
+        order = ensue.Total(time_to_live=2)
+        async with ensue.connect(made, order=order):
+            with pytest.raises(ensue.ConfigurationError) as caught:
+                await ensue.connect("memory://taken?loss=0.5", order=order).__aenter__()
+            assert str(caught.value) == (
+                f"memory://taken is in use: it was made as {made}, not memory://taken?loss=0.5; connect with the "
+                "same options, or to another name"
+            )
+            with pytest.raises(ensue.ConfigurationError) as caught:
+                await ensue.connect(made, order=ensue.Deadline(ms=5)).__aenter__()
+            assert str(caught.value) == (
+                "memory://taken is in use: the hub's order is ensue.Total(time_to_live=2), not "
+                "ensue.Deadline(ms=5); connect with order=ensue.Total(time_to_live=2), or to another name"
+            )
+
+    asyncio.run(main())
+
+
 def test_a_hub_that_loses_events_needs_a_time_to_live() -> None:
     with pytest.raises(ensue.UnsupportedOrder, match=r"Total\(time_to_live=SECONDS\)"):
         ensue.connect("memory://?loss=0.1")

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from ensue.client.alerts import log_alert
 from ensue.errors import UnsupportedOrder
-from ensue.order import Deadline, Merged, Order, Total
+from ensue.order import Deadline, Merged, Order, Total, written
 from ensue.protocols.core import Alert, Deliver, Outcome
 from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.hypercube.node import HypercubeNode
@@ -75,9 +75,12 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
         if isinstance(publishes, Total) and transport != "memory://":
             why = f"{transport} has events of this bus in total order alone: leave order=None out"
     elif publishes is None:
-        why = f"this bus publishes with no order, so nothing on it has {wanted.name} order"
+        why = f"this bus publishes with no order, so nothing on it has {wanted.name} order: {_fix(wanted)}"
     elif publishes.name != wanted.name:
-        why = f"this bus publishes in {publishes.name} order, so nothing on it has {wanted.name} order"
+        why = (
+            f"this bus publishes in {publishes.name} order, so nothing on it has {wanted.name} order: "
+            f"{_fix(wanted)}"
+        )
     elif (
         isinstance(publishes, Merged)
         and isinstance(wanted, Merged)
@@ -99,6 +102,10 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
     if why is not None:
         name = "none" if wanted is None else wanted.name
         raise UnsupportedOrder(why, order=name, transport=transport)
+
+
+def _fix(wanted: Order) -> str:
+    return f"leave order=… out here, or have a bus of connect(…, order={written(wanted)})"
 
 
 def watched(

@@ -16,7 +16,7 @@ import msgspec
 from ensue.clock import Clock
 from ensue.errors import BadInput, ConfigurationError, LocalProtocolError
 from ensue.event import Event
-from ensue.order import Causal, Deadline, Order, Total
+from ensue.order import Causal, Deadline, Order, Total, written
 from ensue.protocols import ens
 from ensue.protocols.core import Frame, Node
 from ensue.protocols.gossip.broker import GossipBroker
@@ -334,10 +334,18 @@ def shared_hubs() -> Registry:
 
 
 def _differences(hub: MemoryHub, options: MemoryOptions, order: Order | None) -> Iterator[str]:
-    if options != hub.options:
-        yield f"the hub was made as {hub.options}"
+    given, had = options.to_query(), hub.options.to_query()
+    if given != had:
+        url = f"memory://{options.hub}"
+        yield (
+            f"it was made as {url}{had}, not {url}{given}; connect with the same options, or to "
+            "another name"
+        )
     if order != hub.order:
-        yield f"the hub's order is {hub.order}"
+        yield (
+            f"the hub's order is {written(hub.order)}, not {written(order)}; connect with "
+            f"order={written(hub.order)}, or to another name"
+        )
 
 
 def join_hub(
@@ -358,7 +366,7 @@ def join_hub(
             hubs[options.hub] = hub
     else:
         for difference in _differences(hub, options, order):
-            raise ConfigurationError(f"memory://{options.hub} is in use, and {difference}")
+            raise ConfigurationError(f"memory://{options.hub} is in use: {difference}")
         if trace is not None or record is not None:
             raise ConfigurationError(
                 f"memory://{options.hub} is in use: only the first to connect may ask for a trace "

@@ -87,6 +87,17 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"{url}: loss must be from 0 to below 1, not {read.loss:g}")
         return read
 
+    def to_query(self) -> str:
+        """Return the options as a URL has them behind the name, without those that need not be said."""
+        usual = MemoryOptions(hub=self.hub)
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        said = [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in given.items()
+            if value != getattr(usual, name)
+        ]
+        return f"?{'&'.join(said)}" if said else ""
+
     @property
     def capabilities(self) -> Capabilities:
         """What a hub with these options can do."""

@@ -11,7 +11,7 @@ from ensue.protocols.overlay import filters, spaces
 from ensue.protocols.overlay.filters import ALL, NOTHING, Filter, event_of, inside
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.index import PENDING_MAX, MatchIndex
-from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.overlay.parsing import NEGATED, parse
 from ensue.protocols.overlay.spaces import Value
 
 NAMES = ("price", "symbol", "urgent", "size")
@@ -84,6 +84,14 @@ def test_a_filter_means_what_it_says(text: str, yes: Any, no: Any) -> None:
         ("a in (1, )", 9, "a number, a text in single quotes, true or false, found ')'"),
         ("a starts 'x'", 9, "'with', found"),
         ("a ? 1", 2, "a name, a value or an operator, found '?'"),
+        ("price != 3", 6, f"no negation (say {NEGATED} instead), found '!='"),
+        ("price ! = 3", 6, "no negation"),
+        ("price <> 3", 6, f"no negation (say {NEGATED} instead), found '<>'"),
+        ("not price > 1", 0, f"no negation (say {NEGATED} instead), found 'not'"),
+        ("NOT (price > 1)", 0, "no negation"),
+        ('a = 1 and not "b" = 1', 10, "no negation"),
+        ("price not in (1, 2)", 6, "no negation"),
+        ("exists price", 0, "the name of an attribute before it, as in `price exists`, found 'exists'"),
         ("urgent > true", 9, "a number or a text to compare with, found 'true'"),
         ("inf = 1", 0, "the name of an attribute, found 'inf'"),
         ("a = 9223372036854775808", 4, "a whole number lies between -2**63 and 2**63"),
@@ -98,6 +106,11 @@ def test_an_error_points_at_the_place(text: str, position: int, expected: str) -
     first, shown, arrow = str(caught.value).splitlines()
     assert shown == f"  {text}"
     assert arrow.index("^") - 2 == position, first
+
+
+def test_an_attribute_may_be_called_not() -> None:
+    for text in ("not = 1", "not exists", "not in (1, 2)", '"not" > 0', "not < 2"):
+        assert parse(text).matches({"not": 1}), text
 
 
 @pytest.mark.parametrize(

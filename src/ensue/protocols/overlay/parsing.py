@@ -12,7 +12,7 @@ test    := ("=" | "==" | "<" | "<=" | ">" | ">=") value
 ```
 
 Names are words, with dots and dashes inside, or anything in double quotes. Texts stand in single quotes; a quote inside is
-written twice. Keywords may be written in capitals; `inf` and `-inf` are numbers. An error says what was expected, what was found, and shows the place.
+written twice. There is no negation. Keywords may be written in capitals; `inf` and `-inf` are numbers. An error says what was expected, what was found, and shows the place.
 """
 
 import re
@@ -34,7 +34,7 @@ from ensue.protocols.overlay.filters import (
     where,
 )
 
-__all__ = ["TEXT_LENGTH_MAX", "parse"]
+__all__ = ["NEGATED", "TEXT_LENGTH_MAX", "parse"]
 
 TEXT_LENGTH_MAX = 65_536
 """Characters of a filter's text, at the most."""
@@ -44,6 +44,8 @@ DIGITS_MAX = 100
 """Digits of a whole number, at the most."""
 WORK_MAX = 1_000_000
 """Spans that are compared to put the parts of one filter together, at the most: some tenths of a second."""
+NEGATED = "`price < 3 or price > 3`"
+"""What stands for a negation: an event without the attribute does not match either."""
 SHOWN = 60
 """Characters before and behind a mistake that are shown, of its line."""
 _TOKENS = re.compile(
@@ -56,6 +58,7 @@ _TOKENS = re.compile(
     )""",
     re.VERBOSE,
 )
+_TESTS = ("in", "between", "starts", "exists")
 _SPACE = re.compile(r"\s*")
 
 
@@ -100,6 +103,8 @@ class _Parser:
         match = _TOKENS.match(self._text, self._end)
         if match is None:
             unclosed = self._text[self._at] in "'\""
+            if self._text[self._at] == "!":
+                self._refuse_negation(self._at, self._text[self._at : self._at + 2].strip())
             self._kind, self._token = "stray", self._text[self._at]
             self._fail("a closing quote" if unclosed else "a name, a value or an operator")
         assert match is not None
@@ -119,6 +124,9 @@ class _Parser:
             text=self._text,
             position=at,
         )
+
+    def _refuse_negation(self, at: int, found: str) -> NoReturn:
+        self._point(at, f"filters have no negation (say {NEGATED} instead), found {found!r}")
 
     def _keyword(self, *words: str) -> str | None:
         """Take one of the words, if it is next."""
@@ -185,13 +193,26 @@ class _Parser:
         constant = self._keyword("true", "false")
         if constant:
             return ALL if constant == "true" else NOTHING
-        return self._test(self._name())
+        at = self._at
+        is_not = self._kind == "word" and self._token.lower() == "not"
+        name = self._name()
+        if is_not and (
+            self._kind == "quoted" or self._text.startswith("(", self._at) or self._is_name()
+        ):
+            self._refuse_negation(at, "not")
+        return self._test(name)
+
+    def _is_name(self) -> bool:
+        """Return whether what is next can't be a test: then a `not` before it is no name."""
+        return self._kind == "word" and self._token.lower() not in _TESTS
 
     def _name(self) -> str:
         if self._kind == "word" and self._token.lower() not in KEYWORDS:
             name = self._token
         elif self._kind == "quoted":
             name = self._token[1:-1].replace('""', '"')
+        elif self._token.lower() == "exists":
+            self._fail("the name of an attribute before it, as in `price exists`")
         else:
             self._fail("the name of an attribute")
         with self._pointing(self._at):
@@ -200,14 +221,18 @@ class _Parser:
         return name
 
     def _test(self, name: str) -> Filter:
-        sign = self._sign("=", "==", "<", "<=", ">", ">=")
+        at, sign = self._at, self._sign("=", "==", "<", "<=", ">", ">=")
+        if sign == "<" and self._text.startswith("<>", at):
+            self._refuse_negation(at, "<>")
         if sign in ("=", "=="):
             return where(name, spaces.one_of((self._value(),)))
         return where(name, self._space() if sign is None else self._range(sign))
 
     def _space(self) -> spaces.Space:
-        word = self._keyword("in", "between", "starts", "exists")
+        word = self._keyword(*_TESTS)
         if word is None:
+            if self._token.lower() == "not":
+                self._refuse_negation(self._at, "not")
             self._fail("'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists'")
         if word == "exists":
             return spaces.EVERYTHING
