@@ -23,7 +23,8 @@ class GossipCounts(Watched, kw_only=True):
     delivered: int = 0
     """In order and on time."""
     late: int = 0
-    """Came too late, or whole too late, or the process stood still: dropped, or delivered with this verdict."""
+    """Came too late, or whole too late, or the process stood still: dropped, or delivered with this verdict. Of a broker's own: not told
+    to subscribers in time."""
     overtaken: int = 0
     """Would have been delivered after one that comes after them: the same."""
     duplicate: int = 0
@@ -86,7 +87,7 @@ class Handing:
         return False
 
     def give_up(self, event: Event) -> None:
-        """Drop an event that could not be read in time."""
+        """Drop an event that could not be read in time, or was not told to subscribers in time."""
         self.counts.late += 1
         self.discard(event, LATE)
 

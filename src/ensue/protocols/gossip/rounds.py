@@ -25,12 +25,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ensue.event import Event
+from ensue.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.protocols.gossip.causality import ACCEPTED, DUPLICATE, LATE, OVERFLOW, OVERTAKEN
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Live
 
-__all__ = ["BEFORE_JOIN", "NOT_SUBSCRIBED", "Rounds", "Told", "Vector"]
+__all__ = ["BEFORE_JOIN", "NOT_SUBSCRIBED", "Rounds", "Told", "Vector", "stamped"]
 
 BEFORE_JOIN, NOT_SUBSCRIBED = "before_join", "not_subscribed"
 
@@ -49,6 +49,12 @@ class Told(msgspec.Struct, frozen=True):
     def key(self) -> tuple[int, int, str]:
         """What orders it."""
         return (self.round, self.source, self.topic)
+
+
+def stamped(event: Event, number: int, config: GossipConfig) -> Event:
+    """Return an event with its round, and when that is over."""
+    deadline_ns = (number + config.lifetime_rounds) * config.period_ns
+    return msgspec.structs.replace(event, stamp=Stamp({CLOCK: number, DEADLINE: deadline_ns}))
 
 
 class Vector:

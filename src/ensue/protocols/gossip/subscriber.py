@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.protocols.core import Effect, Frame, Join, Leave, Persist, Send
 from ensue.protocols.gossip.causality import ACCEPTED, LATE, OVERFLOW
 from ensue.protocols.gossip.config import GossipConfig
@@ -33,7 +32,7 @@ from ensue.protocols.gossip.frames import (
 )
 from ensue.protocols.gossip.handing import GossipCounts, Handing
 from ensue.protocols.gossip.interest import EVERYTHING, are_readable, holds, part, wish
-from ensue.protocols.gossip.rounds import BEFORE_JOIN, NOT_SUBSCRIBED, Rounds, Told
+from ensue.protocols.gossip.rounds import BEFORE_JOIN, NOT_SUBSCRIBED, Rounds, Told, stamped
 from ensue.protocols.gossip.spreading import Spreading
 from ensue.protocols.gossip.views import Picker, Views
 
@@ -352,14 +351,9 @@ class GossipSubscriber:
                 if len(known) < len(row):
                     return None
                 live[topic] = known
-        deadline_ns = (number + config.lifetime_rounds) * config.period_ns
-        stamp = Stamp({CLOCK: number, DEADLINE: deadline_ns})
         wanted = part(rumour, self._wants.get(rumour.topic, EVERYTHING)).events
-        events = tuple(self._stamped(event, stamp) for event in wanted)
+        events = tuple(stamped(event, number, config) for event in wanted)
         return Told(rumour.topic, rumour.source, number, live, events, now_ns)
-
-    def _stamped(self, event: Event, stamp: Stamp) -> Event:
-        return msgspec.structs.replace(event, stamp=stamp)
 
     def _advance(self, now_ns: int) -> None:
         """Deliver what may be delivered."""

@@ -4,6 +4,8 @@ A message has its round from the moment it is published, because other brokers a
 has a larger one. If that round is still to come, the message waits for it, and further events of the same topic may go with it, as long as
 nothing has been learnt meanwhile that is not before that round.
 
+A message whose round is over before it was told, because the process stood still, is dropped as `late` here, for all subscribers.
+
 Limits: `rounds_ahead_max` rounds given that are still to come, then publishing is refused; `batch_max` events a message.
 """
 
@@ -15,7 +17,8 @@ from ensue.protocols.core import Effect, Frame, Send
 from ensue.protocols.gossip.causality import raise_to
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Enter, Live, Rumour, Wanted, Welcome
-from ensue.protocols.gossip.rounds import Vector
+from ensue.protocols.gossip.handing import Handing
+from ensue.protocols.gossip.rounds import Vector, stamped
 from ensue.protocols.gossip.spreading import Spreading
 from ensue.protocols.gossip.views import Picker, Views
 
@@ -29,11 +32,18 @@ class Telling:
     """What one broker tells subscribers, and which of them it knows."""
 
     def __init__(
-        self, name: str, number: int, site: str, config: GossipConfig, rounds: tuple[int, int]
+        self,
+        name: str,
+        number: int,
+        site: str,
+        config: GossipConfig,
+        rounds: tuple[int, int],
+        handing: Handing,
     ) -> None:
         self._name = name
         self._number = number
         self._config = config
+        self._handing = handing
         self.vector = Vector(number, config, rounds[0])
         self.vector.others = rounds[1]
         self.views = Views(name, site, config, Picker(name))
@@ -112,7 +122,10 @@ class Telling:
         while self._pending and next(iter(self._pending)) <= now_round:
             number, rumour = self._pending.popitem(last=False)
             if now_round >= number + config.lifetime_rounds:
-                continue  # This process stood still: nobody could deliver it any more.
+                # This process stood still: nobody could deliver it any more.
+                for event in rumour.events:
+                    self._handing.give_up(stamped(event, number, config))
+                continue
             live = {
                 topic: {x: config.to_wire(v) for x, v in row.items()}
                 for topic, row in rumour.live.items()

@@ -133,5 +133,7 @@ class Views:
         names = self._of_topic.get(topic)
         if names is not None:
             names.pop(name, None)
+            if not names:
+                del self._of_topic[topic]
         if not any(name in each for each in self._of_topic.values()):
             self.peers.pop(name, None)
