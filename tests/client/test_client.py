@@ -226,3 +226,29 @@ def test_total_order_on_a_bus_without_order_is_refused() -> None:
                 bus.subscribe("a", order=ensue.Total())
 
     asyncio.run(main())
+
+
+def test_a_bus_and_a_subscription_say_what_they_are() -> None:
+    async def main() -> None:
+        bus = ensue.connect("memory://", name="desk")
+        assert repr(bus) == "<ensue.Bus 'desk', order=ensue.Total(), not entered>"
+        async with bus:
+            assert repr(bus) == "<ensue.Bus 'desk', order=ensue.Total(), open>"
+            events = bus.subscribe("a", "b", name="billing")
+            about = "<ensue.Subscription 'billing' to 'a', 'b', order=ensue.Total(),"
+            assert repr(events) == f"{about} not entered, 0 waiting>"
+            async with events:
+                await bus.publish("a", b"1")
+                assert repr(events) == f"{about} open, 1 waiting>"
+            assert repr(events).endswith(", closed, 1 waiting>")
+            await bus.advertise(where="n exists")
+            async with bus.subscribe(where="n > 1") as found:
+                assert "where='n > 1', open, 0 waiting>" in repr(found)
+        assert repr(bus) == "<ensue.Bus 'desk', order=ensue.Total(), closed>"
+        assert (
+            repr(ensue.connect("memory://", order=None)) == "<ensue.Bus, order=None, not entered>"
+        )
+        deadline = ensue.connect("memory://", order=ensue.Deadline(ms=5))
+        assert "order=ensue.Deadline(ms=5)" in repr(deadline)
+
+    asyncio.run(main())

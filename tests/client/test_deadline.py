@@ -195,3 +195,21 @@ def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> N
     without = asyncio.run(watch_together.watch(None))
     assert sum(player.moved_back for player in without) > 0
     assert sum(player.too_early for player in without) > 0
+
+
+@pytest.mark.parametrize("order", [ensue.Deadline(ms=1_000), ensue.Causal()])
+def test_a_bus_hears_itself_whatever_a_hub_does_to_others(order: ensue.Order) -> None:
+    """As the README says."""
+
+    async def main() -> None:
+        url = "memory://?jitter_ms=50000&loss=0.99"
+        async with ensue.connect(url, order=order) as bus, bus.subscribe("t") as events:
+            for number in range(20):
+                await bus.publish("t", b"%d" % number, receipt=False)
+            own = [await asyncio.wait_for(anext(events), 30) for _ in range(20)]
+            assert [event.payload for event in own] == [b"%d" % number for number in range(20)]
+            assert not any(event.verdict for event in own)
+
+    asyncio.run(main())
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "In causal order and with deadlines a bus hears itself at once" in readme

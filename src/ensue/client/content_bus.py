@@ -1,5 +1,6 @@
 """What a bus can do with content: advertise, and run transactions. Publishing and subscribing by content are in `bus`."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import Any, Literal, overload
@@ -8,6 +9,7 @@ from ensue.client.checks import Payload, check_handler, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import Where
 from ensue.client.planned import PlannedTransaction
+from ensue.client.shown import shown_bus
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import (
     InvitationHandler,
@@ -16,8 +18,9 @@ from ensue.client.transaction import (
     check_transaction,
     share_of,
 )
-from ensue.errors import BadInput, LocalProtocolError
+from ensue.errors import BadInput, EnsueError, LocalProtocolError
 from ensue.event import Event
+from ensue.order import Order
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.frames import PLANNED
@@ -51,7 +54,19 @@ class ContentBus:
 
     _content: ContentClient | None = None
 
+    order: Order | None
     _name: str
+    _wanted_name: str | None
+    _ended: asyncio.Future[None] | None
+    _failure: EnsueError | None
+
+    def __repr__(self) -> str:
+        state = "not entered" if self._ended is None else "open"
+        if self._failure is not None:
+            state = "failed"
+        elif self._ended is not None and self._ended.done():
+            state = "closed"
+        return shown_bus(self._name or self._wanted_name, self.order, state)
 
     def _open(self) -> tuple[Hub, Any]:
         """Return the hub of an open bus, and what drives it."""

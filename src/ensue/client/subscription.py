@@ -37,6 +37,7 @@ from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress,
 from ensue.client.received import ReceivedEvent
 from ensue.client.running import READ_AHEAD_MAX, ReadAhead, Runner
 from ensue.client.safety import Safety
+from ensue.client.shown import shown_subscription
 from ensue.errors import LocalProtocolError, SubscriptionLost, SubscriptionRefused
 from ensue.order import Order
 from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
@@ -107,6 +108,8 @@ class Subscription:
         self._ahead = ReadAhead()
         self._full = False  # Since it ran out of room, until half of that is left.
         self._closed = False
+
+    __repr__ = shown_subscription
 
     @property
     def name(self) -> str:
@@ -293,11 +296,9 @@ class Subscription:
     ) -> Progress:
         """Call `handler` with every event until the subscription is closed; return what was done.
 
-        An event is acknowledged when its handler has returned, whatever `acknowledge` says, and for
-        good: reading on later is left to `ack`, too. `concurrency` says what may run at once,
-        `on_failure` what becomes of an event whose handler raises. At most `pending_max` events are
-        read from the first unfinished one on. Cancelled, it cancels the handlers and waits for them.
-        What a run leaves unfinished, the next one begins with, unless it was acknowledged meanwhile.
+        An event is acknowledged when its handler has returned, whatever `acknowledge` says, and for good: reading on later is left to `ack`, too. `concurrency`
+        says what may run at once, `on_failure` what becomes of an event whose handler raises. At most `pending_max` events are read from the first unfinished one
+        on. Cancelled, it cancels the handlers and waits for them. What a run leaves unfinished, the next one begins with, unless it was acknowledged meanwhile.
         """
         runner = Runner(
             self,
@@ -357,9 +358,8 @@ class Subscription:
         return self._reader
 
     def _not_open(self) -> LocalProtocolError:
-        return LocalProtocolError(
-            "the subscription is not open: use it inside `async with bus.subscribe(…)`"
-        )
+        why = "the subscription is not open: use it inside `async with bus.subscribe(…)`"
+        return LocalProtocolError(why)
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         if self._closed:
