@@ -169,3 +169,10 @@ def test_a_missing_trace_is_bad_input(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     ended = shell("check", tmp_path / "empty", "--order", "total")
     assert ended.stderr == f"ensue: {tmp_path / 'empty'} holds no Parquet file\n"
+
+
+@pytest.mark.parametrize("words", [("check", "x", "--order", "totl"), ("swarm", "totl")])
+def test_a_choice_that_is_none_is_said_without_ado(shell: Shell, words: tuple[str, ...]) -> None:
+    result = shell(*words)
+    assert result.code == 2
+    assert ": 'totl' is not one of 'total'," in result.stderr

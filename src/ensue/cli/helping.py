@@ -4,6 +4,7 @@ import inspect
 import re
 from typing import Any
 
+import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
@@ -30,6 +31,14 @@ def _bare_flags(parameters: list[Any]) -> list[Any]:
 
 class Command(TyperCommand):
     """A command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line, and say of a bad value no more than what is wrong with it."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options and arguments."""
