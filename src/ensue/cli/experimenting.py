@@ -61,23 +61,25 @@ def list_experiments(
     if json:
         output.print_json({"experiments": found})
         return output.EXIT_VALID
-    output.print_table(
-        "",
-        ("name", "paper", "figures", "what", "cases", "quick"),
-        [
-            (
-                str(each["name"]),
-                str(each["paper"]) or "-",
-                str(each["figures"]) or "-",
-                str(each["title"]),
-                f"{each['cases']:,}",
-                f"{each['quick_cases']:,}",
-            )
-            for each in found
-        ],
-        right=(4, 5),
-        whole=(0,),
-    )
+    # The paper is told once for all of its own: beside each there would be no room for it.
+    for paper in dict.fromkeys(str(each["paper"]) for each in found):
+        output.print_table(
+            paper or "of no paper",
+            ("name", "figures", "what", "cases", "quick"),
+            [
+                (
+                    str(each["name"]),
+                    str(each["figures"]) or "-",
+                    str(each["title"]),
+                    f"{each['cases']:,}",
+                    f"{each['quick_cases']:,}",
+                )
+                for each in found
+                if each["paper"] == paper
+            ],
+            right=(3, 4),
+            whole=(0,),
+        )
     return output.EXIT_VALID
 
 
