@@ -104,6 +104,17 @@ def test_one_server_as_one_object(shell: Shell, tmp_path: Path, stack: ExitStack
     assert found["errors"] == {}
 
 
+def test_a_server_is_named_by_an_option_or_in_short_and_both_go_before_the_environment(
+    shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
+    monkeypatch.setenv("ENSUE_URL", "ensue://127.0.0.1:1")
+    for words in ((server.url,), ("--url", server.url)):
+        ended = shell("status", *words, "--json")
+        assert ended.code == 0
+        assert ended.json()["url"] == server.url
+
+
 def test_one_server_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
     asyncio.run(publish(server.url, **{"or\x1b[31mders": 3}))
@@ -111,7 +122,8 @@ def test_one_server_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) ->
     assert ended.code == 0
     assert "node-1" in ended.stdout
     assert r"or\x1b[31mders" in ended.stdout  # Names do nothing to the terminal.
-    assert "1 topics" in ended.stdout
+    assert "1 topic\n" in ended.stdout
+    assert "\n1 connection, 0 stamps open, 0 requests held back" in ended.stdout
     assert "refused: nothing" in ended.stdout
 
 
@@ -185,7 +197,7 @@ def test_requests_that_wait_for_an_earlier_one_are_shown(shell: Shell, tmp_path:
     ended, found = asyncio.run(main())
     assert found["early_requests"] == 1
     assert found["servers"][0]["early_requests"] == 1
-    assert "1 requests held back for an earlier one" in ended.stdout
+    assert "1 request held back for an earlier one" in ended.stdout
     assert " held " in ended.stdout
 
 
@@ -278,6 +290,7 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_told(shell: Shell) 
     ("words", "why"),
     [
         (["memory://"], "within one process"),
+        (["ensue://127.0.0.1:1", "--url", "ensue://127.0.0.1:2"], "leave one of them out"),
         (["nonsense"], "nonsense"),
         (["ensue://127.0.0.1:1", "--timeout", "0"], "--timeout"),
         (["ensue://127.0.0.1:1", "--watch", "0"], "--watch"),

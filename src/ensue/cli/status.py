@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from ensue.cli import output
+from ensue.cli.output import counted
+from ensue.cli.publishing import UrlOption
 from ensue.errors import BadInput, EnsueError
 from ensue.runtime.looking import ANSWER_S, look
 
@@ -23,16 +25,12 @@ Json = dict[str, Any]
 
 @output.command
 def status(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            envvar="ENSUE_URL",
-            help="A server of the chain, as ensue://HOST:PORT, or the broker it is on; or set "
-            "ENSUE_URL.",
-        ),
-    ] = "ensue://127.0.0.1:7400",
+    context: typer.Context,
+    where: Annotated[
+        str | None, typer.Argument(metavar="URL", help="The same as --url, in short.")
+    ] = None,
     *,
+    url: UrlOption = "ensue://127.0.0.1:7400",
     watch: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Look again so often, until Ctrl-C."),
@@ -45,13 +43,18 @@ def status(
         typer.Option("--json", help="Print one JSON object instead; with --watch, one a line."),
     ] = False,
 ) -> int:
-    """Show what the servers of a chain are doing.
+    """Show what the servers of a chain are doing: any of them, or the broker they are on, is named by its URL.
 
     Asks every server, and says who does not answer; then it ends with 2. With a login, it shows
     what you may subscribe to.
 
-    Example: [bold]ensue status ensue://127.0.0.1:7400 --watch 2[/bold]
+    Example: [bold]ensue status --url ensue://127.0.0.1:7400 --watch 2[/bold]
     """
+    if where is not None:
+        source = context.get_parameter_source("url")
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadInput("--url and an argument both name a server: leave one of them out")
+        url = where
     if timeout <= 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     if watch is None:
@@ -101,13 +104,15 @@ def _show(found: Json, *, json: bool) -> None:
     lines = []
     if "groups" in found:
         groups, errors = found["groups"], found["errors"]
+        are = "is" if groups["topics"] == 1 else "are"
         lines.append(
-            f"{groups['topics']:,} topics are ordered together with others; the largest group has "
-            f"{groups['largest']:,}"
+            f"{counted(groups['topics'], 'topic')} {are} ordered together with others; the largest "
+            f"group has {groups['largest']:,}"
         )
         lines.append(
-            f"{found['connections']:,} connections, {found['open_stamps']:,} stamps open, "
-            f"{found['early_requests']:,} requests held back for an earlier one; refused: "
+            f"{counted(found['connections'], 'connection')}, "
+            f"{counted(found['open_stamps'], 'stamp')} open, "
+            f"{counted(found['early_requests'], 'request')} held back for an earlier one; refused: "
             + (", ".join(f"{count:,} {kind}" for kind, count in errors.items()) or "nothing")
         )
     if not found["everything"]:
@@ -161,7 +166,7 @@ def _show_topics(found: Json) -> None:
     topics = sorted(found["topics"], key=lambda each: -int(each["next"]))
     if topics:
         output.print_table(
-            _title("topics", len(topics), found["topics_count"]),
+            _title("topic", len(topics), found["topics_count"]),
             ("topic", "server", "first", "next", "kept", "listeners"),
             [
                 (
@@ -182,7 +187,7 @@ def _show_subscriptions(found: Json) -> None:
     subscriptions = found["subscriptions"]
     if subscriptions:
         output.print_table(
-            _title("subscriptions", len(subscriptions), found["subscriptions_count"]),
+            _title("subscription", len(subscriptions), found["subscriptions_count"]),
             ("subscription", "durable", "topics", "position", "lag", "last heard"),
             [
                 (
@@ -221,7 +226,7 @@ def _show_rooms(found: Json) -> None:
     members = [(room, member) for room in rooms for member in room["members"]]
     if members:
         output.print_table(
-            _title("clients", len(members), sum(room["members_count"] for room in rooms)),
+            _title("client", len(members), sum(room["members_count"] for room in rooms)),
             ("client", "order", "topics", "last heard"),
             [
                 (
@@ -237,7 +242,8 @@ def _show_rooms(found: Json) -> None:
 
 
 def _title(what: str, told: int, count: int) -> str:
-    return f"{told:,} of {count:,} {what}" if told < count else f"{count:,} {what}"
+    all_of_them = counted(count, what)
+    return f"{told:,} of {all_of_them}" if told < count else all_of_them
 
 
 def _topics(subscription: Json) -> str:
