@@ -89,7 +89,7 @@ def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
                 code, out, err = await ended(publishing, b'{"x": 1}\n%b\n{"x": 2}\n' % line)
                 assert (code, out) == (2, "")
                 assert wrong in err
-                assert "1 were published before it" in err
+                assert "1 was published before it" in err
 
     asyncio.run(main())
 
@@ -151,6 +151,18 @@ def test_the_plans_among_the_examples_can_be_read() -> None:
     assert files
     for file in files:
         assert read_plan(file).operations
+
+
+def test_one_operation_is_told_as_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
+            file = tmp_path / "plan.toml"
+            file.write_text('[[operations]]\nadvertise = "x = 1"\n')
+            code, out, err = await ended(await started(server, "tx", str(file), "--timeout", "60"))
+            assert (code, err) == (0, "")
+            assert out.endswith(": 1 operation\n")
+
+    asyncio.run(main())
 
 
 def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) -> None:
@@ -242,7 +254,9 @@ def test_what_is_wrong_with_a_line_of_json_is_said(line: str, wrong: str) -> Non
 
 
 def test_the_help_of_tx_shows_how_an_operation_is_written(shell: Shell) -> None:
-    assert "The file has an `[[operations]]` for each" in shell("tx", "--help").stdout
+    shown = " ".join(shell("tx", "--help").stdout.split())
+    assert "The file has an `[[operations]]` for each" in shown
+    assert "and no `ensue sub` is" in shown
 
 
 @pytest.mark.parametrize(

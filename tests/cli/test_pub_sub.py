@@ -221,7 +221,7 @@ def test_an_event_that_does_not_come_in_time_is_said_with_code_2(
     words = ("sub", topic, "-n", 2, "--from", "earliest", "--timeout", "0.2")
     code, out, err = ended(started(*words, url=server.url))
     assert (code, out) == (2, b"1\n")
-    assert "no event came for 0.2 s; 1 were printed" in err
+    assert "no event came for 0.2 s; 1 was printed" in err
 
 
 # -- What goes wrong ----------------------------------------------------------------------------------
@@ -475,12 +475,13 @@ def test_ctrl_c_twice_ends_pub_though_its_server_is_away(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         line = process.stderr.readline().decode()
         assert re.fullmatch(
-            r"ensue: waiting until \d+ events are safe; Ctrl-C again gives them up\n", line
+            r"ensue: waiting until (1 event is|\d+ events are) safe; Ctrl-C again gives up waiting\n",
+            line,
         )
         process.send_signal(signal.SIGINT)
         code, out, err = ended(process)
         assert (code, out) == (2, b"")
-        assert re.fullmatch(r"ensue: given up: \d+ events may be out, or never be\n", err)
+        assert re.fullmatch(r"ensue: given up: \d+ events? may be out, or never be\n", err)
     finally:
         if process.poll() is None:
             process.kill()

@@ -812,6 +812,8 @@ def test_a_limit_of_parking_ends_the_run(
             assert caught.value.cause.limit == limit
             assert caught.value.position == stopped_at
             assert caught.value.attempts == attempts
+            said = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+            assert f" after {said}: " in str(caught.value)
             assert stopped_at in events._unacknowledged
             assert 1 not in events._unacknowledged
 

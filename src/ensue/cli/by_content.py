@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ensue import Bus
+from ensue.cli import output
 from ensue.errors import BadInput, EventRefused
 from ensue.event import Event
 from ensue.protocols.overlay.parsing import parse
@@ -82,7 +83,7 @@ class ContentSource:
 
     def _wrong(self, number: int, why: str) -> BadInput:
         return BadInput(
-            f"{self._what} {number}: {why}; {self.published:,} were published before it"
+            f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
         )
 
     def _read(self, line: bytes) -> tuple[dict[str, bool | int | float | str], bytes]:

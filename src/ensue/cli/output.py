@@ -48,6 +48,7 @@ __all__ = [
     "statistics_rows",
     "stream_command",
     "warnings_told",
+    "were",
 ]
 
 EXIT_VALID = 0
@@ -150,6 +151,11 @@ def option(name: str) -> Iterator[None]:
 def counted(number: int, what: str) -> str:
     """Return so many of what a word names, as 1 event or 2 events."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def were(number: int) -> str:
+    """Return how many were something, as 1 was or 2 were."""
+    return f"{number:,} was" if number == 1 else f"{number:,} were"
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -201,7 +201,7 @@ class _Source:
             await bus.publish(topic, payload, key=key, headers=headers, receipt=False)
         except BadInput as error:
             raise BadInput(
-                f"{self._what} {self.line}: {error}; {self.published:,} were published before it"
+                f"{self._what} {self.line}: {error}; {output.were(self.published)} published before it"
             ) from None
         self.published += 1
 
@@ -250,8 +250,10 @@ async def _publish(
 async def _see_through(bus: Bus, signals: "asyncio.Queue[None]", *, told: bool) -> None:
     """Wait until what was taken over is safe, whatever ended the input; or until told not to."""
     if told and bus.unsettled:
+        are = "is" if bus.unsettled == 1 else "are"
         output.print_error(
-            f"waiting until {bus.unsettled:,} events are safe; Ctrl-C again gives them up"
+            f"waiting until {output.counted(bus.unsettled, 'event')} {are} safe; Ctrl-C again gives "
+            "up waiting"
         )
     given_up = 0
     try:
@@ -265,7 +267,9 @@ async def _see_through(bus: Bus, signals: "asyncio.Queue[None]", *, told: bool) 
             closing.cancel()
         await asyncio.wait((closing,))
     if given_up:
-        raise TransportError(f"given up: {given_up:,} events may be out, or never be")
+        raise TransportError(
+            f"given up: {output.counted(given_up, 'event')} may be out, or never be"
+        )
 
 
 async def _publish_lines(source: _Source | ContentSource, bus: Bus) -> None:

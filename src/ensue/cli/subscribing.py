@@ -197,7 +197,7 @@ def sub(
     if reading.interrupted and not reading.output.broken and (count or not reading.begun):
         raise KeyboardInterrupt
     if reading.timed_out:
-        raise BadInput(f"no event came for {timeout:g} s; {reading.printed:,} were printed")
+        raise BadInput(f"no event came for {timeout:g} s; {output.were(reading.printed)} printed")
     return output.EXIT_VALID
 
 

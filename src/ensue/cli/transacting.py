@@ -69,7 +69,8 @@ def tx(
     """Carry out a planned transaction: all operations of all clients happen, or none does.
 
     The file has an `[[operations]]` for each: `publish`, `advertise`, `unadvertise`, `subscribe` or `unsubscribe`, and if wished
-    `client` (whose operation it is), `payload` and `together`. They happen one after the other.
+    `client` (whose operation it is: that of a program which is connected under this name, and no `ensue sub` is), `payload` and `together`.
+    They happen one after the other.
 
     Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
     """
@@ -79,7 +80,7 @@ def tx(
     if json:
         output.print_json({"transaction": committed, "outcome": "committed"})
     else:
-        typer.echo(f"committed {committed}: {len(plan.operations)} operations")
+        typer.echo(f"committed {committed}: {output.counted(len(plan.operations), 'operation')}")
     return output.EXIT_VALID
 
 

@@ -353,10 +353,11 @@ class Runner:
 
     def _give_up(self, taken: _Taken, cause: BaseException, why: str) -> None:
         event = taken.event
+        attempts = "1 attempt" if taken.attempts == 1 else f"{taken.attempts} attempts"
         self._stop(
             HandlerFailed(
                 f"the run has stopped at {event.id}, position {event.position}: {why} after "
-                f"{taken.attempts} attempts: {type(cause).__name__}: {cause}",
+                f"{attempts}: {type(cause).__name__}: {cause}",
                 event=event.event,
                 position=event.position,
                 attempts=taken.attempts,
