@@ -4,9 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from ensue.protocols.overlay.client import Answered
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.overlay.frames import Change
+from ensue.protocols.transactions import frames as t
 from ensue.simulation.acting import Act
 
-from .harness import TransactionNet, adv, invite, line, pub, sub, uadv
+from .harness import TransactionNet, adv, invite, line, pub, sub, uadv, usub
 
 HOMES = {"c1": "b0", "c2": "b1", "c3": "b3"}
 
@@ -119,3 +123,66 @@ def test_nothing_is_published_under_what_an_abort_puts_back_before_that_is_every
         assert net.run("c3", pub("two", x=1), isolation=isolation) == ""
         assert net.payloads("c1")[-1:] == net.payloads("c2")[-1:] == ["two"]
     assert refused
+
+
+def test_a_plan_is_refused_if_it_says_what_nobody_can_do() -> None:
+    """Taken in, it could not be undone: its broker failed at the abort, and at every restart after it."""
+    net = net_of(1)
+    net.regular("c1", sub("s", "x = 1"))
+    net.settle()
+    change = Change("bogus", net.application.names["s"])
+    operation = t.Operation(path="1", client="c1", change=change)
+    net.command("c1", lambda node, now: node.submit([operation], 10**9, now_ns=now, hold=True))
+    net.settle()
+    assert net.told["c1"][-1].refused == "operation 1: there is no action 'bogus'"
+    net.crash("b0")
+    net.settle()
+    net.at_rest()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_so_is_such_an_operation_of_any_other_transaction(isolation: str) -> None:
+    net = net_of(1)
+    net.regular("c1", sub("s", "x = 1"))
+    net.settle()
+    name = net.application.names["s"]
+    net.command("c1", lambda node, now: node.begin(isolation, 10**9, now_ns=now))
+    net.settle()
+    begun = net.told["c1"][-1].transaction
+    net.command("c1", lambda node, now: node.act(begun, "bogus", name=name, now_ns=now))
+    net.settle()
+    net.command("c1", lambda node, now: node.end(begun, commit=False, now_ns=now))
+    net.settle()
+    refused = [one.refused for one in net.told["c1"] if isinstance(one, Answered)]
+    assert "there is no action 'bogus'" in refused
+    net.crash("b0")
+    net.settle()
+    net.at_rest()
+
+
+def limited(subscriptions_max: int) -> TransactionNet:
+    """Return the same line of brokers, with room for a few subscriptions each."""
+    config = OverlayConfig(lease_ns=10**15, beat_ns=10**14, subscriptions_max=subscriptions_max)
+    return TransactionNet(line(4), HOMES, config=config)
+
+
+def test_a_plan_is_aborted_if_a_broker_can_not_keep_its_subscriptions() -> None:
+    net = limited(2)
+    net.regular("c3", sub("s", "x = 1"))
+    net.settle()
+    why = "the broker of c3 has 2 subscriptions (subscriptions_max): withdraw some"
+    acts = (sub("t", "x = 1"), invite("c3", sub("u", "x = 1"), sub("v", "x = 1")))
+    assert net.run("c1", *acts, isolation="planned") == why
+    held = {name: list(net.broker(name).tables.subscriptions) for name in net.tree}
+    assert held == {"b0": [], "b1": [], "b2": [], "b3": [net.application.names["s"]]}
+    net.at_rest()
+
+
+def test_what_a_plan_withdraws_first_makes_room() -> None:
+    net = limited(2)
+    net.regular("c1", sub("s", "x = 1"))
+    net.regular("c1", sub("t", "x = 1"))
+    net.settle()
+    assert net.run("c1", usub("s"), sub("u", "x = 1"), isolation="planned") == ""
+    assert len(net.broker("b0").tables.subscriptions) == 2
+    net.at_rest()

@@ -15,7 +15,7 @@ from ensue.protocols.overlay.frames import (
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.tables import Tables
 
-__all__ = ["INVERSE", "refusal", "uncovered"]
+__all__ = ["INVERSE", "no_such", "overfull", "refusal", "uncovered"]
 
 INVERSE = {ADVERTISE: UNADVERTISE, SUBSCRIBE: UNSUBSCRIBE}
 """What withdraws what."""
@@ -50,14 +50,29 @@ def uncovered(publication: Publication, client: str, tables: Tables, *, within: 
     return f"no advertisement of {client} covers it"
 
 
+def no_such(change: Change) -> str:
+    """Say so if nobody knows how to make a change: so nobody could undo it either."""
+    known = change.action in INVERSE or change.action in INVERSE.values()
+    return "" if known else f"there is no action {change.action!r}"
+
+
+def overfull(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
+    """Say so if a client's broker keeps as many subscriptions as it may, and would have to keep another."""
+    count = len(tables.subscriptions)
+    is_another = change.action == SUBSCRIBE and change.name not in tables.subscriptions
+    if not is_another or count < config.subscriptions_max:
+        return ""
+    return f"the broker of {client} has {count} subscriptions (subscriptions_max): withdraw some"
+
+
 def _change(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
-    table = tables.table(change)
+    unknown = no_such(change)
+    if unknown:
+        return unknown
     if change.action in INVERSE:
         parse(change.where)
-        if change.action == SUBSCRIBE and len(table) >= config.subscriptions_max:
-            return f"the broker has {len(table)} subscriptions (subscriptions_max)"
-        return ""
-    held = table.get(change.name)
+        return overfull(change, client, tables, config)
+    held = tables.table(change).get(change.name)
     if held is None:
         return f"there is no {change.name!r}"
     return f"{change.name!r} belongs to somebody else" if held.hop != client else ""

@@ -1,8 +1,8 @@
 """Planned transactions (S-TX): operations known beforehand, ordered by the brokers, with no answers in between.
 
 Theory of operation. The coordinator hands the whole plan to its home in one message, so that nothing is lost with it. The plan is flooded; then the
-home of each client issues that client's operations, also if the client leaves meanwhile. What it can't issue, as the client was gone before or has
-withdrawn what it publishes under, goes round as a marker that says so: as every broker sees all operations before it carries the decision out, all of them abort. A broker processes an
+home of each client issues that client's operations, also if the client leaves meanwhile. What it can't issue, as the client was gone before, has
+withdrawn what it publishes under or would have more subscriptions than the home keeps, goes round as a marker that says so: as every broker sees all operations before it carries the decision out, all of them abort. A broker processes an
 operation when it has processed all that come before it (Algorithm 4). Where an operation is not passed on, a *marker* is sent
 in its place (S4): every broker sees every operation or its marker, so that every dependency can be waited for, and no broker has to guess from its tables
 which it will never see, as the paper's do. An advertisement counts as processed when all brokers behind it have echoed it (S5):
@@ -24,7 +24,7 @@ from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.frames import Change
-from ensue.protocols.overlay.refusing import INVERSE, uncovered
+from ensue.protocols.overlay.refusing import INVERSE, overfull, uncovered
 from ensue.protocols.overlay.tables import Outputs
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import Delivery, Issued
@@ -305,7 +305,8 @@ class TransactionBroker(Submitting):
         assert change is not None
         held = self.tables.table(change).get(change.name)
         if change.action in INVERSE:
-            return f"there is a {change.name!r} already" if held is not None else ""
+            already = f"there is a {change.name!r} already" if held is not None else ""
+            return already or overfull(change, client, self.tables, self.config)
         if held is None:
             return f"there is no {change.name!r}"
         return f"{change.name!r} belongs to somebody else" if held.hop != client else ""

@@ -7,7 +7,7 @@ from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.refusing import INVERSE
+from ensue.protocols.overlay.refusing import INVERSE, no_such
 from ensue.protocols.overlay.tables import Tables
 from ensue.protocols.transactions.frames import Operation, Submit
 
@@ -55,7 +55,7 @@ def _flaw_of(one: Operation, plan: Submit, tables: Tables) -> str:
             return f"{one.change.name!r} does not belong to {one.client}"
         if one.change.action in INVERSE:
             parse(one.change.where)
-        return ""
+        return no_such(one.change)
     assert one.publication is not None
     event = event_of(one.publication.attributes)
     promised = [
