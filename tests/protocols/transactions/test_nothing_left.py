@@ -2,7 +2,11 @@
 
 import pytest
 
-from .harness import TransactionNet, line
+from ensue.protocols.overlay.client import Notified
+from ensue.protocols.transactions.acting import OVER
+from ensue.protocols.transactions.client import Concluded
+
+from .harness import TransactionNet, adv, invite, line, pub, sub, usub
 
 SECOND = 10**9
 HOMES = {"c0": "b0", "c1": "b1"}
@@ -27,6 +31,11 @@ def invite_c1(net: TransactionNet, name: str) -> None:
     net.settle()
 
 
+def subscribe(net: TransactionNet, name: str) -> None:
+    """Have c0 subscribe within a transaction; nothing has come of it yet."""
+    net.command("c0", lambda node, now: node.act(name, "sub", where="x = 1", now_ns=now))
+
+
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
 def test_an_invitation_that_is_open_at_the_end_is_forgotten(isolation: str) -> None:
     net = net_of_two()
@@ -40,3 +49,110 @@ def test_an_invitation_that_is_open_at_the_end_is_forgotten(isolation: str) -> N
     net.settle()
     assert not net.broker("b1")._causes
     net.at_rest()
+
+
+def kept(net: TransactionNet, client: str) -> list[str]:
+    """Return a client's subscriptions; its home has the same, and so has its disk."""
+    mine = sorted(net.client(client).subscriptions)
+    home = net.broker(net.homes[client]).tables.subscriptions
+    assert mine == sorted(name for name, entry in home.items() if entry.hop == client)
+    net.crash(client)
+    net.settle()
+    assert sorted(net.client(client).subscriptions) == mine
+    return mine
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_a_client_knows_what_it_is_subscribed_to(isolation: str) -> None:
+    net = net_of_two()
+    assert net.run("c0", sub("s", "x = 1"), sub("t", "x = 2"), isolation=isolation) == ""
+    names = net.application.names
+    assert kept(net, "c0") == sorted((names["s"], names["t"]))
+    assert net.run("c0", usub("s"), sub("u", "x = 3"), isolation=isolation) == ""
+    assert kept(net, "c0") == sorted((names["t"], names["u"]))
+    options = {"isolation": isolation, "commit": False, "hold": isolation == "planned"}
+    net.run("c0", usub("t"), sub("v", "x = 4"), **options)
+    assert kept(net, "c0") == sorted((names["t"], names["u"]))
+    assert net.run("c0", sub("w", "x = 5"), usub("t"), usub("u"), isolation=isolation) == ""
+    assert kept(net, "c0") == [names["w"]]
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_so_does_one_that_others_let_act(isolation: str) -> None:
+    net = net_of_two()
+    acts = (sub("s", "x = 1"), sub("t", "x = 2"))
+    assert net.run("c0", invite("c1", *acts), isolation=isolation) == ""
+    names = net.application.names
+    assert kept(net, "c1") == sorted((names["s"], names["t"]))
+    options = {"isolation": isolation, "commit": False, "hold": isolation == "planned"}
+    net.run("c0", invite("c1", usub("s"), sub("u", "x = 3")), **options)
+    assert kept(net, "c1") == sorted((names["s"], names["t"]))
+    assert net.run("c0", invite("c1", usub("s")), isolation=isolation) == ""
+    assert kept(net, "c1") == [names["t"]]
+    concluded = [one.subscriptions for one in net.told["c1"] if isinstance(one, Concluded)]
+    assert concluded[-1] == (), "what was withdrawn is not told as made"
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_events_on_the_way_bring_nothing_back(isolation: str, seed: int) -> None:
+    """An event that comes behind the withdrawal is told; the subscription is not there again."""
+    net = TransactionNet(line(2), HOMES, seed=seed)
+    net.regular("c1", adv("a", "x exists"))
+    net.regular("c0", sub("s", "x = 1"))
+    net.regular("c0", sub("t", "x = 1"))
+    net.settle()
+    net.start("c0", usub("s"), isolation=isolation)
+    net.start("c0", sub("u", "x = 1"), isolation=isolation, commit=False, hold=True)
+    for number in range(40):
+        net.regular("c1", pub(f"e{number}", x=1))
+        if number == seed:
+            net.regular("c0", usub("t"))
+        for _ in range(5):
+            net.step()
+    net.settle()
+    (outcome,) = (why for spec, why in net.application.outcomes if spec.commit)
+    assert kept(net, "c0") == ([net.application.names["s"]] if outcome else [])
+    positions: dict[str, list[int]] = {}
+    for one in net.told["c0"]:
+        if isinstance(one, Notified) and one.position:
+            positions.setdefault(one.subscription, []).append(one.position)
+    for name, counted in positions.items():
+        assert counted == list(range(1, len(counted) + 1)), name
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_whoever_acts_behind_the_end_leaves_nothing(isolation: str) -> None:
+    net = net_of_two()
+    for acts_before in (False, True):
+        name = begun(net, isolation)
+        if acts_before:
+            subscribe(net, name)
+        net.elapse(2 * SECOND)
+        subscribe(net, name)
+        subscribe(net, name)
+        net.settle()
+        invite_c1(net, name)
+        assert net.told["c0"][-1].refused == OVER
+    assert not net.client("c0")._threads
+    assert kept(net, "c0") == []
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_whoever_acts_while_the_end_is_decided_on_still_hears_of_it(*, commit: bool) -> None:
+    """Refused as it comes too late, though the transaction is there: what it did before is settled when that ends."""
+    net = net_of_two()
+    name = begun(net, "serializable")
+    subscribe(net, name)
+    net.settle()
+    net.command("c0", lambda node, now: node.end(name, commit=True, now_ns=now))
+    subscribe(net, name)
+    while net.client("c0").unanswered_count > 1:
+        net.step_on(("c0", "b0") if net.flying["c0", "b0"] else ("b0", "c0"))
+    assert net.told["c0"][-1].refused == OVER
+    if not commit:  # b1 has not voted when time is up.
+        net.now_ns += 2 * SECOND
+        net.timer("b0")
+    net.settle()
+    assert not net.client("c0")._threads
+    assert len(kept(net, "c0")) == commit

@@ -42,7 +42,7 @@ class Notified(msgspec.Struct, frozen=True):
     publication: Publication
     subscription: str
     position: int
-    """1, 2, 3, … in that subscription."""
+    """1, 2, 3, … in that subscription; 0 if this client does not have it: it was just withdrawn, or a plan that makes it is under way."""
     transaction: str = ""
 
 
@@ -282,7 +282,7 @@ class OverlayClient(Journaled):
         change = getattr(frame, "change", None)
         if change is not None and change.action == f.UNSUBSCRIBE and not frame.transaction:
             self._tell(None, action="unsubscribed", subscription=change.name)
-            self._positions.pop(change.name, None)
+            self._positions.pop(change.name, None)  # What is on its way is not counted any more.
         self._effects.append(Send(self.home, frame))
 
     def _goodbye(self, frame: f.Goodbye, now_ns: int) -> None:
@@ -333,7 +333,9 @@ class OverlayClient(Journaled):
         del now_ns
         publication = frame.publication
         for name in frame.subscriptions:
-            position = self._positions[name] = self._positions.get(name, 0) + 1
+            position = 0
+            if name in self._positions or self._is_asked_for(name):
+                position = self._positions[name] = self._positions.get(name, 0) + 1
             event = f"{frame.transaction}#{frame.path}" if frame.transaction else publication.id
             self._tell(
                 Notified(publication, name, position, frame.transaction),
@@ -346,3 +348,11 @@ class OverlayClient(Journaled):
                 subscription=name,
                 transaction=frame.transaction or None,
             )
+
+    def _is_asked_for(self, name: str) -> bool:
+        """Return whether a subscription was asked for, and not answered yet: events may come before the answer."""
+        changes = (getattr(asked, "change", None) for asked in self._asked.values())
+        return any(
+            change is not None and change.action == f.SUBSCRIBE and change.name == name
+            for change in changes
+        )

@@ -17,6 +17,7 @@ from ensue.protocols.overlay.client import Answered, OverlayClient
 from ensue.protocols.overlay.frames import Change, Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.acting import OVER
 from ensue.wire import Codec, Records
 
 __all__ = ["Concluded", "Invitation", "TransactionClient"]
@@ -46,6 +47,12 @@ class _Thread(msgspec.Struct, array_like=True):
     count: int = 0
     busy: bool = False
     queue: list[int] = msgspec.field(default_factory=list)
+    acted: bool = False
+    """Whether one of them was not refused: the home says then when the transaction is over."""
+    made: list[str] = msgspec.field(default_factory=list)
+    """Subscriptions that are there only if it is committed."""
+    withdrawn: list[str] = msgspec.field(default_factory=list)
+    """Subscriptions that are there only if it is not."""
 
 
 _THREADS = Records[dict[str, _Thread]](dict[str, _Thread])
@@ -191,6 +198,10 @@ class TransactionClient(OverlayClient):
             return
         thread = self._threads.setdefault(_thread_of(frame), _Thread())
         thread.count += 1
+        change = frame.change if isinstance(frame, f.Operate) else None
+        makes = change is not None and change.action == f.SUBSCRIBE
+        if change is not None and makes and change.name not in self._positions:
+            thread.made.append(change.name)
         if not thread.busy:
             thread.busy = True
             self._request(frame, now_ns)
@@ -204,9 +215,27 @@ class TransactionClient(OverlayClient):
     def _answered(self, asked: Any, frame: f.Done) -> None:
         super()._answered(asked, frame)
         if isinstance(asked, f.Operate | t.Invite) and asked.transaction:
-            thread = self._threads.get(_thread_of(asked))
-            if thread is not None:
-                self._next_of(thread, frame.refused)
+            key = _thread_of(asked)
+            thread = self._threads.get(key)
+            if thread is None:
+                return
+            self._note_change(thread, getattr(asked, "change", None), frame.refused)
+            self._next_of(thread, frame.refused)
+            if frame.refused == OVER and not thread.acted:
+                del self._threads[key]  # It began behind the end: nothing more is said of it.
+
+    def _note_change(self, thread: _Thread, change: Change | None, refused: str) -> None:
+        """Keep what to do about a change when the transaction ends."""
+        if refused:
+            if change is not None and change.name in thread.made:
+                thread.made.remove(change.name)
+                self._positions.pop(change.name, None)
+            return
+        thread.acted = True
+        if change is not None and change.action == f.UNSUBSCRIBE:
+            thread.withdrawn.append(change.name)
+        elif change is not None and change.name in thread.withdrawn:
+            thread.withdrawn.remove(change.name)
 
     def _next_of(self, thread: _Thread, refused: str) -> None:
         """Send the next operation of a thread, or refuse all if one was."""
@@ -225,11 +254,18 @@ class TransactionClient(OverlayClient):
     def _ended_here(self, frame: t.Ended, now_ns: int) -> None:
         del now_ns
         for key in [key for key in self._threads if key.startswith(f"{frame.transaction}|")]:
-            self._next_of(self._threads.pop(key), frame.reason or "the transaction is over")
-        for name, _ in frame.subscriptions:
-            self._positions.setdefault(name, 0)
+            thread = self._threads.pop(key)
+            self._next_of(thread, frame.reason or OVER)
+            for name in thread.withdrawn if frame.committed else thread.made:
+                self._positions.pop(name, None)
+        for name, where in frame.subscriptions:
+            if where:
+                self._positions.setdefault(name, 0)
+            else:
+                self._positions.pop(name, None)
+        made = tuple(one for one in frame.subscriptions if one[1])
         self._tell(
-            Concluded(frame.transaction, frame.committed, frame.reason, frame.subscriptions),
+            Concluded(frame.transaction, frame.committed, frame.reason, made),
             action="committed" if frame.committed else "aborted",
             transaction=frame.transaction,
         )

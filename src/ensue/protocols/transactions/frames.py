@@ -120,7 +120,7 @@ class Ended(Frame, frozen=True, tag=135):
     committed: bool
     reason: str = ""
     subscriptions: tuple[tuple[Identifier, str], ...] = ()
-    """Subscriptions that a plan made for this client, with their filters."""
+    """Subscriptions that a plan made for this client, with their filters; with none: that it withdrew."""
 
 
 class Submit(Frame, frozen=True, tag=136):

@@ -394,6 +394,8 @@ class TransactionBroker(Submitting):
                 mine = made.setdefault(one.client, [])
                 if one.change is not None and one.change.action == f.SUBSCRIBE:
                     mine.append((one.change.name, one.change.where))
+                elif one.change is not None and one.change.action == f.UNSUBSCRIBE:
+                    mine.append((one.change.name, ""))
         for client, subscriptions in made.items():
             ended = t.Ended(
                 transaction=name,
