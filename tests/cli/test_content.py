@@ -141,7 +141,9 @@ def test_a_plan_is_carried_out(tmp_path: Path, kind: str) -> None:
             events = await within(made.get())
             assert sorted(await read(events, 2)) == [b"first", b"second"]
             again = await started(server, "tx", str(file), "--timeout", "60")
-            assert "committed" in (await ended(again))[1]
+            code, out, err = await ended(again)
+            assert (code, out) == (2, ""), "what it would withdraw is gone"
+            assert "there is no " in err
 
     asyncio.run(main())
 
