@@ -88,7 +88,9 @@ class GossipBroker:
         self._causality = Causality(self.number, config, state.settled)
         self._causality.highest = max(self._causality.highest, state.highest)
         self._causality.latest_deadline_ns = state.deadline_ns
-        self._telling = Telling(name, self.number, site, config, state.rounds, self._handing)
+        self._telling = Telling(
+            name, self.number, site, config, state.rounds, self._handing, self._groups
+        )
         self._repair = Repair(config, Picker(name, salt=1))
         self._letters = Letters(self.number, config)
         self._outgoing: deque[tuple[Event, int]] = deque()

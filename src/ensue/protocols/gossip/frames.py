@@ -8,7 +8,7 @@
 | `Groups`, `Noted` | broker | broker | which groups I am in; I took note, and here is mine |
 | `Rumours` | broker, subscriber | subscriber | messages of rounds, or what is wanted of them, names of others that I have, and peers |
 | `Wanted` | subscriber | whoever named them | send me these |
-| `Enter`, `Welcome` | subscriber, broker | broker, subscriber | I want these topics; noted, and here are peers |
+| `Enter`, `Welcome` | subscriber, broker | broker, subscriber | I want these topics; noted, and here are peers, and all brokers if your list is old |
 
 Brokers are named by their numbers, which are theirs for ever. Topics are the groups. No set of numbers is larger than `SET_BYTES_MAX`.
 """
@@ -172,6 +172,8 @@ class Enter(Frame, frozen=True, tag=97):
     peer: Peer
     asks: bool
     """Whether it wants to be welcomed."""
+    edition: Count = 0
+    """Of the list of brokers that it has; 0: no broker has told it."""
 
 
 class Welcome(Frame, frozen=True, tag=98):
@@ -180,6 +182,10 @@ class Welcome(Frame, frozen=True, tag=98):
     topics: tuple[Name, ...]
     """What it wanted."""
     peers: tuple[Peer, ...]
+    edition: Count = 0
+    """Of the list of brokers, where the subscriber has an older one; else 0."""
+    brokers: tuple[Name, ...] = ()
+    """All that are not gone."""
 
 
 BETWEEN_BROKERS: tuple[type[Frame], ...] = (Message, Summary, Request, Groups, Noted)

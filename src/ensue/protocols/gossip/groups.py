@@ -38,6 +38,19 @@ class GroupRolls:
         """Return all other brokers that are not gone."""
         return list(self._others)
 
+    @property
+    def edition(self) -> int:
+        """How often brokers came and went. Of two lists of them the one with the larger number is the newer."""
+        return 2 * len(self._names) - 1 - len(self._others)
+
+    def present(self) -> tuple[str, ...]:
+        """Name all brokers that are not gone, this one included."""
+        return tuple(
+            name
+            for number, name in enumerate(self._names)
+            if number == self._number or number in self._others
+        )
+
     def members(self, topic: str) -> tuple[int, ...]:
         """Return the brokers of a group, this one left out."""
         return tuple(

@@ -2,7 +2,7 @@
 
 What it guarantees, and why, is said in `rounds`; what becomes of the rest, in `handing`; how messages reach it, in `spreading`.
 
-It knows the brokers, and of its peers some of each topic (`views`). To subscribe is to tell all brokers; it takes effect once all of them have
+It knows the brokers, which tell it when others come or go, and of its peers some of each topic (`views`). To subscribe is to tell all brokers; it takes effect once all of them have
 taken note, or after `join_ns`, and no earlier than rounds are common that are later than all that its former self may have been told. It says now and then that it is there, to one broker and to one peer, so that whoever
 forgot it, or never knew, learns of it; who is not heard of is forgotten. To leave is to say so once.
 
@@ -35,10 +35,12 @@ from ensue.protocols.gossip.interest import EVERYTHING, are_readable, holds, par
 from ensue.protocols.gossip.rounds import BEFORE_JOIN, NOT_SUBSCRIBED, Rounds, Told, stamped
 from ensue.protocols.gossip.spreading import Spreading
 from ensue.protocols.gossip.views import Picker, Views
+from ensue.wire import Records
 
 __all__ = ["GossipSubscriber"]
 
-TOPIC = "topic/"
+TOPIC, BROKERS = "topic/", "brokers"
+_NAMES = Records[tuple[str, ...]](tuple[str, ...])
 
 
 class _Attaching(msgspec.Struct):
@@ -57,7 +59,7 @@ class _Attaching(msgspec.Struct):
 class GossipSubscriber:
     """One subscriber. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
-    `brokers` are those it can tell what it wants; `site` says which peers are near. `records` is what an earlier incarnation persisted.
+    `brokers` are those it can tell what it wants, until they tell it of others, or that some are gone; `site` says which peers are near. `records` is what an earlier incarnation persisted.
     """
 
     def __init__(
@@ -72,7 +74,11 @@ class GossipSubscriber:
     ) -> None:
         self.name = name
         self.config = config
-        self._brokers = tuple(brokers)
+        records = records or {}
+        told = _NAMES.decode(records[BROKERS]) if BROKERS in records else ()
+        self._brokers = tuple(dict.fromkeys((*told, *brokers)))
+        self._edition = 0
+        """Of that list, as a broker told it."""
         self._site = site
         self._picker = Picker(name)
         self._views = Views(name, site, config, self._picker)
@@ -87,7 +93,7 @@ class GossipSubscriber:
         self._announce_round = self._pushed_round
         self._announced = self._picker.below(1 << 16)
         """How often it has said that it is there: to one broker after the other."""
-        kept = [each for each in (records or {}).items() if each[0].startswith(TOPIC)]
+        kept = [each for each in records.items() if each[0].startswith(TOPIC)]
         topics = [key.removeprefix(TOPIC) for key, _ in kept]
         self._wants = {
             topic: wanted.decode()
@@ -150,7 +156,7 @@ class GossipSubscriber:
             self._spreading.leave(topic)
         if left:
             me = self._me(now_ns)
-            effects += (Send(broker, Enter(peer=me, asks=False)) for broker in self._brokers)
+            effects += (Send(broker, self._enter(now_ns)) for broker in self._brokers)
             for peer in self._views.choose(left, self.config.fan_out):
                 effects.append(Send(peer.name, Rumours(rumours=(), have=(), peers=(me,))))
             for topic in left:
@@ -215,6 +221,9 @@ class GossipSubscriber:
         topics = (*self._rounds.joined, *self._attaching)
         return Peer(self.name, self._site, topics, self.config.round_of(now_ns), dict(self._wants))
 
+    def _enter(self, now_ns: int, *, asks: bool = False) -> Enter:
+        return Enter(peer=self._me(now_ns), asks=asks, edition=self._edition)
+
     def _attach(self, topics: Sequence[str], now_ns: int) -> None:
         """Ask all brokers for topics."""
         config = self.config
@@ -226,7 +235,7 @@ class GossipSubscriber:
                 dict.fromkeys(self._brokers),
             )
         if topics:
-            enter = Enter(peer=self._me(now_ns), asks=True)
+            enter = self._enter(now_ns, asks=True)
             self._handing.effects += (Send(broker, enter) for broker in self._brokers)
 
     def _ask_again(self, now_ns: int) -> None:
@@ -237,7 +246,7 @@ class GossipSubscriber:
                 attaching.ask_ns = now_ns + retry_ns
                 asked.update(attaching.missing)
         if asked:
-            enter = Enter(peer=self._me(now_ns), asks=True)
+            enter = self._enter(now_ns, asks=True)
             self._handing.effects += (Send(broker, enter) for broker in asked)
 
     def _due_ns(self, attaching: _Attaching) -> int:
@@ -257,11 +266,28 @@ class GossipSubscriber:
                 self._handing.effects.append(Join(topic))
 
     def _welcomed(self, broker: str, frame: Welcome, now_ns: int) -> None:
+        if frame.edition > self._edition and broker in self._brokers:
+            self._edition = frame.edition
+            if frame.brokers != self._brokers:
+                self._change_brokers(frame.brokers, now_ns)
         for topic in frame.topics:
             if topic in self._attaching:
                 self._attaching[topic].missing.pop(broker, None)
         self._join(now_ns)
         self._meet(frame.peers)
+
+    def _change_brokers(self, brokers: tuple[str, ...], now_ns: int) -> None:
+        """Tell those brokers that are new that this subscriber is there, and wait for none that is gone."""
+        new = [each for each in brokers if each not in self._brokers]
+        self._brokers = brokers
+        effects = self._handing.effects
+        if self.config.durable:
+            effects.append(Persist(BROKERS, _NAMES.encode(brokers)))
+        for attaching in self._attaching.values():
+            missing = [each for each in attaching.missing if each in brokers]
+            attaching.missing = dict.fromkeys((*missing, *new))
+        if self._rounds.joined or self._attaching:
+            effects += (Send(each, self._enter(now_ns, asks=True)) for each in new)
 
     def _meet(self, peers: Iterable[Peer]) -> None:
         mine = (*self._rounds.joined, *self._attaching)
@@ -276,7 +302,7 @@ class GossipSubscriber:
         if self._brokers:
             broker = self._brokers[self._announced % len(self._brokers)]
             self._announced += 1
-            effects.append(Send(broker, Enter(peer=me, asks=False)))
+            effects.append(Send(broker, self._enter(now_ns)))
         for peer in self._views.choose(self._rounds.joined, 1):
             told = (me, *self._views.some(2))
             effects.append(Send(peer.name, Rumours(rumours=(), have=(), peers=told)))

@@ -17,7 +17,9 @@ from ensue.protocols.core import Effect, Frame, Send
 from ensue.protocols.gossip.causality import raise_to
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Enter, Live, Rumour, Wanted, Welcome
+from ensue.protocols.gossip.groups import GroupRolls
 from ensue.protocols.gossip.handing import Handing
+from ensue.protocols.gossip.interest import are_readable
 from ensue.protocols.gossip.rounds import Vector, stamped
 from ensue.protocols.gossip.spreading import Spreading
 from ensue.protocols.gossip.views import Picker, Views
@@ -39,11 +41,13 @@ class Telling:
         config: GossipConfig,
         rounds: tuple[int, int],
         handing: Handing,
+        groups: GroupRolls,
     ) -> None:
         self._name = name
         self._number = number
         self._config = config
         self._handing = handing
+        self._groups = groups
         self.vector = Vector(number, config, rounds[0])
         self.vector.others = rounds[1]
         self.views = Views(name, site, config, Picker(name))
@@ -99,14 +103,21 @@ class Telling:
         """Handle what a subscriber says."""
         if isinstance(frame, Wanted):
             return self._spreading.answer(frame, source, self._config.round_of(now_ns))
-        if not isinstance(frame, Enter):
+        if not isinstance(frame, Enter) or not are_readable(frame.peer.wants.values()):
             return []
         self.views.learn(frame.peer)
-        if not frame.asks:
+        newer = self._groups.edition > frame.edition
+        if not frame.asks and not newer:
             return []
-        chosen = self.views.choose(frame.peer.topics, PEERS_WELCOME)
-        peers = tuple(peer for peer in chosen if peer.name != source)
-        return [Send(source, Welcome(topics=frame.peer.topics, peers=peers))]
+        topics = frame.peer.topics if frame.asks else ()
+        chosen = self.views.choose(topics, PEERS_WELCOME)
+        welcome = Welcome(
+            topics=topics,
+            peers=tuple(peer for peer in chosen if peer.name != source),
+            edition=self._groups.edition if newer else 0,
+            brokers=self._groups.present() if newer else (),
+        )
+        return [Send(source, welcome)]
 
     def handle_timer(self, now_ns: int) -> list[Effect]:
         """Tell what is of this round, and go on telling what was told before."""
