@@ -337,6 +337,11 @@ class Linked:
             self._effects.append(Send(peer, link.unacknowledged[number]))
         link.resend = stop if stop < link.next else None
 
+    @property
+    def under_way_count(self) -> int:
+        """How many frames no peer has said it has."""
+        return sum(len(link.unacknowledged) for link in self._out.values())
+
     def _congested(self) -> bool:
         limit = self._config.unacknowledged_max
         return any(len(link.unacknowledged) >= limit for link in self._out.values())

@@ -205,6 +205,10 @@ class TransactionDeployment(Deployment):
             ):
                 if some:
                     yield f"{name} has {what}: {some}"
+        for name in self.scenario.overlay.brokers:
+            node = self.world.node(name)
+            if isinstance(node, BrokerNode) and node.under_way_count:
+                yield f"{name} has {node.under_way_count} frames under way"
         for name in self.scenario.overlay.clients:
             node = self.world.node(name)
             if isinstance(node, ClientNode) and node.client.unanswered_count:
