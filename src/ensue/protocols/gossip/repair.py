@@ -71,7 +71,8 @@ class Repair:
     def _to_tell(self, others: set[int]) -> dict[int, list[Key]]:
         """Choose whom to tell; return what, the latest first."""
         found: dict[int, list[Key]] = {}
-        for dest in dict.fromkeys(message.dest for message in self._kept.values()):
+        # Everybody names itself last, and means the same group.
+        for dest in dict.fromkeys(tuple(sorted(message.dest)) for message in self._kept.values()):
             there = [other for other in dest if other in others]
             for other in self._picker.sample(there, self._config.fan_out):
                 found.setdefault(other, [])
