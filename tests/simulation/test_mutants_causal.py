@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant("starts at once", 0, StartsAtOnce),
     Mutant("repairs nothing", 0, patches=((repair.Repair, "handle_timer", nothing),)),
     Mutant("never gives up", 13, patches=((repair.Repair, "_lose_patience", nothing),)),
-    Mutant("believes the first", 65, patches=((Hunts, "in_vain", believes_the_first),)),
+    Mutant("believes the first", 208, patches=((Hunts, "in_vain", believes_the_first),)),
     Mutant("compares nothing", 6, patches=((repair.Repair, "_compare", nothing),)),
     Mutant("writes no topics", 2, patches=((memory.Memory, "take", writes_no_topics),)),
     Mutant("never forgives", 13, patches=((suspects.Suspects, "heard", never_forgives),)),

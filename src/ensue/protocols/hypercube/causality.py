@@ -147,6 +147,11 @@ class Causality:
             self._look.append((event.topic, source))
         return True
 
+    def is_full(self, topic: str) -> bool:
+        """Tell whether there is no room in a topic but for what can be delivered next."""
+        state = self.topics.get(topic)
+        return state is not None and len(state.held) >= self._held_max
+
     def ready(self) -> Iterator[tuple[Item, int, int]]:
         """Yield what can be delivered, in order: the event, its source, and since when it was here."""
         while self._look:

@@ -64,6 +64,8 @@ class Forsaking:
         self._causality = causality
         self._hunts = hunts
         self._lost: dict[str, Lost] = {}
+        self.doubted: dict[str, int] = {}
+        """By topic: from which copy on a question is newer than the doubts there (`Relay.begun`)."""
 
     def begin(self, topic: str, lost: Lost) -> bool:
         """Begin to give up a loss, which needs a question; False if it is too early for that."""
@@ -102,13 +104,16 @@ class Forsaking:
         """Give nothing up in a topic that was left."""
         self._lost.pop(topic, None)
 
-    def resolve(self, topic: str, vector: Counts, covered: int) -> list[Effect] | None:
-        """Skip what those in doubt who are back published up to now; return what to tell of it, None if nobody is back."""
+    def resolve(self, topic: str, vector: Counts, relay: Relay) -> list[Effect] | None:
+        """Skip what those in doubt who are back published up to now; return what to tell of it, None if nobody is back.
+
+        Who answered a question that is older than the doubt may have published since.
+        """
         state = self._causality.topic(topic)
-        back = list(bits(state.doubt & covered))
-        if not back:
+        back = list(bits(state.doubt & relay.covered))
+        if not back or relay.begun < self.doubted.get(topic, 0):
             return None
-        state.doubt &= ~covered
+        state.doubt &= ~relay.covered
         missed = [(state.delivered.get(each, 0) + 1, vector.get(each, 0)) for each in back]
         skipped = self._causality.skip(topic, {each: vector.get(each, 0) for each in back})
         return [

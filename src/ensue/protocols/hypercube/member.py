@@ -90,7 +90,7 @@ class Member:
         self._restore(records or {}, now_ns)
         self._trees = Trees(
             me, self._cube, config, self._suspects, self._send,
-            first_token=self._memory.run * TOKENS_PER_RUN,
+            first_token=self._memory.run * TOKENS_PER_RUN, members=self._rolls.members,
         )  # fmt: skip
         self._neighbours = Neighbours(
             me, self._cube, config, self._rolls, self._suspects, self._send, now_ns=now_ns
@@ -151,13 +151,13 @@ class Member:
                 self._start(topic, vector, relay, now_ns)
             elif self._state(topic) == IN:
                 self._forsaking.answered(topic, relay, now_ns=now_ns)
-                self._resolve_doubts(topic, vector, relay.covered)
-            # Otherwise it was left meanwhile, and perhaps joined again.
+                self._resolve_doubts(topic, vector, relay)
 
     def _start(self, topic: str, vector: Counts, relay: Relay, now_ns: int) -> None:
         """Start in a topic, unless somebody who is away is needed for it and may yet come back."""
         away = relay.away | self._cube.gone
-        doubt = relay.doubts.get(topic, 0) & away
+        # Its own of an earlier membership, too: what was delivered then may come after what they have.
+        doubt = (relay.doubts.get(topic, 0) | self._causality.topic(topic).doubt) & away
         uncovered = self._causality.uncovered(topic, vector)
         if uncovered:
             reachable = any(not away >> source & 1 for source in uncovered)
@@ -176,9 +176,9 @@ class Member:
         self._patient_until_ns.pop(topic, None)
         self._started(topic, vector, doubt, now_ns)
 
-    def _resolve_doubts(self, topic: str, vector: Counts, covered: int) -> None:
+    def _resolve_doubts(self, topic: str, vector: Counts, relay: Relay) -> None:
         """Skip what those who were away at the start, and are back, published up to now."""
-        told = self._forsaking.resolve(topic, vector, covered)
+        told = self._forsaking.resolve(topic, vector, relay)
         if told is not None:
             self._memory.touch(topic)
             self._effects += told if topic in self._wanted else []
@@ -187,6 +187,7 @@ class Member:
         skipped = self._causality.joined(topic, vector, doubt)
         if doubt:
             self._join_due_ns = now_ns + self.config.retry_ns_max
+            self._forsaking.doubted[topic] = self._trees.begun
         self._memory.touch(topic)
         self._repair.stir(topic, now_ns=now_ns)
         if topic in self._wanted:
@@ -285,6 +286,8 @@ class Member:
         for item in items:
             event = item.event
             source = self._cube.numbers.get(event.publisher)
+            if self._causality.is_full(event.topic):
+                self._deliver(now_ns)
             if source is not None and self._causality.receive(item, source, now_ns=now_ns):
                 # Kept at once: its source may take this node's word for it and vanish.
                 self._memory.kept(event.topic, source, event.publisher_seq, item)
@@ -364,6 +367,7 @@ class Member:
         for topic, lost, skipped in taken:
             if self._causality.topic(topic).doubt:
                 self._join_due_ns = now_ns + self.config.retry_ns_max
+                self._forsaking.doubted[topic] = self._trees.begun
             self._memory.touch(topic)
             self._repair.stir(topic, now_ns=now_ns)
             if topic in self._wanted:
@@ -394,7 +398,7 @@ class Member:
                 self._waiting[int(rest)] = WAITING.decode(value)
             elif kind == "kept":
                 kept.append((*parse_kept(key), ITEM.decode(value)))
-        for topic, source, number, item in kept:
+        for topic, source, number, item in sorted(kept, key=lambda one: one[:3]):
             self._restore_kept(topic, source, number, item, now_ns)
         self._waiting = dict(sorted(self._waiting.items()))
         self._waiting_next = max(self._waiting, default=0) + 1

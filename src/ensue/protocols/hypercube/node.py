@@ -175,8 +175,10 @@ class HypercubeNode(Member):
         self._finish(now_ns)
 
     def say_goodbye(self, *, now_ns: int = 0) -> None:
-        """Leave all topics: nobody has to send anything to this node any more."""
-        self.unsubscribe(tuple(self._wanted), now_ns=now_ns)
+        """Leave all topics, also those it is in to publish there: nobody has to send anything to this node any more."""
+        there = [each for each, state in self._causality.topics.items() if state.state != OUT]
+        self._wanted.update(dict.fromkeys(there))
+        self.unsubscribe(there, now_ns=now_ns)
 
     def admit(self, name: str, *, now_ns: int) -> None:
         """Give the next number to a node that is new to the cube."""

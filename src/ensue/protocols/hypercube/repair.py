@@ -20,11 +20,11 @@ longer than `patience_ns`, for something whose source is away: see `hunting` and
 from collections.abc import Callable
 
 from ensue.protocols.core import Frame
-from ensue.protocols.hypercube.causality import IN, OUT, Causality, TopicState
+from ensue.protocols.hypercube.causality import IN, JOINING, OUT, Causality, TopicState
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import Cube, bits, first_in_cluster, split
 from ensue.protocols.hypercube.forsaking import Lost
-from ensue.protocols.hypercube.frames import Fill, Gone, Here, Item, Summary, item_bytes
+from ensue.protocols.hypercube.frames import Counts, Fill, Gone, Here, Item, Summary, item_bytes
 from ensue.protocols.hypercube.hunting import BACKOFF_MAX, Hunts
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.store import Store
@@ -237,11 +237,13 @@ class Repair:
 
     def summary(self, frame: Summary, peer: int, *, now_ns: int) -> None:
         """Give a peer what it lacks; ask in return for what it has more of."""
-        state = self._causality.topic(frame.topic)
+        state = self._causality.topics.get(frame.topic) or TopicState(frame.topic)
         given = frame.follows and self._give(state, frame, peer, now_ns)
-        if len(frame.only) == 1 and state.have(frame.only[0]) <= frame.have.get(frame.only[0], 0):
+        asked = frame.only[0] if len(frame.only) == 1 else None
+        lacks_it = asked is not None and state.have(asked) <= frame.have.get(asked, 0)
+        if lacks_it and state.state != JOINING:
             self._send(peer, Gone(topic=frame.topic, source=frame.only[0], up_to=0))
-        elif frame.urgent and not given:
+        elif frame.urgent and not given:  # Nor has who is joining yet counted what it holds.
             self._send(peer, Here())  # Whoever asks wants to know that somebody is there.
         if state.state == IN and not frame.urgent:
             lacks = any(state.have(source) < count for source, count in frame.have.items())
@@ -270,7 +272,7 @@ class Repair:
                 self.lost.setdefault(topic, Lost(source, first, last))
 
     def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
-        mine = state.haves()
+        mine = _mine(state)
         items: list[Item] = []
         size = 0
         more = False
@@ -285,7 +287,7 @@ class Repair:
                 found = self._find(state, source, number)
                 if found is None:
                     if number == first:
-                        self._send(peer, self._gone(state, source, number, last))
+                        self._say_gone(state, source, number, last, peer)
                     break
                 item, since_ns = found
                 if not frame.urgent and 0 <= now_ns - since_ns < self._config.digest_ns:
@@ -299,11 +301,13 @@ class Repair:
             self._send(peer, Fill(topic=state.name, items=tuple(items), more=more))
         return bool(items)
 
-    def _gone(self, state: TopicState, source: int, number: int, last: int) -> Gone:
+    def _say_gone(self, state: TopicState, source: int, number: int, last: int, peer: int) -> None:
+        if state.state == JOINING:
+            return  # It may come yet.
         stop = min(last, number + GONE_LOOKED_AT_MAX)
         while number < stop and self._find(state, source, number + 1) is None:
             number += 1
-        return Gone(topic=state.name, source=source, up_to=number)
+        self._send(peer, Gone(topic=state.name, source=source, up_to=number))
 
     def _find(self, state: TopicState, source: int, number: int) -> tuple[Item, int] | None:
         held = state.held.get((source, number))
@@ -316,3 +320,11 @@ class Repair:
         if watch is None:
             watch = self._watches[topic] = _Watch()
         return watch
+
+
+def _mine(state: TopicState) -> Counts:
+    """Return how far a node is, or the last that it holds while it is joining: nothing is counted until it has started."""
+    counts = state.haves()
+    for source, number in state.held if state.state == JOINING else ():
+        counts[source] = max(number, counts.get(source, 0))
+    return counts

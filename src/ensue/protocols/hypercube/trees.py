@@ -76,7 +76,7 @@ class Relay:
     """A message, and those whom one node has to see to."""
 
     __slots__ = (
-        "away", "copies", "covered", "doubts", "due_ns", "height", "insists", "message", "parent", "rows",
+        "away", "begun", "copies", "covered", "doubts", "due_ns", "height", "insists", "message", "parent", "rows",
         "targets", "token", "vectors",
     )  # fmt: skip
 
@@ -87,6 +87,8 @@ class Relay:
         self.parent: int | None = None
         """Who handed it over; None at the source."""
         self.token = 0
+        self.begun = 0
+        """At the source: the number of its first copy, or one before it."""
         self.covered = 0
         """Who is known to have it."""
         self.away = 0
@@ -126,12 +128,15 @@ class Trees:
         send: Sender,
         *,
         first_token: int,
+        members: Callable[[str], int],
     ) -> None:
         self._me = me
         self._cube = cube
         self._config = config
         self._suspects = suspects
         self._send = send
+        self._members = members
+        """Who is in a topic."""
         self._token = first_token
         self._copies: dict[int, _Copy] = {}
         self._stalled: dict[Relay, None] = {}
@@ -142,14 +147,15 @@ class Trees:
         """Messages of this node that went as far as they can, to be taken by whoever looks."""
 
     @property
-    def copies_count(self) -> int:
-        """How many copies are not answered."""
-        return len(self._copies)
+    def begun(self) -> int:
+        """A number that is smaller than that of every copy to come (`Relay.begun`)."""
+        return self._token + 1
 
     def start(self, message: Message, targets: int, *, now_ns: int, insists: bool = False) -> Relay:
         """Send a message of this node to all targets; it turns up in `done`."""
         relay = Relay(message, targets & ~(1 << self._me), self._cube.dimensions)
         relay.insists = insists
+        relay.begun = self.begun
         self._launch(relay, relay.targets, relay.height, now_ns)
         self._check(relay, now_ns)
         return relay
@@ -222,11 +228,18 @@ class Trees:
             if relay.due_ns is not None and relay.due_ns <= now_ns:
                 del self._stalled[relay]
                 relay.due_ns = None
-                again, relay.away = relay.away & self._cube.everyone, 0
+                again, relay.away = self._still_wanted(relay), 0
                 # Directly, one copy each: all of them are suspected, and one may be back.
                 for node in bits(again):
                     self._copy(relay, node, cluster_of(self._me, node), 1 << node, now_ns)
                 self._check(relay, now_ns)
+
+    def _still_wanted(self, relay: Relay) -> int:
+        """Return whom a message is for that nobody has: those who are in its topic now, also if they came later."""
+        assert isinstance(relay.message, Publication)
+        there = self._members(relay.message.items[0].event.topic)
+        relay.targets = there & self._cube.everyone & ~(1 << self._me)
+        return relay.targets
 
     def next_timer_ns(self) -> int | None:
         """Return when something is to be sent again."""

@@ -1,0 +1,203 @@
+"""Doubts that outlast a membership, old answers, members who are no more, and what a joiner holds: order is kept, and nobody waits in vain."""
+
+import pytest
+
+from ensue.protocols.core import Join
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.frames import Gone, Receipt, Summary
+
+from .harness import SECOND, Table
+
+J, S, Q, C, LATE = range(5)
+PATIENCE_NS = 5 * SECOND
+
+
+def give_up(table: Table) -> None:
+    """w of C comes before x of S, before y of Q; J gets y alone, S and Q are gone, and C is only cut off: J gives x up."""
+    others = (S, Q, C)
+    table.isolate(J, others=others)
+    table.publish(C, "w")
+    table.run()
+    table.publish(S, "x")
+    table.run()
+    table.cut -= {(Q, J), (J, Q)}
+    table.publish(Q, "y")
+    table.run()
+    table.isolate(J, others=others)
+    table.crash(S)
+    table.crash(Q)
+    table.wait(40 * SECOND)
+    assert table.delivered[J] == ["y"]
+    assert table.nodes[J]._causality.topic("t").doubt == 1 << C
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_a_doubt_outlasts_the_membership_it_came_up_in(across: bool) -> None:
+    """Whoever leaves and comes back has delivered what it has delivered: w would come after y."""
+    table = Table(4, HypercubeConfig(across_topics=across, patience_ns=PATIENCE_NS))
+    for number in range(4):
+        table.subscribe(number)
+    table.wait(SECOND)
+    give_up(table)
+    table.unsubscribe(J)
+    table.wait(SECOND)
+    table.subscribe(J)
+    table.wait(10 * SECOND)
+    table.heal()
+    table.wait(60 * SECOND)
+    assert table.delivered[J] == ["y"]
+    missed = [each.missed for each in table.outcomes[J] if isinstance(each, Join) and each.missed]
+    assert missed == [(1, 1), (1, 1)], "x, and w when C is back"
+
+
+class Delayed(Table):
+    """The first receipt of one node to J is kept back, with all others of the same question."""
+
+    token: int | None = -1
+
+    def drain(self, number: int) -> None:
+        super().drain(number)
+        frames = self.links.pop((LATE, J), [])
+        kept = []
+        for frame in frames:
+            if isinstance(frame, Receipt) and self.token in (None, frame.token):
+                self.token, self.late = frame.token, frame
+            else:
+                kept.append(frame)
+        if kept:
+            self.links[LATE, J] = kept
+
+
+def test_the_answer_to_an_old_question_resolves_no_newer_doubt() -> None:
+    table = Delayed(5, HypercubeConfig(across_topics=False, patience_ns=PATIENCE_NS))
+    for number in (S, Q, C):
+        table.subscribe(number)
+    table.wait(SECOND)
+    table.token = None
+    table.subscribe(J)
+    table.run()
+    assert table.nodes[J].joining, "one answer is late"
+    table.unsubscribe(J)
+    table.run()
+    table.subscribe(J)
+    table.run()
+    assert not table.nodes[J].joining
+    give_up(table)
+    now_ns = table.now_ns
+    table.act(J, lambda node: node.receive(table.late, source=f"p{LATE}", now_ns=now_ns))
+    table.heal()
+    table.wait(30 * SECOND)
+    assert table.delivered[J] == ["y"]
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_publisher_does_not_insist_on_members_who_are_no_more(*, left: bool) -> None:
+    """As many as the window lets out go to somebody who never comes back: who is in the topic now counts."""
+    table = Table(3, HypercubeConfig(across_topics=False, batch_max=1))
+    table.subscribe(1)
+    table.wait(SECOND)
+    table.cut = {(0, 1)}
+    texts = [f"e{number}" for number in range(9)]
+    for text in texts[:8]:
+        table.publish(0, text)
+    if left:
+        table.unsubscribe(1)
+        table.run()
+    table.crash(1)
+    table.wait(10 * SECOND)
+    table.heal()
+    if not left:
+        table.subscribe(2)
+        table.wait(5 * SECOND)
+    table.publish(0, "e8")
+    table.wait(60 * SECOND)
+    assert table.settled(0) == texts
+    assert table.delivered[2] == ([] if left else ["e8"])
+
+
+def test_who_is_joining_gives_what_it_holds() -> None:
+    """A holds x, and its join waits for something in its past; nobody else is left who has x."""
+    b, s, a, c, e, f = range(6)
+    table = Table(6, HypercubeConfig(patience_ns=PATIENCE_NS))
+    table.subscribe(b, "t")
+    table.subscribe(c, "t")
+    table.subscribe(a, "u")
+    table.subscribe(f, "t", "u")
+    table.wait(SECOND)
+    table.isolate(e, others=(b, s, a, c))
+    table.publish(e, "z", "t")
+    table.run()
+    table.cut |= {(f, b), (f, s), (f, c)}
+    table.publish(f, "v", "u")
+    table.run()
+    table.crash(e)
+    table.crash(f)
+    table.heal()
+    table.wait(3 * SECOND)
+    table.subscribe(a, "t")
+    table.run()
+    table.cut = {(s, b), (a, b)}
+    table.publish(s, "x", "t")
+    table.run()
+    table.crash(s)
+    table.publish(c, "y", "t")
+    table.run()
+    table.crash(c)
+    table.heal()
+    assert table.nodes[a].joining == ("t",)
+    table.wait(30 * SECOND)
+    assert table.delivered[b] == ["x", "y"]
+    gone = [frame for source, _, frame in table.sent if source == a and isinstance(frame, Gone)]
+    assert not [frame for frame in gone if frame.source == s]
+
+
+def test_a_batch_larger_than_what_may_wait_is_delivered_as_it_is_taken() -> None:
+    table = Table(2, HypercubeConfig(held_max=4, window=1))
+    table.subscribe(1)
+    table.wait(SECOND)
+    texts = [f"e{number}" for number in range(20)]
+    for text in texts:
+        table.publish(0, text)
+    table.run()
+    assert table.settled(0) == texts
+    table.crash(0)
+    assert table.delivered[1] == texts, "with no help of its source"
+
+
+def test_who_says_goodbye_is_in_no_topic_not_even_to_publish_there() -> None:
+    table = Table(2)
+    table.subscribe(1, "u")
+    table.run()
+    table.publish(0, "a", "u")
+    table.run()
+    table.publish(1, "b", "t")
+    table.run()
+    assert table.nodes[0]._rolls.members("t") == 1 << 1, "across topics it has to be"
+    now_ns = table.now_ns
+    table.act(1, lambda node: node.say_goodbye(now_ns=now_ns))
+    table.run()
+    assert not table.nodes[0]._rolls.members("t")
+    assert not table.nodes[0]._rolls.members("u")
+
+
+def test_a_restarted_node_forgets_the_oldest_first() -> None:
+    table = Table(2, HypercubeConfig(retained_max=12, across_topics=False))
+    table.subscribe(1)
+    table.wait(SECOND)
+    for number in range(1, 17):
+        if number == 13:
+            table.crash(1)
+            table.start(1)
+            table.wait(SECOND)
+        table.publish(0, str(number))
+        table.wait(SECOND)
+    kept = sorted(number for _, source, number in table.nodes[1]._store._items if source == 0)
+    assert kept == list(range(5, 17))
+
+
+def test_topics_that_others_name_leave_no_trace() -> None:
+    table = Table(2)
+    for number in range(100):
+        summary = Summary(topic=f"x{number}", have={1: 1}, follows=False)
+        table.nodes[0].receive(summary, source="p1", now_ns=0)
+    assert not table.nodes[0]._causality.topics
