@@ -5,11 +5,18 @@ import pytest
 from ensue.protocols.core import Join
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.frames import Gone, Receipt, Summary
+from ensue.protocols.hypercube.node import HypercubeNode
 
 from .harness import SECOND, Table
 
 J, S, Q, C, LATE = range(5)
 PATIENCE_NS = 5 * SECOND
+
+
+def missed_by(table: Table, number: int) -> list[tuple[int, int]]:
+    return [
+        each.missed for each in table.outcomes[number] if isinstance(each, Join) and each.missed
+    ]
 
 
 def give_up(table: Table) -> None:
@@ -46,8 +53,7 @@ def test_a_doubt_outlasts_the_membership_it_came_up_in(across: bool) -> None:
     table.heal()
     table.wait(60 * SECOND)
     assert table.delivered[J] == ["y"]
-    missed = [each.missed for each in table.outcomes[J] if isinstance(each, Join) and each.missed]
-    assert missed == [(1, 1), (1, 1)], "x, and w when C is back"
+    assert missed_by(table, J) == [(1, 1), (1, 1)], "x, and w when C is back"
 
 
 class Delayed(Table):
@@ -201,3 +207,89 @@ def test_topics_that_others_name_leave_no_trace() -> None:
         summary = Summary(topic=f"x{number}", have={1: 1}, follows=False)
         table.nodes[0].receive(summary, source="p1", now_ns=0)
     assert not table.nodes[0]._causality.topics
+
+
+def test_what_there_was_no_room_for_is_missed_if_nobody_has_it_later() -> None:
+    """Its source took it for received, and is gone: the application is told."""
+    table = Table(2, HypercubeConfig(held_max=4))
+    table.subscribe(1)
+    table.wait(SECOND)
+    table.act(1, lambda node: node.pause())
+    for number in range(10):
+        table.publish(0, f"e{number}")
+    table.run()
+    assert len(table.settled(0)) == 10
+    table.crash(0)
+    now_ns = table.now_ns
+    table.act(1, lambda node: node.dismiss("p0", now_ns=now_ns))
+    table.act(1, lambda node: node.resume(now_ns=now_ns))
+    table.wait(60 * SECOND)
+    assert table.delivered[1] == [f"e{number}" for number in range(4)]
+    assert missed_by(table, 1) == [(5, 10)]
+
+
+def test_what_there_was_no_room_for_is_asked_for_when_there_is() -> None:
+    table = Table(2, HypercubeConfig(held_max=4))
+    table.subscribe(1)
+    table.wait(SECOND)
+    table.act(1, lambda node: node.pause())
+    texts = [f"e{number}" for number in range(10)]
+    for text in texts:
+        table.publish(0, text)
+    table.wait(SECOND)
+    now_ns = table.now_ns
+    table.act(1, lambda node: node.resume(now_ns=now_ns))
+    table.wait(10 * SECOND)
+    assert table.delivered[1] == texts
+    assert not table.nodes[1]._causality.topic("t").refused
+
+
+@pytest.mark.parametrize("sources", [1, 2, 4])
+def test_whoever_was_away_for_longer_than_events_are_kept_is_told_of_all_it_missed(
+    sources: int,
+) -> None:
+    """Of several sources nobody knows what came before what was lost: all of it is given up, and told."""
+    config = HypercubeConfig(across_topics=False, patience_ns=PATIENCE_NS, retained_max=10)
+    table = Table(6, config)
+    for number in (0, 5):
+        table.subscribe(number)
+    table.wait(SECOND)
+    table.isolate(0)
+    table.wait(5 * SECOND)
+    for number in range(20):
+        for source in range(1, sources + 1):
+            table.publish(source, f"{source}.{number}")
+            table.wait(SECOND // 5)
+    table.wait(SECOND)
+    table.heal()
+    table.wait(60 * SECOND)
+    told = sum(last - first + 1 for first, last in missed_by(table, 0))
+    assert told + len(table.delivered[0]) == 20 * sources
+
+
+def test_somebody_who_is_not_known_yet_is_not_given_up() -> None:
+    """News of it come late: its events are waited for until then, as those who know it have them."""
+    table = Table(2, HypercubeConfig(across_topics=False, patience_ns=PATIENCE_NS))
+    for number in range(2):
+        table.subscribe(number)
+    table.wait(SECOND)
+    table.names.append("p2")
+    table.disks[2], table.delivered[2], table.outcomes[2] = {}, [], []
+    now_ns = table.now_ns
+    table.act(1, lambda node: node.admit("p2", now_ns=now_ns))
+    rows = table.nodes[1].rows
+    table.nodes[2] = HypercubeNode(
+        name="p2", names=table.names, config=table.config, rows=rows, now_ns=now_ns
+    )
+    table.drain(2)
+    table.wait(SECOND)
+    table.publish(2, "w")
+    table.wait(SECOND)
+    table.publish(1, "after w")
+    table.wait(30 * SECOND)
+    assert table.delivered[0] == []
+    later_ns = table.now_ns
+    table.act(0, lambda node: node.admit("p2", now_ns=later_ns))
+    table.wait(20 * SECOND)
+    assert table.delivered[0] == ["w", "after w"]
+    assert missed_by(table, 0) == []

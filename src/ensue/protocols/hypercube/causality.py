@@ -47,6 +47,7 @@ class TopicState:
         "name",
         "own",
         "received",
+        "refused",
         "since_ns",
         "start",
         "state",
@@ -67,6 +68,8 @@ class TopicState:
         """Sources, as a set, whose events are not taken for now."""
         self.received: Counts = {}
         """Up to which number everything is here, delivered or not, where it is beyond `delivered`."""
+        self.refused: Counts = {}
+        """The last that came of a source and for which there was no room, where it is beyond what is here."""
         self.held: dict[tuple[int, int], Item] = {}
         """By source and number: what waits."""
         self.since_ns: dict[tuple[int, int], int] = {}
@@ -138,7 +141,9 @@ class Causality:
             return False
         is_next = number == state.delivered.get(source, 0) + 1
         if len(state.held) >= self._held_max and not is_next:
-            return False  # It will be asked for again.
+            # It will be asked for, and missed if nobody has it then: its source may take it for received.
+            state.refused[source] = max(number, state.refused.get(source, 0))
+            return False
         state.held[key] = item
         state.since_ns[key] = now_ns
         self.changed[state.name] = None
@@ -203,6 +208,11 @@ class Causality:
             if state.delivered.get(source, 0) < count:
                 state.delivered[source] = state.start[source] = count
         state.received.clear()
+        state.refused = {
+            source: last
+            for source, last in state.refused.items()
+            if last > state.delivered.get(source, 0)
+        }
         self.changed[topic] = None
         items = []
         for source, number in sorted(state.held):
@@ -238,12 +248,15 @@ class Causality:
                     for each, count in counts.items():
                         if there.have(each) < count:
                             wanted[name, each] = max(count, wanted.get((name, each), 0))
+        for source in () if self.is_full(topic) else state.refused:
+            wanted.setdefault((topic, source), state.have(source) + 1)
         return wanted
 
     def first_needed(self, topic: str, source: int) -> int:
         """Return the first event of a source that is not here and that anything held needs; 0 if there is none."""
         have = self.topic(topic).have(source)
         needed = [number - 1 for each, number in self.topic(topic).held if each == source]
+        needed.append(self.topic(topic).refused.get(source, 0))
         for state in self.topics.values():
             needed += [
                 item.after[topic].get(source, 0)
@@ -290,8 +303,9 @@ class Causality:
     def _advance(self, state: TopicState, source: int, number: int) -> None:
         state.delivered[source] = number
         self.changed[state.name] = None
-        if state.received.get(source, 0) <= number:
-            state.received.pop(source, None)
+        for counts in (state.received, state.refused):
+            if counts.get(source, 0) <= number:
+                counts.pop(source, None)
         self._look += self._blocked.pop((state.name, source), ())
 
     def _forget_held(self, state: TopicState) -> None:
@@ -300,6 +314,7 @@ class Causality:
         state.held.clear()
         state.since_ns.clear()
         state.received.clear()
+        state.refused.clear()
 
     def _count(self, state: TopicState, source: int) -> None:
         """Count on over what is held of a source with nothing missing."""
@@ -308,6 +323,8 @@ class Causality:
             number += 1
         if number > state.delivered.get(source, 0):
             state.received[source] = number
+        if state.refused.get(source, 0) <= number:
+            state.refused.pop(source, None)
 
     def _look_everywhere(self) -> None:
         """Look at all that waits, since a topic was joined or left."""

@@ -13,8 +13,9 @@ their vector, or of somebody who is away.
 - Who is away is *in doubt*: none of its events is taken until it is back and has said how many to skip. Not so the source of the lost event,
   or anybody of whom an effect of it is held: what these publish from there on comes after it.
 
-So order holds, whoever comes back. It costs the lost event, and rarely others: where several are lost that have nothing to do with each other, and of
-somebody who was wrongly taken for gone. The application is told of the lost one, and later of what is skipped of those who come back (`Join.missed`).
+So order holds, whoever comes back. It costs the lost event, and others where events of several sources are lost that may have come before each other, as when somebody was away for longer than
+events of two sources are kept: then all that was published up to there. And it costs events of somebody who was wrongly taken for gone. The application is told of all that is skipped, at once and when those who were away come
+back (`Join.missed`).
 
 One at a time in each topic, and of one source: no further than the first that anything held needs, so that what needs that one comes before what needs later ones.
 """
@@ -133,8 +134,8 @@ class Forsaking:
             lost.until_ns = now_ns + self._config.patience_ns
             lost.check_ns = now_ns + self._config.gap_ns
 
-    def take(self, *, now_ns: int) -> list[tuple[str, Lost, list[Item]]]:
-        """Skip what can be given up now; return it, with what was held in vain."""
+    def take(self, *, now_ns: int) -> list[tuple[str, list[tuple[int, int]], list[Item]]]:
+        """Skip what can be given up now; return the numbers, source by source, and what was held in vain."""
         taken = []
         for topic, lost in list(self._lost.items()):
             vector = lost.vector
@@ -161,7 +162,12 @@ class Forsaking:
                 vector[lost.source] = lost.last
             vector[lost.source] = max(lost.last, vector.get(lost.source, 0))
             state.doubt |= lost.doubt & ~sum(1 << each for each in effects)
-            taken.append((topic, lost, self._causality.skip(topic, vector)))
+            missed = [
+                (state.delivered.get(each, 0) + 1, count)
+                for each, count in vector.items()
+                if state.delivered.get(each, 0) < count
+            ]
+            taken.append((topic, missed, self._causality.skip(topic, vector)))
         return taken
 
     def _is_stuck(self, state: TopicState, lost: Lost, missing: Counts, now_ns: int) -> bool:

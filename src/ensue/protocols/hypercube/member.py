@@ -364,7 +364,7 @@ class Member:
             self._forsaking.wait(now_ns=now_ns)
             return False
         taken = self._forsaking.take(now_ns=now_ns)
-        for topic, lost, skipped in taken:
+        for topic, missed, skipped in taken:
             if self._causality.topic(topic).doubt:
                 self._join_due_ns = now_ns + self.config.retry_ns_max
                 self._forsaking.doubted[topic] = self._trees.begun
@@ -372,7 +372,7 @@ class Member:
             self._repair.stir(topic, now_ns=now_ns)
             if topic in self._wanted:
                 self._effects += [Discard(item.event, "before_join") for item in skipped]
-                self._effects.append(Join(topic, (lost.first, lost.last)))
+                self._effects += [Join(topic, each) for each in missed]
         return bool(taken)
 
     # -- Starting again -------------------------------------------------------------------------

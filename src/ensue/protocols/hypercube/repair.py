@@ -100,7 +100,7 @@ class Repair:
     def look(self, topic: str, *, now_ns: int) -> None:
         """Start or stop to wait for what is missing in a topic."""
         state, watch = self._causality.topics[topic], self._watch(topic)
-        if state.state != IN or not state.held:
+        if state.state != IN or not (state.held or state.refused):
             watch.gap_ns = None
             watch.tries = 0
         elif watch.gap_ns is None:
@@ -208,8 +208,11 @@ class Repair:
                 self.hunts.begin(name, source, last, now_ns=now_ns, waited=True)
 
     def _is_away(self, node: int) -> bool:
-        """Tell whether a node is suspected, or gone for good."""
-        return not (self._cube.everyone & ~self._suspects.suspected) >> node & 1
+        """Tell whether a node is suspected, or gone for good; of one that is not known yet nobody can say that."""
+        return (
+            node < len(self._cube.names)
+            and not (self._cube.everyone & ~self._suspects.suspected) >> node & 1
+        )
 
     def _helpers(self, topic: str, source: int) -> list[int]:
         """List who can be reached and may have an event."""
