@@ -1,9 +1,9 @@
 """Who leaves questions unanswered, and is therefore suspected of being away.
 
 A node is suspected when something that needs an answer has gone without any sign of life for
-`suspect_ns`, and no longer once it is heard of again. A suspicion may be wrong. It decides only who is
-asked to forward and for whom one waits, never what is delivered before what: whoever was passed over
-gets what it lacks when it is back.
+`suspect_ns`, and no longer once it is heard of again. A suspicion may be wrong. It decides who is
+asked to forward and for whom one waits: whoever was passed over gets what it lacks when it is back. It also lets an event be given up
+in the end, and then whoever is suspected is in doubt (`forsaking`): so it never decides what is delivered before what.
 """
 
 from ensue.protocols.hypercube.cube import bits
