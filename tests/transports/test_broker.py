@@ -1,6 +1,7 @@
 """What the carriers on brokers share, on a broker that is none."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Collection, Iterator, Sequence
 
@@ -66,3 +67,49 @@ def test_a_broker_that_begins_to_refuse_is_told_of_once_for_each_reason(
         f"moody://somewhere: not yet ({no})",
         "moody://somewhere: not yet (the account is locked)",
     ]
+
+
+class Slow(Moody):
+    """Takes for ever, and fails when it is ended: a client's way to answer being cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(iter([None]))
+        self.taking = asyncio.Event()
+
+    async def _take(self, places: Collection[Place]) -> None:
+        self.taking.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ConnectionError("the connection was closed")
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["cancelled", "closed"])
+def test_opening_that_is_ended_while_the_client_fails_leaves_nothing_for_the_event_loop(
+    closed: bool,
+) -> None:
+    unheard: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: unheard.append(context["message"]))
+        carrier = Slow()
+        await carrier.start()
+        joining = asyncio.create_task(carrier.join("t", lambda _data: None))
+        await carrier.taking.wait()
+        if not closed:
+            joining.cancel()
+            await asyncio.wait([joining])
+            assert joining.cancelled()
+        await carrier.close()
+        if closed:
+            # At once, not when it has waited for a connection as long as it would.
+            async with asyncio.timeout(broker.OPEN_S / 2):
+                with pytest.raises(TransportError, match="closed before 't' was opened"):
+                    await joining
+        del joining
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert unheard == []

@@ -442,6 +442,22 @@ def test_joining_that_fails_late_does_not_undo_what_was_begun_since() -> None:
     run(main())
 
 
+def test_joining_that_fails_when_nobody_wants_it_any_more_is_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        wire = Wire(multicast=True)
+        _, (a,), _ = await opened(wire, "a")
+        wire.refuses = True
+        a.ask(Attach("t", 1))
+        a.close()
+        await turn()
+
+    with caplog.at_level(logging.DEBUG, logger="ensue"):
+        run(main())
+    assert [each.levelname for each in caplog.records if "joining" in each.getMessage()] == ["DEBUG"]
+
+
 def test_who_left_while_a_topic_was_joined_asks_for_nothing() -> None:
     async def main() -> None:
         wire = Wire(multicast=True)

@@ -214,6 +214,8 @@ class BrokerCarrier:
             await self._part(self._session)
         self._receivers.clear()
         self._forget(len(self._pending))
+        # Whoever still waits to open something is told.
+        self._up.set()
 
     # Inboxes and topics.
 
@@ -243,6 +245,8 @@ class BrokerCarrier:
         """Ask for a place until it is taken in a session that lasts."""
         while True:
             await self._up.wait()
+            if self._closed:
+                raise TransportError(f"{self.url}: closed before {place[1]!r} was opened")
             session = self._session
             assert session is not None
             if place in session.taken:

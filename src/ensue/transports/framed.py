@@ -185,8 +185,11 @@ class FramedTransport:
             await _through(before)
             await self.carrier.join(topic, self._multicast_arrived)
         except Exception as error:  # noqa: BLE001 - the subscriber asks again
-            _log.warning("%s: joining %r failed: %s", self.name, topic, error)
-            if self._joining.get(topic) is task:
+            wanted = self._joining.get(topic) is task
+            # Whoever wanted it may have left meanwhile, and the carrier be closed: that is no news.
+            level = logging.WARNING if wanted else logging.DEBUG
+            _log.log(level, "%s: joining %r failed: %s", self.name, topic, error)
+            if wanted:
                 self._joined.pop(topic, None)
         finally:
             for moves in (self._joining, self._moves):

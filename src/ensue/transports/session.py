@@ -45,3 +45,7 @@ async def end(tasks: Sequence[asyncio.Future[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=AGAIN_S)
+    for task in tasks:
+        if not task.cancelled():
+            # What it failed of is looked at now: whoever ended it may not come to ask.
+            task.exception()
