@@ -455,7 +455,9 @@ def test_joining_that_fails_when_nobody_wants_it_any_more_is_no_news(
 
     with caplog.at_level(logging.DEBUG, logger="ensue"):
         run(main())
-    assert [each.levelname for each in caplog.records if "joining" in each.getMessage()] == ["DEBUG"]
+    assert [each.levelname for each in caplog.records if "joining" in each.getMessage()] == [
+        "DEBUG"
+    ]
 
 
 def test_who_left_while_a_topic_was_joined_asks_for_nothing() -> None:
