@@ -70,11 +70,13 @@ class Lists(enrolment.Lists):
         known = self.digest(members.first, members.gone_first)
         return known is None or known == members.digest
 
-    def question(self) -> Enrol:
+    def question(self, asked: int = 0) -> Enrol:
         """Ask for what is not known."""
         known, gone = len(self.names), len(self.gone)
         digest = self.digest(known, gone) or b""
-        return Enrol(epoch=self.epoch, known=known, gone=gone, terms=self.terms, digest=digest)
+        return Enrol(
+            epoch=self.epoch, known=known, gone=gone, terms=self.terms, digest=digest, asked=asked
+        )
 
 
 class News(msgspec.Struct):
@@ -98,6 +100,10 @@ class Enlistment:
         """Topics that this process may not publish on, and why."""
         self._poll_due_ns = now_ns + POLL_NS
         self._asked_ns = now_ns
+        self.asked = 0
+        """The number of the last question to the registry."""
+        self.answered = 0
+        """All who were there when this question was asked are known."""
         self._expelled = False
         self._resigning = False
         self.resigned = False
@@ -177,7 +183,8 @@ class Enlistment:
         if self._resigning and not self.resigned:
             self.resign()
         elif not self._resigning and not self._expelled:
-            self.effects.append(Send(self.registry, self.lists.question()))
+            self.asked += 1
+            self.effects.append(Send(self.registry, self.lists.question(self.asked)))
 
     def repeat(self, now_ns: int) -> None:
         """Ask again at once for whatever may be lost, and say which topics are in use."""
@@ -219,7 +226,9 @@ class Enlistment:
     def _members(self, frame: Members, now_ns: int) -> News:
         lists = self.lists
         names, gone = len(lists.names), len(lists.gone)
-        if not lists.take(frame):
+        if lists.take(frame):
+            self.answered = max(self.answered, min(frame.asked, self.asked))
+        else:
             self.question(now_ns)
         # Somebody may be known to be gone before it is known who it was.
         went = [number for number in lists.gone[:gone] if names <= number < len(lists.names)]

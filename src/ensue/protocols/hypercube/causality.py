@@ -90,7 +90,7 @@ class Causality:
     """All topics of one node."""
 
     def __init__(self, me: int, *, across: bool, held_max: int) -> None:
-        self._me = me
+        self.me = me
         self._across = across
         self._held_max = held_max
         self.topics: dict[str, TopicState] = {}
@@ -120,18 +120,18 @@ class Causality:
         for other in self.topics.values() if self._across else (state,):
             part = dict(other.barrier)
             if other is state:
-                part.pop(self._me, None)
+                part.pop(self.me, None)
             if part:
                 after[other.name] = part
-        state.barrier = {self._me: state.own}
-        self._advance(state, self._me, state.own)
+        state.barrier = {self.me: state.own}
+        self._advance(state, self.me, state.own)
         return after
 
     def receive(self, item: Item, source: int, *, now_ns: int) -> bool:
         """Take an event in; False if it is of no use: known, or nobody here is in its topic."""
         event = item.event
         state = self.topics.get(event.topic)
-        if state is None or state.state == OUT or source == self._me:
+        if state is None or state.state == OUT or source == self.me:
             return False
         number = event.publisher_seq
         key = (source, number)

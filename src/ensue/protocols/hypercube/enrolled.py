@@ -17,7 +17,7 @@ from ensue.protocols.core import Effect, Frame, Refuse, Resumed, Settle
 from ensue.protocols.enlistment import Enlistment, Lists
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.cube import bits
-from ensue.protocols.hypercube.frames import Beat, Here, Rows, Versions
+from ensue.protocols.hypercube.frames import Beat, Counts, Here, Rows, Versions
 from ensue.protocols.hypercube.node import HypercubeNode
 
 __all__ = ["EnrolledNode"]
@@ -46,6 +46,9 @@ class EnrolledNode(HypercubeNode):
         """Who has not told yet what it knows, as a set."""
         self._told: dict[int, dict[int, int]] = {}
         """By peer: versions of rows that it has and said it would send."""
+        self._inquiries: dict[str, tuple[int, Counts]] = {}
+        """By topic: up to which numbers of which sources something is missing, and which question to the registry came after that."""
+        self._forsaking.everybody_known = self._knows_everybody
         self._greet_due_ns: int | None = now_ns
         self._greet(now_ns)
 
@@ -165,6 +168,15 @@ class EnrolledNode(HypercubeNode):
                 self._effects.append(Refuse((topic,), reason))
             else:
                 self._refuse_waiting(topic, reason, now_ns)
+
+    def _knows_everybody(self, topic: str, last: Counts, now_ns: int) -> bool:
+        """Tell whether all are known who may have published before some events: the registry has answered a question asked after they were missed."""
+        asked, missed = self._inquiries.get(topic, (0, {}))
+        if any(missed.get(source, 0) < number for source, number in last.items()):
+            self._enlistment.question(now_ns)
+            self._inquiries[topic] = self._enlistment.asked, last
+            return False
+        return asked <= self._enlistment.answered
 
     # -- Settling in ----------------------------------------------------------------------------
 

@@ -129,6 +129,8 @@ class Enrol(Frame, frozen=True, tag=70):
     """What all have to agree on, in words."""
     digest: Digest = b""
     """Of what I know; empty: I am new."""
+    asked: Count = 0
+    """A number of mine for this question."""
 
 
 class Members(Frame, frozen=True, tag=71):
@@ -143,6 +145,8 @@ class Members(Frame, frozen=True, tag=71):
     gone_total: Count
     digest: Digest = b""
     """Of what comes before `first` and `gone_first`."""
+    asked: Count = 0
+    """Which question this answers; 0: none, it is news."""
 
 
 class Expelled(Frame, frozen=True, tag=72):
@@ -297,7 +301,7 @@ class Registry:
             self._admit(source, frame.terms, now_ns)
         self._present[source] = now_ns
         self._unheard.discard(source)
-        self._tell(source, frame.known, frame.gone)
+        self._tell(source, frame.known, frame.gone, asked=frame.asked)
 
     def _resign(self, epoch: int, source: str) -> None:
         if source in self._present:
@@ -351,7 +355,7 @@ class Registry:
             for other in self._present:
                 self._tell(other, len(self.names), known)
 
-    def _tell(self, peer: str, known: int, gone: int) -> None:
+    def _tell(self, peer: str, known: int, gone: int, *, asked: int = 0) -> None:
         digest = self._lists.digest(known, gone)
         assert digest is not None
         members = Members(
@@ -363,6 +367,7 @@ class Registry:
             gone=tuple(self.gone[gone : gone + GONE_MAX]),
             gone_total=len(self.gone),
             digest=digest,
+            asked=asked,
         )
         self._effects.append(Send(peer, members))
 

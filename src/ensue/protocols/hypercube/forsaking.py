@@ -13,12 +13,17 @@ their vector, or of somebody who is away.
 - Who is away is *in doubt*: none of its events is taken until it is back and has said how many to skip. Not so the source of the lost event,
   or anybody of whom an effect of it is held: what these publish from there on comes after it.
 
+Somebody may be unknown here who published before the lost event, if news of who comes travel another way than events. So nothing is given up before
+`everybody_known`: it is asked with what is to be given up, and all that came before that was published by somebody who was there by then.
+
 So order holds, whoever comes back. It costs the lost event, and others where events of several sources are lost that may have come before each other, as when somebody was away for longer than
 events of two sources are kept: then all that was published up to there. And it costs events of somebody who was wrongly taken for gone. The application is told of all that is skipped, at once and when those who were away come
 back (`Join.missed`).
 
 One at a time in each topic, and of one source: no further than the first that anything held needs, so that what needs that one comes before what needs later ones.
 """
+
+from collections.abc import Callable
 
 from ensue.protocols.core import Discard, Effect, Join
 from ensue.protocols.hypercube.causality import IN, Causality, TopicState
@@ -65,13 +70,41 @@ class Forsaking:
         self._causality = causality
         self._hunts = hunts
         self._lost: dict[str, Lost] = {}
+        self.everybody_known: Callable[[str, Counts, int], bool] = lambda _topic, _last, _now: True
+        """Tells whether all are known who may have published before events of a topic, named by source; and now it is so late."""
         self.doubted: dict[str, int] = {}
         """By topic: from which copy on a question is newer than the doubts there (`Relay.begun`)."""
 
-    def begin(self, topic: str, lost: Lost) -> bool:
+    def start(
+        self, topic: str, vector: Counts, relay: Relay, *, patient: bool, now_ns: int
+    ) -> tuple[Counts, int] | None:
+        """Return where to start in a topic, and whom to doubt; None while somebody who is needed for it may yet come back.
+
+        To start without it could bring an event after its effect.
+        """
+        away = relay.away | self._cube.gone
+        # Its own of an earlier membership, too: what was delivered then may come after what they have.
+        doubt = (relay.doubts.get(topic, 0) | self._causality.topic(topic).doubt) & away
+        uncovered = self._causality.uncovered(topic, vector)
+        if not uncovered:
+            return vector, doubt
+        reachable = any(not away >> source & 1 for source in uncovered)
+        if reachable or patient or not self.everybody_known(topic, uncovered, now_ns):
+            return None
+        # Who became known since the question was asked was not asked.
+        doubt = away | self._cube.everyone & ~(relay.targets | 1 << self._causality.me)
+        if len(uncovered) == 1:
+            # What its own source published later comes after what is skipped, not before.
+            (source,) = uncovered
+            doubt &= ~(1 << source)
+        return {**vector, **uncovered}, doubt
+
+    def begin(self, topic: str, lost: Lost, *, now_ns: int) -> bool:
         """Begin to give up a loss, which needs a question; False if it is too early for that."""
         state = self._causality.topic(topic)
         if state.state != IN or topic in self._lost or state.have(lost.source) >= lost.first:
+            return False
+        if not self.everybody_known(topic, {lost.source: lost.last}, now_ns):
             return False
         self._lost[topic] = lost
         return True

@@ -155,26 +155,15 @@ class Member:
 
     def _start(self, topic: str, vector: Counts, relay: Relay, now_ns: int) -> None:
         """Start in a topic, unless somebody who is away is needed for it and may yet come back."""
-        away = relay.away | self._cube.gone
-        # Its own of an earlier membership, too: what was delivered then may come after what they have.
-        doubt = (relay.doubts.get(topic, 0) | self._causality.topic(topic).doubt) & away
-        uncovered = self._causality.uncovered(topic, vector)
-        if uncovered:
-            reachable = any(not away >> source & 1 for source in uncovered)
-            if reachable or now_ns < self._patient_until_ns.get(topic, 0):
-                # To start now could bring an event after its effect.
-                self._joins[topic] = None
-                self._join_due_ns = now_ns + self.config.retry_ns_max
-                return
-            vector = {**vector, **uncovered}
-            doubt = away
-            if len(uncovered) == 1:
-                # What its own source published later comes after what is skipped, not before.
-                (source,) = uncovered
-                doubt &= ~(1 << source)
+        patient = now_ns < self._patient_until_ns.get(topic, 0)
+        start = self._forsaking.start(topic, vector, relay, patient=patient, now_ns=now_ns)
+        if start is None:
+            self._joins[topic] = None
+            self._join_due_ns = now_ns + self.config.retry_ns_max
+            return
         del self._joins[topic]
         self._patient_until_ns.pop(topic, None)
-        self._started(topic, vector, doubt, now_ns)
+        self._started(topic, *start, now_ns)
 
     def _resolve_doubts(self, topic: str, vector: Counts, relay: Relay) -> None:
         """Skip what those who were away at the start, and are back, published up to now."""
@@ -353,7 +342,7 @@ class Member:
     def _ask_how_far(self, now_ns: int) -> None:
         """Ask everybody how far they are in topics of which something can't be had any more."""
         for topic, lost in self._repair.lost.items():
-            if self._forsaking.begin(topic, lost):
+            if self._forsaking.begin(topic, lost, now_ns=now_ns):
                 question = self._send_row((topic,), self._cube.everyone, now_ns)
                 self._forsaking.asked(topic, question)
         self._repair.lost.clear()

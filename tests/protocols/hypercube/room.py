@@ -1,0 +1,226 @@
+"""A registry, alone or with nodes that go by it."""
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+from ensue.protocols.core import (
+    Deliver,
+    Frame,
+    Outcome,
+    Persist,
+    Resumed,
+    Send,
+)
+from ensue.protocols.enlistment import Lists
+from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.hypercube.enrolled import EnrolledNode
+from ensue.protocols.hypercube.enrolment import (
+    Ask,
+    Denied,
+    Enrol,
+    Members,
+    Registry,
+)
+from ensue.protocols.station import FRAMES
+from ensue.wire import Codec
+
+__all__ = [
+    "CODEC",
+    "CONFIG",
+    "EXPIRE_NS",
+    "MS",
+    "REGISTRY",
+    "SECOND",
+    "Desk",
+    "Room",
+    "members",
+    "settled_in",
+]
+
+REGISTRY = "s/causal"
+MS = 1_000_000
+SECOND = 1_000_000_000
+EXPIRE_NS = 60 * SECOND
+CODEC = Codec(FRAMES)
+CONFIG = HypercubeConfig(durable=False)
+
+
+class Desk:
+    """A registry alone, and what it has persisted."""
+
+    def __init__(self, expire_ns: int = EXPIRE_NS) -> None:
+        self.expire_ns = expire_ns
+        self.disk: dict[str, bytes] = {}
+        self.now_ns = 5 * SECOND
+        self.start()
+
+    def start(self) -> None:
+        self.registry = Registry(
+            name=REGISTRY,
+            order="causal",
+            expire_ns=self.expire_ns,
+            records=dict(sorted(self.disk.items())),
+            now_ns=self.now_ns,
+        )
+        self.drain()
+
+    def drain(self) -> list[tuple[str, Frame]]:
+        sent = []
+        for effect in self.registry.take_effects():
+            if isinstance(effect, Persist):
+                if effect.value is None:
+                    del self.disk[effect.key]
+                else:
+                    self.disk[effect.key] = effect.value
+            else:
+                assert isinstance(effect, Send)
+                sent.append((effect.peer, effect.frame))
+        return sent
+
+    def hear(self, source: str, frame: Frame) -> list[tuple[str, Frame]]:
+        self.registry.receive(frame, source=source, now_ns=self.now_ns)
+        return self.drain()
+
+    def enrol(self, source: str) -> list[tuple[str, Frame]]:
+        return self.hear(source, Enrol(epoch=0, known=0, gone=0))
+
+    def ask(self, source: str) -> list[tuple[str, Frame]]:
+        """Hear somebody who knows everything."""
+        registry = self.registry
+        known, gone = len(registry.names), len(registry.gone)
+        digest = registry._lists.digest(known, gone)
+        assert digest is not None
+        return self.hear(source, Enrol(epoch=registry.epoch, known=known, gone=gone, digest=digest))
+
+    def wait(self, period_ns: int) -> list[tuple[str, Frame]]:
+        """Let time pass, with a look whenever one is due."""
+        sent = []
+        end_ns = self.now_ns + period_ns
+        while (due_ns := self.registry.next_timer_ns()) is not None and due_ns <= end_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.registry.handle_timer(now_ns=self.now_ns)
+            sent += self.drain()
+        self.now_ns = end_ns
+        return sent
+
+    def stall(self, period_ns: int) -> list[tuple[str, Frame]]:
+        """Let time pass in which the registry does nothing."""
+        self.now_ns += period_ns
+        self.registry.handle_timer(now_ns=self.now_ns)
+        return self.drain()
+
+
+def members(frame: Frame) -> Members:
+    assert isinstance(frame, Members)
+    return frame
+
+
+class Room:
+    """A registry and nodes, with frames that take a while or are lost as a test wants."""
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        loss: float = 0.0,
+        denied: Iterable[str] = (),
+        expire_ns: int = EXPIRE_NS,
+    ) -> None:
+        self.desk = Desk(expire_ns)
+        self.random = Random(seed)
+        self.loss = loss
+        self.denied = frozenset(denied)
+        self.lists: dict[str, Lists] = {}
+        self.nodes: dict[str, EnrolledNode] = {}
+        self.outcomes: dict[str, list[Outcome]] = {}
+        self.way: list[tuple[int, int, str, str, Frame]] = []
+        self.deaf: set[str] = set()
+        self.cut: set[tuple[str, str]] = set()
+        """From whom to whom nothing comes."""
+        self.lost: Callable[[Frame], bool] = lambda _frame: False
+        """Which frames are lost for sure."""
+        self._sent = 0
+
+    @property
+    def now_ns(self) -> int:
+        return self.desk.now_ns
+
+    def delivered(self, name: str) -> list[str]:
+        return [
+            each.event.payload.decode() for each in self.outcomes[name] if isinstance(each, Deliver)
+        ]
+
+    def come(self, name: str) -> None:
+        self.lists[name] = Lists()
+        self.outcomes[name] = []
+        self.send(name, REGISTRY, self.lists[name].question())
+
+    def act(self, name: str, what: str, *given: object, **named: object) -> None:
+        getattr(self.nodes[name], what)(*given, now_ns=self.now_ns, **named)
+        self.drain(name)
+
+    def kill(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.lists.pop(name, None)
+
+    def send(self, source: str, target: str, frame: Frame) -> None:
+        if self.random.random() < self.loss or {source, target} & self.deaf:
+            return
+        if (source, target) in self.cut or self.lost(frame):
+            return
+        self._sent += 1
+        due_ns = self.now_ns + self.random.randrange(1, 20) * MS
+        frame = CODEC.decode(CODEC.encode(frame))
+        self.way.append((due_ns, self._sent, source, target, frame))
+
+    def drain(self, name: str) -> None:
+        for effect in self.nodes[name].take_effects():
+            if isinstance(effect, Send):
+                self.send(name, effect.peer, effect.frame)
+            else:
+                assert not isinstance(effect, Persist)
+                self.outcomes[name].append(effect)  # type: ignore[arg-type]
+
+    def hand(self, source: str, target: str, frame: Frame) -> None:
+        if target == REGISTRY:
+            if isinstance(frame, Ask) and frame.topic in self.denied:
+                denied = Denied(topic=frame.topic, action=frame.action, reason="it is secret")
+                self.send(REGISTRY, source, denied)
+                return
+            for peer, answer in self.desk.hear(source, frame):
+                self.send(REGISTRY, peer, answer)
+        elif target in self.nodes:
+            self.nodes[target].receive(frame, source=source, now_ns=self.now_ns)
+            self.drain(target)
+        elif target in self.lists and isinstance(frame, Members) and self.lists[target].take(frame):
+            self.nodes[target] = EnrolledNode(
+                name=target,
+                registry=REGISTRY,
+                lists=self.lists[target],
+                config=CONFIG,
+                now_ns=self.now_ns,
+            )
+            self.drain(target)
+
+    def run(self, period_ns: int) -> None:
+        end_ns = self.now_ns + period_ns
+        while self.now_ns < end_ns:
+            self.desk.now_ns += 5 * MS
+            due = sorted(each for each in self.way if each[0] <= self.now_ns)
+            self.way = [each for each in self.way if each[0] > self.now_ns]
+            for _, _, source, target, frame in due:
+                self.hand(source, target, frame)
+            for name in list(self.nodes):
+                due_ns = self.nodes[name].next_timer_ns()
+                if due_ns is not None and due_ns <= self.now_ns:
+                    self.nodes[name].handle_timer(now_ns=self.now_ns)
+                    self.drain(name)
+            for peer, answer in self.desk.wait(0):
+                self.send(REGISTRY, peer, answer)
+            for name, lists in self.lists.items():
+                if name not in self.nodes and self.now_ns % (500 * MS) == 0:
+                    self.send(name, REGISTRY, lists.question())
+
+
+def settled_in(room: Room, *names: str) -> bool:
+    return all(any(isinstance(each, Resumed) for each in room.outcomes[name]) for name in names)

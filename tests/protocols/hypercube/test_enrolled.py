@@ -1,0 +1,306 @@
+"""Nodes that are processes: they come and go by a registry."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.test_wire import FIELDS, any_frame
+
+from ensue.protocols.core import (
+    Frame,
+    Join,
+    Refuse,
+    Send,
+    Settle,
+)
+from ensue.protocols.enlistment import Lists
+from ensue.protocols.hypercube import enrolment
+from ensue.protocols.hypercube.causality import Causality
+from ensue.protocols.hypercube.cube import Cube
+from ensue.protocols.hypercube.enrolled import EnrolledNode
+from ensue.protocols.hypercube.enrolment import Ask, Enrol, Granted, Members
+from ensue.protocols.hypercube.forsaking import Forsaking
+from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
+from ensue.protocols.hypercube.frames import Change, Fill, Publication, Row
+from ensue.protocols.hypercube.repair import Repair
+from ensue.protocols.hypercube.rolls import Rolls
+from ensue.protocols.hypercube.store import Store
+from ensue.protocols.hypercube.suspects import Suspects
+from ensue.protocols.hypercube.trees import Relay
+
+from .room import CODEC, CONFIG, EXPIRE_NS, MS, REGISTRY, SECOND, Desk, Room, settled_in
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_publishes_and_goes_at_once_reaches_those_who_subscribed_before(seed: int) -> None:
+    """Also if it comes while others do, with a fifth of all messages lost."""
+    room = Room(seed=seed, loss=0.2)
+    room.come("a~1")
+    room.come("b~1")
+    room.run(5 * SECOND)
+    assert settled_in(room, "a~1", "b~1")
+    for name in ("a~1", "b~1"):
+        room.act(name, "subscribe", ("t",))
+    room.run(5 * SECOND)
+    for number in range(4):
+        name = f"pub~{number}"
+        room.come(name)
+        while not settled_in(room, name):
+            room.run(5 * MS)
+        room.act(name, "publish", "t", name.encode())
+        while not any(isinstance(each, Settle) for each in room.outcomes[name]):
+            room.run(5 * MS)
+        room.act(name, "say_goodbye")
+        room.kill(name)
+    room.run(10 * SECOND)
+    for name in ("a~1", "b~1"):
+        assert sorted(room.delivered(name)) == [f"pub~{number}" for number in range(4)]
+
+
+def test_a_newcomer_waits_for_what_others_know_and_not_for_the_silent() -> None:
+    room = Room()
+    for name in ("a~1", "b~1", "c~1"):
+        room.come(name)
+        room.run(SECOND)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.kill("b~1")
+    room.come("new~1")
+    room.run(SECOND // 2)
+    assert "new~1" in room.nodes
+    assert not settled_in(room, "new~1"), "nobody has suspected the silent one yet"
+    room.run(SECOND)
+    assert settled_in(room, "new~1")
+    rows = {row.node: row.topics for row in room.nodes["new~1"].rows}
+    assert rows[0] == ("t",)
+
+
+def test_the_vanished_is_taken_for_gone_and_who_was_cut_off_for_long_is_told() -> None:
+    room = Room()
+    for name in ("a~1", "b~1", "c~1"):
+        room.come(name)
+        room.run(SECOND)
+    room.kill("b~1")
+    room.deaf.add("c~1")
+    room.run(EXPIRE_NS + EXPIRE_NS // 4 + SECOND)
+    assert room.desk.registry.present == ("a~1",)
+    room.deaf.clear()
+    room.run(5 * SECOND)
+    (refused,) = [each.reason for each in room.outcomes["c~1"] if isinstance(each, Refuse)]
+    assert "away for too long" in refused
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    assert Join("t") in room.outcomes["a~1"], "nobody waits for those who are gone"
+
+
+@pytest.mark.parametrize("expire_s", [10, 300], ids=["gone", "suspected"])
+def test_nobody_waits_for_ever_for_what_a_killed_process_alone_had(expire_s: int) -> None:
+    """Its event on one topic came, and names one on another topic that nobody got from it."""
+    room = Room(expire_ns=expire_s * SECOND)
+    for name in ("a~1", "b~1", "c~1"):
+        room.come(name)
+    room.run(SECOND)
+    room.act("b~1", "subscribe", ("came", "lost"))
+    room.act("c~1", "subscribe", ("came",))
+    room.run(SECOND)
+
+    def of_lost(frame: Frame) -> bool:
+        items = frame.items if isinstance(frame, Publication | Fill) else ()
+        return any(item.event.topic == "lost" for item in items)
+
+    room.lost = of_lost
+    room.act("a~1", "publish", "lost", b"1")
+    room.act("a~1", "publish", "came", b"2")
+    room.run(SECOND // 2)
+    room.kill("a~1")
+    room.lost = lambda _frame: False
+    assert room.delivered("c~1") == ["2"]
+    assert room.delivered("b~1") == []
+    room.run(CONFIG.patience_ns + 20 * SECOND)
+    assert room.delivered("b~1") == ["2"]
+    room.act("c~1", "publish", "lost", b"3")
+    room.act("c~1", "publish", "came", b"4")
+    room.run(5 * SECOND)
+    assert room.delivered("b~1") == ["2", "3", "4"]
+
+
+def test_what_is_denied_is_settled_and_what_comes_after_goes_out() -> None:
+    room = Room(denied=("secret",))
+    for name in ("a~1", "b~1"):
+        room.come(name)
+    room.run(SECOND)
+    room.act("b~1", "subscribe", ("open", "secret"))
+    room.run(SECOND)
+    assert Refuse(("secret",), "it is secret") in room.outcomes["b~1"]
+    assert room.nodes["b~1"].topics == ("open",)
+    for topic in ("secret", "open", "secret", "open"):
+        room.act("a~1", "publish", topic, topic.encode())
+    room.run(SECOND)
+    room.act("a~1", "publish", "secret", b"again")
+    room.run(SECOND)
+    assert room.delivered("b~1") == ["open", "open"]
+    fates = [
+        (each.event.topic, each.verdict, each.reason)
+        for each in room.outcomes["a~1"]
+        if isinstance(each, Settle)
+    ]
+    assert fates.count(("secret", "void", "it is secret")) == 3
+    assert fates.count(("open", "", "")) == 2
+
+
+def test_a_new_connection_has_it_say_again_what_may_be_lost() -> None:
+    room = Room()
+    for name in ("a~1", "b~1"):
+        room.come(name)
+    room.run(SECOND)
+    room.deaf.add("a~1")
+    room.act("a~1", "subscribe", ("t",))
+    room.run(4 * SECOND)
+    room.deaf.clear()
+    room.act("a~1", "repeat")
+    sent = [frame for *_, source, _, frame in room.way if source == "a~1"]
+    assert any(isinstance(frame, Ask) for frame in sent)
+    assert any(isinstance(frame, Enrol) for frame in sent)
+    room.run(2 * SECOND)
+    assert Join("t") in room.outcomes["a~1"]
+
+
+def test_a_pause_holds_what_comes_and_gives_it_in_order_afterwards() -> None:
+    room = Room()
+    for name in ("a~1", "b~1"):
+        room.come(name)
+    room.run(SECOND)
+    room.act("b~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.nodes["b~1"].pause()
+    for number in range(5):
+        room.act("a~1", "publish", "t", b"%d" % number)
+    room.run(2 * SECOND)
+    assert room.delivered("b~1") == []
+    room.act("b~1", "resume")
+    assert room.delivered("b~1") == ["0", "1", "2", "3", "4"]
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                [st.builds(kind, **FIELDS[kind]) for kind in (*CUBE_FRAMES, *enrolment.FRAMES)]
+            ),
+            st.sampled_from((REGISTRY, "b~1", "c~1", "stranger~1")),
+        ),
+        max_size=12,
+    )
+)
+def test_no_frame_whatever_makes_a_node_raise(sent: list[tuple[Frame, str]]) -> None:
+    lists = Lists()
+    lists.take(
+        Members(
+            epoch=9,
+            first=0,
+            names=("a~1", "b~1", "c~1"),
+            total=3,
+            gone_first=0,
+            gone=(),
+            gone_total=0,
+        )
+    )
+    node = EnrolledNode(name="a~1", registry=REGISTRY, lists=lists, config=CONFIG, now_ns=0)
+    now_ns = 0
+    node.subscribe(("prices", "orders"), now_ns=now_ns)
+    node.publish("prices", b"", now_ns=now_ns)
+    for frame, source in sent:
+        now_ns += 300 * MS
+        node.receive(frame, source=source, now_ns=now_ns)
+        due_ns = node.next_timer_ns()
+        assert due_ns is not None
+        if due_ns <= now_ns:
+            node.handle_timer(now_ns=now_ns)
+        for effect in node.take_effects():
+            if isinstance(effect, Send):
+                assert CODEC.decode(CODEC.encode(effect.frame)) == effect.frame
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.lists(st.tuples(any_frame, st.sampled_from(("a~1", "b~1"))), max_size=8))
+def test_no_frame_whatever_makes_a_registry_raise(sent: list[tuple[Frame, str]]) -> None:
+    desk = Desk()
+    for frame, source in sent:
+        desk.hear(source, frame)
+        desk.wait(EXPIRE_NS // 3)
+    desk.start()
+
+
+J, S, Q, N = "j~1", "s~1", "q~1", "n~1"
+
+
+def carries(frame: Frame, *payloads: bytes) -> bool:
+    items = frame.items if isinstance(frame, Publication | Fill) else ()
+    return any(item.event.payload in payloads for item in items)
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["member", "joiner"])
+def test_nothing_is_given_up_while_somebody_may_have_come_unheard_of(*, joins: bool) -> None:
+    """w of N comes before x of S, before y of Q. J gets y alone, S and Q die, and nobody has told J of N.
+
+    Who joins later has delivered y on another topic, and needs x to start.
+    """
+    room = Room(expire_ns=600 * SECOND)
+    for name in (J, S, Q):
+        room.come(name)
+    room.run(SECOND)
+    for name in (J, S, Q):
+        room.act(name, "subscribe", ("u",) if joins and name == J else ("t", "u"))
+    room.run(SECOND)
+    others = (S, Q, N)
+    room.cut = {(REGISTRY, J), *((each, J) for each in others), *((J, each) for each in others)}
+    room.come(N)
+    room.run(4 * SECOND)
+    assert settled_in(room, N)
+    room.act(N, "publish", "t", b"w")
+    room.run(SECOND // 2)
+    room.act(S, "publish", "t", b"x")
+    room.run(SECOND // 2)
+    room.cut -= {(Q, J), (J, Q)}
+    room.lost = lambda frame: carries(frame, b"w", b"x")
+    room.act(Q, "publish", "u" if joins else "t", b"y")
+    while not (room.delivered(J) or room.nodes[J].held_count):
+        room.run(5 * MS)
+    room.kill(S)
+    room.kill(Q)
+    if joins:
+        room.act(J, "subscribe", ("t",))
+        room.hand(REGISTRY, J, Granted(topic="t", action="subscribe"))
+    room.lost = lambda _frame: False
+    room.run(3 * CONFIG.patience_ns)
+    assert room.delivered(J) == (["y"] if joins else []), "the registry has not answered"
+    assert (Join("t") in room.outcomes[J]) == (not joins)
+    room.cut = {(N, J), (J, N)}
+    room.run(3 * CONFIG.patience_ns)
+    assert room.delivered(J) == ["y"]
+    assert Join("t") in room.outcomes[J]
+    room.cut = set()
+    room.run(20 * SECOND)
+    assert room.delivered(J) == ["y"], "w would come after y"
+    room.act(N, "publish", "t", b"z")
+    room.run(5 * SECOND)
+    assert room.delivered(J) == ["y", "z"]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_who_became_known_while_everybody_was_asked_is_in_doubt(*, told: bool) -> None:
+    """N was not asked where to start, and may have published before what is given up."""
+    names = [J, S, *([N] if told else [])]
+    causality = Causality(0, across=True, held_max=100)
+    causality.join("t")
+    causality.topic("t").barrier = {1: 1}
+    hunts = Repair(
+        0, Cube(names), CONFIG, causality, Rolls(), Suspects(SECOND), Store(10, lambda _key: False),
+        lambda _peer, _frame: None,
+    ).hunts  # fmt: skip
+    forsaking = Forsaking(Cube(names), CONFIG, causality, hunts)
+    relay = Relay(Change(token=0, height=1, below=b"", row=Row(0, 1, ("t",)), joins=("t",)), 2, 1)
+    relay.away = 2
+    assert forsaking.start("t", {}, relay, patient=True, now_ns=0) is None
+    start = forsaking.start("t", {}, relay, patient=False, now_ns=0)
+    assert start == ({1: 1}, 0b100 if told else 0)
