@@ -42,6 +42,7 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 EXPIRE_NS = 60 * SECOND
 CODEC = Codec(FRAMES)
+STEP_NS = 5 * MS
 CONFIG = HypercubeConfig(durable=False)
 
 
@@ -125,8 +126,10 @@ class Room:
         loss: float = 0.0,
         denied: Iterable[str] = (),
         expire_ns: int = EXPIRE_NS,
+        config: HypercubeConfig = CONFIG,
     ) -> None:
         self.desk = Desk(expire_ns)
+        self.config = config
         self.random = Random(seed)
         self.loss = loss
         self.denied = frozenset(denied)
@@ -197,7 +200,7 @@ class Room:
                 name=target,
                 registry=REGISTRY,
                 lists=self.lists[target],
-                config=CONFIG,
+                config=self.config,
                 now_ns=self.now_ns,
             )
             self.drain(target)
@@ -205,7 +208,7 @@ class Room:
     def run(self, period_ns: int) -> None:
         end_ns = self.now_ns + period_ns
         while self.now_ns < end_ns:
-            self.desk.now_ns += 5 * MS
+            self.desk.now_ns = min(end_ns, self._next_ns())
             due = sorted(each for each in self.way if each[0] <= self.now_ns)
             self.way = [each for each in self.way if each[0] > self.now_ns]
             for _, _, source, target, frame in due:
@@ -220,6 +223,16 @@ class Room:
             for name, lists in self.lists.items():
                 if name not in self.nodes and self.now_ns % (500 * MS) == 0:
                     self.send(name, REGISTRY, lists.question())
+
+    def _next_ns(self) -> int:
+        """Return when something may happen, in steps of a few milliseconds."""
+        dues = [self.now_ns + 500 * MS, *(each[0] for each in self.way)]
+        for node in (self.desk.registry, *self.nodes.values()):
+            due_ns = node.next_timer_ns()
+            if due_ns is not None:
+                dues.append(due_ns)
+        soonest_ns = max(min(dues), self.now_ns + 1)
+        return -(-soonest_ns // STEP_NS) * STEP_NS
 
 
 def settled_in(room: Room, *names: str) -> bool:
