@@ -81,7 +81,7 @@ class StationServer(ABC):
         config = self.config
         self.journal = Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
         try:
-            claim(self.journal, config.name)
+            claim(self.journal, config.name, self.placement)
             commit = GroupCommit(self.journal, sync_s=config.sync_s, on_failure=self._fail)
             self._commit = commit
             await self._open(self.journal, commit)

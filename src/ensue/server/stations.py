@@ -2,19 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from ensue.clock import SystemClock
-from ensue.errors import BadInput
+from ensue.errors import BadInput, ConfigurationError
 from ensue.journal import Journal
 from ensue.protocols.core import Node, Persist
 from ensue.protocols.hypercube.enrolment import CUBE
 from ensue.protocols.keeping import KeeperConfig
 from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.placement import Placement, losses
+from ensue.protocols.sequencer.records import PLACEMENT, topics_of
 from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.topic_log import EnsConfig
 from ensue.runtime.driver import Driver
@@ -39,6 +40,10 @@ CONTENT_RECORDS = "content/"
 """What the journal's records of the content broker start with."""
 SERVER = "server"
 """The journal's record that says whose it is."""
+PLACEMENT_RECORD = "placement"
+"""The journal's record that says under which chain the station's were made."""
+CHANGES_SHOWN = 3
+"""Topics that are named if a chain was changed."""
 RETAIN_EVERY_S = 5.0
 PIECES_OF_AGE = 4
 """In how many segments, at least, the events of the age that is kept lie."""
@@ -56,19 +61,51 @@ class Built:
         self.node = node
 
 
-def claim(journal: Journal, name: str) -> None:
-    """Refuse the journal of another server; one that is new, or says nothing, is from now on this one's.
+def claim(journal: Journal, name: str, placement: Placement) -> None:
+    """Refuse the journal of another server, or of another chain; one that says nothing is this one's from now on.
 
-    Receipts and places in it were given under that name: under another one they would mean nothing.
+    Receipts and places in it were given under that name, and events counted under that placement.
     """
     owner = journal.records.get(SERVER)
-    if owner is None:
-        journal.append([Persist(SERVER, name.encode())])
-    elif owner != name.encode():
+    if owner is not None and owner != name.encode():
         raise BadInput(
             f"{journal.directory} is of the server {owner.decode()!r}, and this one is {name!r}: start "
             "it by that name, or with a directory of its own"
         )
+    known = journal.records.get(PLACEMENT_RECORD)
+    own = _of_station(journal)
+    if known is not None and (own or journal.topic_count):
+        old = Placement.restore(PLACEMENT.decode(known))
+        _check_goes_on(journal, losses(old, placement, topics_of(own)))
+    record = PLACEMENT.encode(placement.record())
+    fresh = {SERVER: name.encode(), PLACEMENT_RECORD: record}
+    if writes := [
+        Persist(key, fresh[key]) for key in fresh if journal.records.get(key) != fresh[key]
+    ]:
+        journal.append(writes)
+
+
+def _check_goes_on(journal: Journal, lost: Sequence[str]) -> None:
+    """Refuse to go on under a placement by which something would be lost."""
+    if not lost:
+        return
+    more = f"; and {len(lost) - CHANGES_SHOWN} more" if len(lost) > CHANGES_SHOWN else ""
+    raise ConfigurationError(
+        f"{journal.directory} was written under another chain: {'; '.join(lost[:CHANGES_SHOWN])}{more}. "
+        "Events would be counted from 1 again, and subscribers would drop them as repetitions of those "
+        "they had. Start all servers with the chain as it was; or have everything read, and start all of "
+        "them with new data directories (docs/operations.md, Changing a chain)"
+    )
+
+
+def _of_station(journal: Journal) -> dict[str, bytes]:
+    """Return the records that are the station's own."""
+    return {
+        key: value
+        for key, value in journal.records.items()
+        if key not in (SERVER, PLACEMENT_RECORD)
+        and not key.startswith((OWNER, CUBE, CONTENT_RECORDS))
+    }
 
 
 def placement_of(config: ServerConfig) -> Placement:
@@ -101,11 +138,7 @@ def build_station(
         keeper_config, bytes_max=min(keeper_config.bytes_max, answer_bytes_max)
     )
     built: list[Station] = []
-    records = {
-        key: value
-        for key, value in journal.records.items()
-        if key != SERVER and not key.startswith((OWNER, CUBE, CONTENT_RECORDS))
-    }
+    records = _of_station(journal)
 
     def station(own: Mapping[str, bytes]) -> Station:
         built.append(

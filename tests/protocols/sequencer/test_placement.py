@@ -6,7 +6,14 @@ import pytest
 
 from ensue.errors import ConfigurationError
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.placement import Placement, losses
+from ensue.protocols.sequencer.records import (
+    INT,
+    PLACEMENT,
+    REGISTRATION,
+    RegistrationRecord,
+    topics_of,
+)
 
 LIMITS = (
     "lease_ns",
@@ -102,3 +109,78 @@ def test_leaving_entries_out_is_refused_on_an_ens_that_loses() -> None:
     with pytest.raises(ConfigurationError, match="leave_out needs a reliable ENS"):
         SequencerConfig(reliable=False)
     assert not SequencerConfig(reliable=False, leave_out=False).reliable
+
+
+def placed(*, closed: bool = False, **topics: list[str]) -> Placement:
+    """A chain of the nodes that are named, with their topics."""
+    return Placement(list(topics), topics=topics, closed=closed)
+
+
+def test_a_placement_comes_back_from_its_record() -> None:
+    placement = placed(low=["z", "y"], mid=[], high=["x"], closed=True)
+    record = PLACEMENT.decode(PLACEMENT.encode(placement.record()))
+    again = Placement.restore(record)
+    assert again.record() == placement.record() == record
+    assert (again.nodes, again.topics, again.closed) == (placement.nodes, ("z", "y", "x"), True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "used"),
+    [
+        (placed(one=[]), placed(one=["x"]), "x"),  # It was there by its hash.
+        (placed(one=["x", "y"], two=[]), placed(one=["y", "x"], two=[]), "xy"),
+        (placed(one=["x"], closed=True), placed(one=["x", "y"], closed=True), "x"),
+        (placed(one=["x"], closed=True), placed(one=["x"]), "x"),
+        (placed(one=["x", "y"], closed=True), placed(one=["x"], closed=True), "x"),
+        (placed(one=["x"]), placed(one=["x"], closed=True), "x"),
+    ],
+)
+def test_a_placement_may_change_where_no_topic_loses_its_node(
+    old: Placement, new: Placement, used: str
+) -> None:
+    assert losses(old, new, used) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "used", "said"),
+    [
+        (placed(one=[]), placed(one=[], two=[]), "", "the chain was one, and is to be one, two"),
+        (placed(one=[], two=[]), placed(two=[], one=[]), "", "was one, two, and is to be two, one"),
+        (
+            placed(one=["x"], two=[]),
+            placed(one=[], two=["x"]),
+            "",
+            "'x' was on one, and is to be on",
+        ),
+        (
+            placed(one=["x"]),
+            placed(one=["y"], closed=True),
+            "x",
+            "'x' was on one, and is to be on n",
+        ),
+        (
+            placed(one=[]),
+            placed(one=["y"], closed=True),
+            "x",
+            "'x' was on one, and is to be on none",
+        ),
+    ],
+)
+def test_what_would_be_lost_by_another_placement_is_said(
+    old: Placement, new: Placement, used: str, said: str
+) -> None:
+    (found,) = losses(old, new, used)
+    assert said in found
+
+
+def test_a_topic_may_not_move_to_the_node_that_a_list_names() -> None:
+    by_hash = Placement(["n0", "n1"])
+    other = next(topic for topic in "abcdefgh" if by_hash.node(topic) == "n1")
+    assert losses(by_hash, placed(n0=[other], n1=[]), ())
+    assert not losses(by_hash, placed(n0=[], n1=[other]), ())
+
+
+def test_the_topics_of_records_are_those_counted_and_those_subscribed_to() -> None:
+    registration = REGISTRATION.encode(RegistrationRecord(1, ("x/1", "y")))
+    records = {"counter/a/b": INT.encode(1), "subscription/s/x": registration, "publisher/p": b"1"}
+    assert list(topics_of(records)) == ["a/b", "x/1", "y"]

@@ -4,14 +4,20 @@ Nodes stand in a chain; the place of a node in it is its stage. Requests travel 
 higher ones, never back. (The paper ranks the other way round: its requests start at the lowest rank
 and climb; here stage 0 is where they start.) A topic's rank is its node's stage, then its place at
 that node.
+
+A placement lasts as long as what was counted under it (`losses`). Events are counted by the node that
+hosts their topic, clients' records are kept by the node that a hash over the whole chain picks, and what
+nodes persist names the others by their stages. Another node would begin to count at 1, and
+subscribers would take its events for those that they had.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 from ensue.errors import ConfigurationError
+from ensue.protocols.sequencer.records import PlacementRecord
 
-__all__ = ["Placement"]
+__all__ = ["Placement", "losses"]
 
 HASHED_MAX = 100_000
 """Topics whose hash is remembered."""
@@ -59,6 +65,20 @@ class Placement:
                 listed.append(topic)
         self.topics = tuple(listed)
 
+    @classmethod
+    def restore(cls, record: PlacementRecord) -> "Placement":
+        """Return the placement that was persisted."""
+        return cls(record.nodes, topics=record.topics, closed=record.closed)
+
+    def record(self) -> PlacementRecord:
+        """Return what to persist."""
+        topics: dict[str, list[str]] = {}
+        for topic in self.topics:
+            topics.setdefault(self.node(topic), []).append(topic)
+        return PlacementRecord(
+            self.nodes, {node: tuple(topics[node]) for node in topics}, self.closed
+        )
+
     def stage(self, topic: str) -> int:
         """Return the place in the chain of the node that hosts a topic."""
         stage = self._stages.get(topic)
@@ -96,3 +116,26 @@ class Placement:
         """Return the first and the last stage that host any of the topics."""
         stages = [self.stage(topic) for topic in topics]
         return min(stages), max(stages)
+
+
+def losses(old: Placement, new: Placement, used: Iterable[str]) -> list[str]:
+    """Say what would be lost if a node went on under another placement; nothing: it may.
+
+    The chain has to stay as it is, and no topic may move: whether one was ever used, only its old
+    node knows, and the new one would not wait for it. A topic may get a place if it had none, and lose
+    it if it is not among the `used` ones that this node knows of. The rank of topics of one node is free.
+    """
+    if old.nodes != new.nodes:
+        return [f"the chain was {', '.join(old.nodes)}, and is to be {', '.join(new.nodes)}"]
+    listed, known = dict.fromkeys((*old.topics, *new.topics)), dict.fromkeys(used)
+    moved = [
+        f"{topic!r} was on {old.node(topic)}, and is to be on {new.node(topic)}"
+        for topic in listed
+        if old.knows(topic) and new.knows(topic) and old.stage(topic) != new.stage(topic)
+    ]
+    gone = [
+        f"{topic!r} was on {old.node(topic)}, and is to be on none"
+        for topic in known
+        if old.knows(topic) and not new.knows(topic)
+    ]
+    return moved + gone

@@ -4,6 +4,8 @@ Keys are plain text, `kind/…`. Where a key ends in a client's or a topic's nam
 because it may contain a slash.
 """
 
+from collections.abc import Iterator, Mapping
+
 import msgspec
 
 from ensue.event import Event
@@ -16,15 +18,27 @@ __all__ = [
     "INT",
     "LEASE",
     "OUTGOING",
+    "PLACEMENT",
     "REGISTRATION",
     "SUBSCRIPTION",
     "ChangeUnderWay",
     "ChangedRecord",
     "LeaseRecord",
     "OutgoingRecord",
+    "PlacementRecord",
     "RegistrationRecord",
     "SubscriptionRecord",
+    "topics_of",
 ]
+
+
+class PlacementRecord(msgspec.Struct, frozen=True, array_like=True):
+    """At a server: which node hosts which topic, as long as its other records are of use."""
+
+    nodes: tuple[str, ...]
+    topics: dict[str, tuple[str, ...]]
+    """Node to the topics that are listed there."""
+    closed: bool
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +96,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 INT = Records[int](int)
+PLACEMENT = Records[PlacementRecord](PlacementRecord)
 REGISTRATION = Records[RegistrationRecord](RegistrationRecord)
 CHANGED = Records[ChangedRecord](ChangedRecord)
 LEASE = Records[LeaseRecord](LeaseRecord)
@@ -91,3 +106,13 @@ CLOCK = Records[tuple[int, int]](tuple[int, int])
 """A topic's clock and base."""
 HISTORY = Records[tuple[int, int, int]](tuple[int, int, int])
 """What is still to come of a topic's past: the next slot, the cut, and the place to start at."""
+
+
+def topics_of(records: Mapping[str, bytes]) -> Iterator[str]:
+    """List the topics that a node's records are about: those it has counted, and those subscribed to."""
+    for key, value in records.items():
+        kind, _, rest = key.partition("/")
+        if kind == "counter":
+            yield rest
+        elif kind == "subscription":
+            yield from REGISTRATION.decode(value).topics
