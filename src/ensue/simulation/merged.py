@@ -185,7 +185,8 @@ class MergedDeployment(Deployment):
         """Say who still waits for what."""
         yield from super().waits()
         merge = self.scenario.merge
-        longest = merge.config.above(merge.link_delta_ticks).span_ticks * merge.config.tick_ns
+        level = merge.config.above(merge.link_delta_ticks) if merge.stacked else merge.config
+        longest = level.span_ticks * merge.config.tick_ns
         if self.world.now_ns < self.scenario.duration_ns + 2 * (1 + REPLIES_MAX) * longest:
             # Nobody waits for an answer here, so nobody knows what is still on its way.
             yield "messages may be on their way"

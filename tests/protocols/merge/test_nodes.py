@@ -483,10 +483,8 @@ def test_a_period_is_counted_in_the_ticks_that_readings_can_differ_by() -> None:
 
 
 def test_a_level_above_has_a_delta_that_is_larger_by_three_epsilon_to_the_end_of_the_tick() -> None:
-    below = config(epsilon=2, delta=5, modulus=10)
-    above = below.above(link_delta_ticks=4)
+    above = config(epsilon=2, delta=5).above(link_delta_ticks=4)
     assert above.delta_ticks == 5 + 3 * 2 + 1 + 4
-    assert above.modulus == 2 * 2 + above.delta_ticks + 1
 
 
 @pytest.mark.parametrize(

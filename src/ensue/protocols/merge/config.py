@@ -113,13 +113,17 @@ class MergeConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Return the configuration of a level whose input is this level's output.
 
         To whoever listens to a merger, an event takes what it took to the merger, at most the span of this level, and up to
-        `link_delta_ticks` from there.
+        `link_delta_ticks` from there. Stamps pass unchanged, so readings are reduced by one modulus on all levels: it has to be
+        large enough for the uppermost.
         """
         delta_ticks = self.span_ticks + link_delta_ticks
-        modulus = self.modulus
-        if modulus is not None:
-            modulus = max(modulus, self.modulus_min - self.delta_ticks + delta_ticks)
-        return msgspec.structs.replace(self, delta_ticks=delta_ticks, modulus=modulus)
+        needed = self.modulus_min - self.delta_ticks + delta_ticks
+        if self.modulus is not None and self.modulus < needed:
+            raise ConfigurationError(
+                f"a level above this one needs a modulus of at least {needed}, not {self.modulus}: "
+                f"give modulus={needed} on all levels, or None"
+            )
+        return msgspec.structs.replace(self, delta_ticks=delta_ticks)
 
     def tick(self, now_ns: int) -> int:
         """Return which tick a clock shows."""
