@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import BadInput, LimitReached
+from ensue.errors import BadInput, LimitReached, LocalProtocolError
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Settle
 from ensue.protocols.ens import Accepted
@@ -131,16 +131,24 @@ class MergePublisher:
         tick = self.config.tick(now_ns)
         kind = self.timeline.kind
         heard = kind.from_entries(entries, tick)
-        if heard is None or not kind.is_sound(heard):
+        if heard is None or not kind.is_possible(heard):
             return False
         if heard.r + heard.c > tick + self.config.epsilon_ticks:
             return False
-        self.timeline.event(tick, (heard,))
+        self.timeline.learn(tick, heard)
         return True
 
     def token(self, *, now_ns: int) -> dict[str, int]:
-        """Return what stands for all that was published and observed so far, to be observed elsewhere."""
-        return self.timeline.kind.to_entries(self.timeline.event(self.config.tick(now_ns)))
+        """Return what stands for all that was published and observed so far, to be observed elsewhere.
+
+        Refused while something published waits for its stamp: nobody knows yet what would come after it.
+        """
+        if self._waiting:
+            raise LocalProtocolError(
+                f"{self.name} has published events that are not stamped yet, and no token can stand "
+                "for them: flush first, then ask for the token"
+            )
+        return self.timeline.kind.to_entries(self.timeline.known(self.config.tick(now_ns)))
 
     def say_goodbye(self) -> None:
         """Do nothing: nobody remembers this publisher."""

@@ -18,6 +18,8 @@ Departures from the paper, which is "Stabilizing Causal Deterministic Merge" (Ku
 - Counts are bounded by K n for K events a tick, not by n, or the check would reset correct states.
 - The counter replaces the paper's own program without an array (its section 5.1), whose comparison has cycles and whose c
   grows without bound. Its space is O(log epsilon + log n + log delta), which the paper's section 7 asks for.
+- Only what is stamped is an event that is counted. What a process hears or tells outside of that raises what it knows (`Timeline.learn`): an effect counts
+  itself beyond all that its causes have counted, and no count grows with how often somebody listens.
 - Nothing is remembered of an event more than 2 epsilon ticks back, so that idle processes don't take their old
   timestamps for new ones.
 
@@ -81,6 +83,13 @@ class Timestamps(Protocol[T]):
 
     config: MergeConfig
 
+    def knowing(self, tick: int, known: Sequence[T]) -> T:
+        """Return what stands for all of these at a tick, and counts nothing besides.
+
+        It may be impossible if what is known is.
+        """
+        ...
+
     def after(self, tick: int, known: Sequence[T]) -> T:
         """Return the timestamp of an event at a tick that knows of these: the last of its process, and those received.
 
@@ -94,6 +103,10 @@ class Timestamps(Protocol[T]):
 
     def is_sound(self, timestamp: T) -> bool:
         """Tell whether a process without faults can have made it."""
+        ...
+
+    def is_possible(self, timestamp: T) -> bool:
+        """Tell whether it is sound, or stands for what a process without faults can know."""
         ...
 
     def key(self, timestamp: T) -> tuple[int, ...]:
@@ -118,16 +131,21 @@ class CounterTimestamps:
         self.config = config
         self._counter_max = config.count_max * (config.epsilon_ticks + 1)
 
-    def after(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
-        """See `Timestamps`."""
-        most, k = tick, 0
+    def knowing(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
+        """See `Timestamps`. Where only a clock is known to be so far, and no event, k is -1."""
+        most, k = tick, -1
         for each in known:
             reach = each.r + each.c
             if reach > most:
-                most, k = reach, each.k + 1
-            elif reach == most and each.k >= k:
-                k = each.k + 1
+                most, k = reach, each.k
+            elif reach == most and each.k > k:
+                k = each.k
         return CounterTimestamp(tick, most - tick, k)
+
+    def after(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
+        """See `Timestamps`."""
+        all_known = self.knowing(tick, known)
+        return CounterTimestamp(tick, all_known.c, all_known.k + 1)
 
     def first(self, tick: int) -> CounterTimestamp:
         """See `Timestamps`."""
@@ -137,6 +155,12 @@ class CounterTimestamps:
         """See `Timestamps`."""
         return (
             0 <= timestamp.c <= self.config.epsilon_ticks and 0 <= timestamp.k < self._counter_max
+        )
+
+    def is_possible(self, timestamp: CounterTimestamp) -> bool:
+        """See `Timestamps`."""
+        return (
+            0 <= timestamp.c <= self.config.epsilon_ticks and -1 <= timestamp.k < self._counter_max
         )
 
     def key(self, timestamp: CounterTimestamp) -> tuple[int, ...]:
@@ -170,18 +194,32 @@ class ArrayTimestamps:
         epsilon = config.epsilon_ticks
         self._names = {f"{MARK}{t}": t + epsilon for t in range(-epsilon, epsilon + 1)}
 
+    def knowing(self, tick: int, known: Sequence[ArrayTimestamp]) -> ArrayTimestamp:
+        """See `Timestamps`."""
+        c, counts = self._known(tick, known)
+        return ArrayTimestamp(tick, c, tuple(counts))
+
     def after(self, tick: int, known: Sequence[ArrayTimestamp]) -> ArrayTimestamp:
         """See `Timestamps`."""
-        size = 2 * self.config.epsilon_ticks + 1
+        c, counts = self._known(tick, known)
+        counts[self.config.epsilon_ticks] += 1
+        return ArrayTimestamp(tick, c, tuple(counts))
+
+    def _known(self, tick: int, known: Sequence[ArrayTimestamp]) -> tuple[int, list[int]]:
+        epsilon = self.config.epsilon_ticks
+        size = 2 * epsilon + 1
         counts = [0] * size
         c = 0
         for each in known:
-            c = max(c, each.r + each.c - tick)
+            if each.c or each.kn[epsilon]:
+                c = max(c, each.r + each.c - tick)
             moved = tick - each.r
             for at in range(max(0, -moved), min(size, len(each.kn) - moved)):
                 counts[at] = max(counts[at], each.kn[at + moved])
-        counts[self.config.epsilon_ticks] += 1
-        return ArrayTimestamp(tick, c, tuple(counts))
+        # What stands for knowledge alone has counted nothing at its own r: the newest event it knows of is before that.
+        while c < epsilon and any(counts[epsilon + c + 1 :]):
+            c += 1
+        return c, counts
 
     def first(self, tick: int) -> ArrayTimestamp:
         """See `Timestamps`."""
@@ -190,11 +228,16 @@ class ArrayTimestamps:
 
     def is_sound(self, timestamp: ArrayTimestamp) -> bool:
         """See `Timestamps`."""
+        newest = self.config.epsilon_ticks + timestamp.c
+        return self.is_possible(timestamp) and timestamp.kn[newest] > 0
+
+    def is_possible(self, timestamp: ArrayTimestamp) -> bool:
+        """See `Timestamps`."""
         epsilon, counts = self.config.epsilon_ticks, timestamp.kn
         return (
             0 <= timestamp.c <= epsilon
             and len(counts) == 2 * epsilon + 1
-            and counts[epsilon + timestamp.c] > 0
+            and (timestamp.c == 0 or counts[epsilon + timestamp.c] > 0)
             and not any(counts[epsilon + timestamp.c + 1 :])
             and min(counts) >= 0
             and max(counts) <= self.config.count_max
@@ -239,7 +282,7 @@ def index_of(entries: Mapping[str, int]) -> int:
 
 
 class Timeline:
-    """What one process knows: the timestamp of its last event. Everything it makes is behind that."""
+    """What one process knows: the timestamp of its last event and what it learned since. Everything it makes is behind that."""
 
     __slots__ = ("kind", "last", "resets")
 
@@ -251,16 +294,31 @@ class Timeline:
 
     def event(self, tick: int, heard: Sequence[AnyTimestamp] = ()) -> AnyTimestamp:
         """Make an event at a tick, which receives these timestamps if any."""
-        known = list(heard)
-        last = self.last
-        if last is not None and tick - last.r <= 2 * self.kind.config.epsilon_ticks:
-            known.append(last)
-        made: AnyTimestamp = self.kind.after(tick, known)
+        made: AnyTimestamp = self.kind.after(tick, [*heard, *self._recent(tick)])
         if not self.kind.is_sound(made):
             self.resets += 1
             made = self.kind.first(tick)
         self.last = made
         return made
+
+    def learn(self, tick: int, heard: AnyTimestamp) -> None:
+        """Take note of a timestamp. That is no event: events alone are counted, so that no count exceeds its bound."""
+        known: AnyTimestamp = self.kind.knowing(tick, [heard, *self._recent(tick)])
+        if not self.kind.is_possible(known):
+            self.resets += 1
+            known = self.kind.knowing(tick, [heard])
+        self.last = known
+
+    def known(self, tick: int) -> AnyTimestamp:
+        """Return what stands for all that is known at a tick."""
+        known: AnyTimestamp = self.kind.knowing(tick, self._recent(tick))
+        return known if self.kind.is_possible(known) else self.kind.knowing(tick, ())
+
+    def _recent(self, tick: int) -> tuple[AnyTimestamp, ...]:
+        last = self.last
+        if last is None or tick - last.r > 2 * self.kind.config.epsilon_ticks:
+            return ()
+        return (last,)
 
 
 def _reduced(r: int, config: MergeConfig) -> int:
