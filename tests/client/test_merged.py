@@ -85,10 +85,53 @@ def test_tokens_carry_causality_outside_of_the_bus() -> None:
                 (each.get("@r", 0) + each.get("@c", 0), each.get("@k", 0))
                 for each in (before.stamp.entries, token, after.stamp.entries)
             ]
-            assert keys == sorted(set(keys))
+            assert keys[0] <= keys[1] < keys[2]
             assert not other.observe({"@r": token["@r"] + 10**9})
             with pytest.raises(ensue.BadInput, match="a token is what"):
                 other.observe({"@r": "soon"})  # type: ignore[dict-item]
+
+    asyncio.run(main())
+
+
+def test_there_is_no_token_for_what_is_not_stamped_yet_until_it_is_flushed() -> None:
+    async def main() -> None:
+        order = ensue.Merged(epsilon=0.05, delta=1.5)
+        async with (
+            ensue.connect("memory://merged-unstamped", order=order) as asking,
+            ensue.connect("memory://merged-unstamped", order=order) as answering,
+            answering.subscribe("t") as events,
+        ):
+            await answering.publish("t", b"at last")
+            async with ensue.connect("memory://merged-unstamped", order=order) as late:
+                await late.publish("t", b"question", receipt=False)
+                with pytest.raises(ensue.LocalProtocolError, match="not stamped yet"):
+                    late.token()
+                await late.flush()
+                assert answering.observe(late.token())
+                await answering.publish("t", b"answer")
+                assert [each.payload for each in await take(events, 3)][1:] == [
+                    b"question",
+                    b"answer",
+                ]
+            assert asking.token()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_subscription_goes_on_when_its_bus_can_not_publish_any_more(early: bool) -> None:
+    async def main() -> None:
+        url = "memory://merged-crippled"
+        async with (
+            ensue.connect(url, order=MERGED) as well,
+            ensue.connect(url, order=MERGED) as ill,
+            ill.subscribe("t", order=None if early else MERGED) as events,
+        ):
+            assert ill._driver is not None
+            ill._driver.fail(RuntimeError("planted"))
+            for number in range(2):
+                await well.publish("t", b"%d" % number)
+            assert [each.payload for each in await take(events, 2)] == [b"0", b"1"]
 
     asyncio.run(main())
 

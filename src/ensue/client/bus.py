@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ensue.client.checks import (
     Acknowledge,
@@ -53,6 +53,8 @@ from ensue.transports import MemoryOptions
 from ensue.transports.schemes import Options, parse_url
 
 __all__ = ["Bus", "connect"]
+
+R = TypeVar("R")
 
 PENDING_MAX = 10_000
 BURST_MAX = 128
@@ -279,35 +281,33 @@ class Bus(ContentBus):
         return subscription
 
     def token(self) -> dict[str, int]:
-        """Return what to send along where processes talk outside of a bus with merged order.
+        """Return what to send along where processes talk outside of a merged bus.
 
-        Whoever gives it to `observe` publishes after everything that this bus has published or observed so far.
+        Whoever gives it to `observe` publishes after everything that this bus has published or observed so far. Refused
+        (`LocalProtocolError`) while some of that has no stamp yet, as in the first moments of a bus: `await bus.flush()` before.
         """
-        tokens: list[dict[str, int]] = []
-        self._merging(lambda node, now: tokens.append(node.token(now_ns=now)))
-        return tokens[0]
+        return self._merging(lambda node, now: node.token(now_ns=now))
 
     def observe(self, token: Mapping[str, int]) -> bool:
         """Learn of another bus's `token`; False: its clock is too far ahead, and it was not believed."""
         check_token(token)
-        seen: list[bool] = []
-        self._merging(lambda node, now: seen.append(node.observe(token, now_ns=now)))
-        return seen[0]
+        return self._merging(lambda node, now: node.observe(token, now_ns=now))
 
     def _learn(self, entries: Mapping[str, int]) -> None:
-        """Take note of what a subscription of this bus was handed before its turn."""
-        if self._ended is not None and not self._ended.done():
+        """Take note of what a subscription of this bus was handed before its turn, while the bus can publish."""
+        closing = self._ended is None or self._ended.done() or self._failure is not None
+        if not closing and self._driver is not None and self._driver.takes_commands:
             self.observe(entries)
 
-    def _merging(self, call: Callable[[MergePublisher, int], None]) -> None:
+    def _merging(self, call: Callable[[MergePublisher, int], R]) -> R:
         _, driver = self._open()
-
-        def checked(node: AnyPublisher, now_ns: int) -> None:
+        node, now_ns = driver.begin()
+        try:
             if not isinstance(node, MergePublisher):
                 raise LocalProtocolError("only a bus with merged order has tokens")
-            call(node, now_ns)
-
-        driver.command(checked)
+            return call(node, now_ns)
+        finally:
+            driver.end()
 
     async def close(self) -> None:
         """Wait until everything published is settled, end all subscriptions, and disconnect.
