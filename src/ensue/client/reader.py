@@ -163,6 +163,8 @@ class Reader:
                 acknowledge_each=self._acknowledge_each,
                 start=self._start,
                 records=records,
+                # A durable name may have been forgotten and be created anew: later is higher.
+                life=now_ns if self.durable else 0,
                 now_ns=now_ns,
             )
 

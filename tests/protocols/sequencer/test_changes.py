@@ -1,7 +1,6 @@
 """A sequencer node on its own: changes of subscription, and goodbyes."""
 
 import pytest
-from msgspec.structs import replace
 from tests.protocols.sequencer.stages import (
     CHANGE,
     Disk,
@@ -48,11 +47,16 @@ def test_a_repeated_change_is_answered_with_the_same_cut() -> None:
     assert change(low, 1, new="a") == first
 
 
-def test_an_old_change_is_not_answered_again() -> None:
+def told(number: int, seen: int) -> Refused:
+    """What whoever asks for a change is told if a later one has been seen of it."""
+    return Refused(number=number, reason=f"change {seen} was seen", seen=seen)
+
+
+def test_an_old_change_is_told_what_was_seen_and_changes_nothing() -> None:
     low = node()
     change(low, 1, new="a")
     change(low, 2, old="a", new="b")
-    assert change(low, 1, new="a") == []
+    assert change(low, 1, new="a") == [told(1, seen=2)]
     assert low._groups.subscriptions == {"s": ("b",)}
 
 
@@ -172,7 +176,26 @@ def test_a_change_that_says_it_leaves_a_topic_without_a_place_is_ignored() -> No
     assert low._groups.subscriptions == {}
 
 
-def test_a_late_change_is_passed_on_without_effect() -> None:
+def test_a_repeated_change_is_made_known_to_all_who_host_its_topics() -> None:
+    low = node()
+    change(low, 1, new="acd")
+    assert change(low, 1, new="acd") == [ChangeRepeat(subscriber="s", number=1)] * 2
+    middle = node("middle")
+    change(middle, 5, new="c")
+    assert hear(middle, ChangeRepeat(subscriber="s", number=1), source="low") == [told(1, seen=5)]
+    assert hear(middle, ChangeRepeat(subscriber="s", number=6), source="low") == []
+
+
+def test_a_late_change_is_passed_on_without_effect_by_who_hosts_nothing_of_it() -> None:
+    middle = node("middle")
+    change(middle, 3, new="c")
+    change(middle, 4, old="c")
+    late = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 4}, last=2)
+    assert hear(middle, late, source="low") == [late]
+    assert middle._changes_seen == {"s": 4}
+
+
+def test_a_late_change_ends_at_who_hosts_a_topic_of_it_and_has_seen_more() -> None:
     """A node below that had forgotten the subscriber took a repetition for new."""
     middle = node("middle")
     ask(middle, 1, "c")
@@ -181,17 +204,17 @@ def test_a_late_change_is_passed_on_without_effect() -> None:
     late = ChangeFill(
         subscriber="s", number=1, old=(), new=("a", "c", "d"), entries={"a": 4}, last=2
     )
-    assert hear(middle, late, source="low") == [replace(late, entries={"a": 4, "c": 1})]
+    assert hear(middle, late, source="low") == [told(1, seen=3)]
     assert middle._groups.subscriptions == {"s": ("c", "d")}
     assert middle._changes_seen == {"s": 3}
     assert middle._counters.get("a")[0] == 4
 
 
-def test_a_late_change_ends_at_its_last_stage_unanswered() -> None:
+def test_a_late_change_gets_no_cut_at_its_last_stage() -> None:
     high = node("high")
     newer = ChangeFill(subscriber="s", number=3, old=(), new=("d",), entries={}, last=2)
     answer = hear(high, newer, source="middle")
-    assert hear(high, CHANGE, source="middle") == []
+    assert hear(high, CHANGE, source="middle") == [told(1, seen=3)]
     assert high._groups.subscriptions == {"s": ("d",)}
     assert hear(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
 

@@ -7,13 +7,24 @@ topics of the two, and counts nothing. The last one answers with the cut.
 A repeated request is answered with the same cut, so whoever asked is remembered until it says that it
 wants nothing more (`Forget`). A request that was overtaken by that word and arrives afterwards
 registers a subscription that nobody has: stamps grow, and nothing else happens.
+
+Nobody who is remembered asks for less than the last change that was seen of it, unless it was forgotten by
+its keeper and not here, and has begun anew under its name. So a lower number is never left unanswered:
+it is told what was seen (`Refused.seen`), and whoever waits for it asks again with a higher one. Any node
+that hosts a topic of the change may be the one that remembers, so a repetition is made known to all of them.
 """
 
 import msgspec
 
 from ensue.protocols.core import Send
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Changed, ChangeFill, ChangeRepeat, ChangeRequest
+from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeFill,
+    ChangeRepeat,
+    ChangeRequest,
+    Refused,
+)
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.records import (
     CHANGED,
@@ -50,11 +61,7 @@ class ChangeStage(Stage):
         if first != self.stage:
             self._refuse(subscriber, frame.number, f"not for {self.name}")
         elif frame.number <= self._changes_seen.get(subscriber, 0):
-            if last == self.stage:
-                self._answer_change_again(subscriber, frame.number)
-            else:
-                repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
-                self._effects.append(Send(self.placement.nodes[last], repeat))
+            self._repeated_change(frame, subscriber)
         elif (
             frame.new
             and subscriber not in self._changes_seen
@@ -93,7 +100,29 @@ class ChangeStage(Stage):
             self._change(frame)
 
     def _on_change_repeat(self, frame: ChangeRepeat, _first: str, _now_ns: int) -> None:
-        self._answer_change_again(frame.subscriber, frame.number)
+        if frame.number < self._changes_seen.get(frame.subscriber, 0):
+            self._say_seen(frame.subscriber, frame.number)
+        else:
+            self._answer_change_again(frame.subscriber, frame.number)
+
+    def _repeated_change(self, frame: ChangeRequest, subscriber: str) -> None:
+        registered = frame.new if self._hosted(frame.new) else ()
+        is_last = frame.number == self._changes_seen[subscriber]
+        if not is_last or registered != self._groups.subscriptions.get(subscriber, ()):
+            self._say_seen(subscriber, frame.number)  # What has that number here is another one.
+            return
+        stages = {self.placement.stage(topic) for topic in (*frame.old, *frame.new)}
+        if stages == {self.stage}:
+            self._answer_change_again(subscriber, frame.number)
+        repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
+        for stage in sorted(stages - {self.stage}):
+            self._effects.append(Send(self.placement.nodes[stage], repeat))
+
+    def _say_seen(self, subscriber: str, number: int) -> None:
+        """Tell a subscriber that more has been seen of it than it asks for."""
+        seen = self._changes_seen[subscriber]
+        refused = Refused(number=number, reason=f"change {seen} was seen", seen=seen)
+        self._effects.append(Send(subscriber, refused))
 
     def _change(self, frame: ChangeFill) -> None:
         subscriber, number = frame.subscriber, frame.number
@@ -102,11 +131,13 @@ class ChangeStage(Stage):
         for topic, count in frame.entries.items():
             self._learn(topic, count)
         if number < self._changes_seen.get(subscriber, 0):
-            # A late repetition, taken for new by a node that had forgotten the subscriber.
-            # It goes on its way, so that links keep their order, and changes nothing.
-            if frame.last != self.stage:
-                here = {topic: self.count(topic) for topic in self._hosted(topics)}
-                self._pass_on(msgspec.structs.replace(frame, entries=entries | here))
+            # Taken for new by a node that had forgotten the subscriber, or never knew it. It ends
+            # here: answered by a later node, it would have a cut and not be registered everywhere.
+            # A node that hosts none of its topics registers nothing, and need not be asked.
+            if self._hosted(topics):
+                self._say_seen(subscriber, number)
+            else:
+                self._pass_on(frame)
             return
         registered = frame.new if self._hosted(frame.new) else ()
         self._groups.replace(subscriber, registered)

@@ -11,7 +11,7 @@
 | ChangeRequest | subscriber | first node | change my subscription |
 | ChangeFill | node | next node | go on with this change |
 | Changed | last node | subscriber | here is your cut |
-| ChangeRepeat | first node | last node | answer this change again |
+| ChangeRepeat | first node | nodes of its other topics | answer this change again |
 | OrderRequest | publisher | the topics' node, which keeps their log | order these events and put them out |
 | Out | node | publisher | these are out |
 | Expired | station | subscriber | you were taken out of the chain |
@@ -165,6 +165,9 @@ class Refused(Frame, frozen=True, tag=26):
 
     number: Count
     reason: str
+    seen: Count = 0
+    """Of a change: a later one that was made under this name, by an earlier life of it. The request is good,
+    and has to be numbered beyond that. 0: there is none."""
 
 
 class OrderRequest(Frame, frozen=True, tag=28):

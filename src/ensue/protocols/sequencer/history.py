@@ -275,6 +275,14 @@ class Replay(Delivery):
             record = (slot, *self._unfinished[topic])
             self._effects.append(Persist(f"history/{topic}", HISTORY.encode(record)))
 
+    def _refuse_if_fixed(self) -> None:
+        if self.config.fixed is not None:
+            raise SubscriptionRefused(
+                f"{self.name}: subscriptions of this chain are fixed; groups by one common "
+                "subscription (groups = 1) allow changes",
+                reason="fixed",
+            )
+
     def _refuse_if_apart(self, topics: Iterable[str]) -> None:
         homes = {self.placement.node(topic): topic for topic in topics}
         if len(homes) > 1:

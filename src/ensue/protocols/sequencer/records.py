@@ -93,6 +93,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     number: int
     change: ChangeUnderWay | None
     fallen: dict[str, int]
+    visited: tuple[str, ...] = ()
+    """Nodes that may know the subscriber."""
 
 
 INT = Records[int](int)

@@ -28,7 +28,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import SubscriptionRefused
 from ensue.protocols.core import (
     Attach,
     Detach,
@@ -62,13 +61,18 @@ from ensue.protocols.sequencer.records import (
 
 __all__ = ["Subscriber"]
 
+LEAP = 1 << 20
+"""By so much the number of a change is raised beyond one that an earlier life of the name had."""
+
 
 class Subscriber(Asking):
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
     `acknowledge_each` makes the application say which events it has handled; otherwise an event
     counts as handled when it is delivered. `start` is the place in the log to start at; None: with
-    what is new. `records` is what an earlier incarnation persisted.
+    what is new. `records` is what an earlier incarnation persisted. Changes are numbered from behind `life`
+    on: where a name is used again after its records were given up, it is to be higher each time, so that no
+    node takes a change for one that it has seen.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Subscriber(Asking):
         acknowledge_each: bool = False,
         start: int | None = None,
         records: Mapping[str, bytes] | None = None,
+        life: int = 0,
         now_ns: int = 0,
     ) -> None:
         super().__init__(
@@ -90,12 +95,12 @@ class Subscriber(Asking):
         self._wanted: dict[str, None] = {}
         self._registered: tuple[str, ...] = ()
         """What the chain knows this subscription to be."""
-        self._number = 0
+        self._number = life
         self._change: ChangeUnderWay | None = None
         self._attaching: dict[str, None] = {}
         """Topics of the change under way that the ENS has not attached yet."""
-        self._visited: dict[int, None] = {}
-        """Stages that have seen a change of this subscriber."""
+        self._visited: dict[str, None] = {}
+        """Nodes that may know this subscriber, and have not been told that it left."""
         self._change_due_ns = 0
         self._start = start
         self.expired = False
@@ -240,6 +245,7 @@ class Subscriber(Asking):
             return
         self._number += 1
         self._change = ChangeUnderWay(self._number, self._registered, new, joining)
+        self._visit((*self._registered, *new))
         for topic in joining:
             self._queue.await_cut(topic)
         self._attaching = dict.fromkeys(joining)
@@ -253,10 +259,15 @@ class Subscriber(Asking):
         if self._attaching:
             self._effects.extend(Attach(topic, 0) for topic in self._attaching)
             return
-        first, last = self.placement.span((*change.old, *change.new))
-        self._visited.update(dict.fromkeys(range(first, last + 1)))
+        first, _ = self.placement.span((*change.old, *change.new))
         request = ChangeRequest(number=change.number, old=change.old, new=change.new)
         self._effects.append(Send(self.placement.nodes[first], request))
+
+    def _visit(self, topics: Sequence[str]) -> None:
+        """Note which nodes a change of these topics comes by."""
+        if topics:
+            first, last = self.placement.span(topics)
+            self._visited.update(dict.fromkeys(self.placement.nodes[first : last + 1]))
 
     def _attached(self, frame: Attached, now_ns: int) -> None:
         topic = frame.topic
@@ -285,6 +296,12 @@ class Subscriber(Asking):
             return  # The answer to an earlier change, again.
         if isinstance(frame, Changed):
             self._changed(change, frame.cut, now_ns)
+        elif frame.seen:
+            # An earlier life of the name got further, and maybe further still at other nodes.
+            self._number = frame.seen + LEAP
+            self._change = msgspec.structs.replace(change, number=self._number)
+            self._persist_state()
+            self._pursue_change(now_ns)
         else:
             self._refused(change, frame.reason, source, now_ns)
 
@@ -309,15 +326,19 @@ class Subscriber(Asking):
         self._begin_change(now_ns)
         self._persist_state()
         self._deliver_ready(now_ns)
-        if self._change is None and not self._wanted:
-            self._say_goodbye(change.number)
+        self._say_goodbye_if_done()
 
-    def _say_goodbye(self, number: int) -> None:
-        """Tell every node that knows this subscriber that it wants nothing any more."""
-        for stage in self._visited:
-            self._effects.append(
-                Send(self.placement.nodes[stage], Forget(number=number, publisher=False))
-            )
+    def _say_goodbye_if_done(self) -> None:
+        """Tell every node that knows this subscriber that it wants nothing any more.
+
+        The record still names them: after a crash, which may come before this is out, they are told again.
+        """
+        if self._change is not None or self._wanted:
+            return
+        for node in self._visited:
+            if node in self.placement.nodes:
+                goodbye = Forget(number=self._number, publisher=False)
+                self._effects.append(Send(node, goodbye))
         self._visited = {}
 
     def _join(self, topic: str, cut: int) -> None:
@@ -364,14 +385,6 @@ class Subscriber(Asking):
                 self._effects.append(Persist(f"clock/{topic}", None))
             self._effects.append(Leave(topic))
 
-    def _refuse_if_fixed(self) -> None:
-        if self.config.fixed is not None:
-            raise SubscriptionRefused(
-                f"{self.name}: subscriptions of this chain are fixed; groups by one common "
-                "subscription (groups = 1) allow changes",
-                reason="fixed",
-            )
-
     def _start_fixed(self, topics: Iterable[str], now_ns: int) -> None:
         self._wanted = dict.fromkeys(topics)
         self._registered = tuple(self._wanted)
@@ -385,7 +398,12 @@ class Subscriber(Asking):
     def _persist_state(self) -> None:
         if self.config.durable:
             state = SubscriptionRecord(
-                tuple(self._wanted), self._registered, self._number, self._change, self._fallen
+                tuple(self._wanted),
+                self._registered,
+                self._number,
+                self._change,
+                self._fallen,
+                tuple(self._visited),
             )
             self._effects.append(Persist("state", SUBSCRIPTION.encode(state)))
 
@@ -396,6 +414,8 @@ class Subscriber(Asking):
         self._number = state.number
         self._change = state.change
         self._fallen = state.fallen
+        self._visited = dict.fromkeys(state.visited)
+        self._visit(self._registered)  # Older records don't name the nodes.
         if "delivered" in records:
             self._delivered = INT.decode(records["delivered"])
         for key in sorted(records):
@@ -412,7 +432,9 @@ class Subscriber(Asking):
             for topic in joining:
                 self._queue.await_cut(topic)
             self._attaching = dict.fromkeys(joining)
+            self._visit((*self._change.old, *self._change.new))
             self._pursue_change(now_ns)
         else:
             self._begin_change(now_ns)
             self._persist_state()
+            self._say_goodbye_if_done()

@@ -1,0 +1,167 @@
+"""Lives of one name: a durable subscription that was forgotten and is created anew."""
+
+import msgspec
+import pytest
+from tests.protocols.sequencer.harness import Net
+
+from ensue.protocols.sequencer.frames import Changed, ChangeFill, Forget, Refused
+from ensue.protocols.sequencer.records import SUBSCRIPTION
+from ensue.protocols.sequencer.subscriber import Subscriber
+
+CHAIN = {"low": ["a", "b"], "middle": ["c"], "high": ["d"]}
+
+
+def chain() -> Net:
+    return Net(CHAIN)
+
+
+def change(net: Net, how: str, *topics: str) -> None:
+    getattr(net, how)("s", *topics)
+    net.settle()
+
+
+def create_anew(net: Net, *, life: int = 0) -> None:
+    """Forget what was kept for the name, and take it up again."""
+
+    def build(records: dict[str, bytes]) -> Subscriber:
+        return Subscriber(
+            name="s",
+            placement=net.placement,
+            config=net.config,
+            records=records,
+            life=life,
+            now_ns=net.now_ns,
+        )
+
+    net._builders["s"] = build
+    net.disks["s"].clear()
+    net.outcomes["s"].clear()
+    net.restart("s")
+    net.settle()
+
+
+def told_goodbye(net: Net) -> list[str]:
+    return [each.target for each in net.handled if isinstance(each.frame, Forget)]
+
+
+def test_whoever_was_visited_before_a_restart_is_told_goodbye_after_it() -> None:
+    net = chain()
+    change(net, "subscribe", "d")
+    change(net, "subscribe", "a")
+    change(net, "unsubscribe", "a")
+    net.restart("s")
+    net.settle()
+    change(net, "unsubscribe", "d")
+    assert sorted(told_goodbye(net)) == ["high", "low", "middle"]
+    assert [net.stage(name)._changes_seen for name in CHAIN] == [{}, {}, {}]
+
+
+def test_a_goodbye_that_did_not_get_out_before_a_crash_is_said_after_it() -> None:
+    net = chain()
+    change(net, "subscribe", "a", "d")
+    with net.holding(Forget):
+        change(net, "unsubscribe", "a", "d")
+        net.drop(Forget)
+    assert net.stage("low")._changes_seen == {"s": 2}
+    net.restart("s")
+    net.settle()
+    assert [net.stage(name)._changes_seen for name in CHAIN] == [{}, {}, {}]
+
+
+def test_older_records_name_no_nodes_and_are_read() -> None:
+    net = chain()
+    change(net, "subscribe", "a", "d")
+    state = msgspec.msgpack.decode(net.disks["s"]["state"])
+    net.disks["s"]["state"] = msgspec.msgpack.encode(state[:5])
+    assert SUBSCRIPTION.decode(net.disks["s"]["state"]).visited == ()
+    net.restart("s")
+    net.settle()
+    change(net, "unsubscribe", "a", "d")
+    assert sorted(told_goodbye(net)) == ["high", "low", "middle"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("life", [0, 3, 10**18])
+@pytest.mark.parametrize("remembering", ["low", "middle", "high"])
+def test_a_name_created_anew_is_registered_wherever_an_earlier_life_of_it_is_remembered(
+    remembering: str, life: int, lost: bool
+) -> None:
+    net = chain()
+    for topics in (("a", "c", "d"), ("a", "b", "c", "d")):
+        change(net, "subscribe", *topics)
+        with net.holding(Forget, to=remembering):
+            change(net, "unsubscribe", *topics)
+            net.drop(Forget, to=remembering)
+    net.publish("p", "a", "old")
+    net.settle()
+    create_anew(net, life=life)
+    assert [name for name in CHAIN if net.stage(name)._changes_seen] == [remembering]
+    with net.holding(Refused):
+        change(net, "subscribe", "a", "c", "d")
+        if lost:
+            net.drop(Refused)
+    net.come_to_rest()
+    assert net.waiting() == []
+    wanted = {"s": ("a", "c", "d")}
+    assert [net.stage(name).groups.subscriptions for name in CHAIN] == [wanted] * 3
+    net.publish("p", "a", "new")
+    net.come_to_rest()
+    assert net.delivered("s") == ["new"]
+
+
+def test_a_name_created_anew_gets_no_cut_of_an_earlier_life() -> None:
+    net = chain()
+    net.subscribe("t", "a", "b")
+    change(net, "subscribe", "a", "b")
+    change(net, "subscribe", "d")
+    with net.holding(Forget, to="low"):
+        change(net, "unsubscribe", "a", "b")
+        change(net, "unsubscribe", "d")
+        net.drop(Forget, to="low")
+    for event in ("old1", "old2"):
+        net.publish("p", "a", event)
+        net.settle()
+    create_anew(net)
+    change(net, "subscribe", "a", "b")
+    net.come_to_rest()
+    assert net.stage("low").groups.subscriptions == {"t": ("a", "b"), "s": ("a", "b")}
+    net.publish("p", "b", "new")
+    net.come_to_rest()
+    assert net.delivered("s") == ["new"]
+
+
+def test_numbers_of_a_life_are_not_those_of_an_earlier_one_at_another_node() -> None:
+    """Raised by one, a number would meet, elsewhere, the one that the earlier life had there."""
+    net = chain()
+    with net.holding(Forget):
+        for how, topics in (
+            ("subscribe", "b"),
+            ("unsubscribe", "b"),
+            ("subscribe", "d"),
+            ("unsubscribe", "d"),
+        ):
+            change(net, how, topics)
+        net.drop(Forget)
+    assert (net.stage("low")._changes_seen, net.stage("high")._changes_seen) == ({"s": 2}, {"s": 4})
+    create_anew(net)
+    change(net, "subscribe", "a")
+    change(net, "subscribe", "b")
+    change(net, "subscribe", "d")
+    net.come_to_rest()
+    assert net.waiting() == []
+    assert net.stage("high").groups.subscriptions == {"s": ("a", "b", "d")}
+
+
+def test_an_answer_to_a_late_change_of_the_same_life_is_not_listened_to() -> None:
+    net = chain()
+    change(net, "subscribe", "a", "d")
+    first = next(each for each in net.handled if isinstance(each.frame, ChangeFill))
+    change(net, "subscribe", "b")
+    number = net.subscriber("s")._number
+    net.repeat(first)
+    with net.holding(Changed):
+        net.subscribe("s", "c")
+        net.settle()
+    net.settle()
+    assert net.subscriber("s")._number == number + 1
+    assert net.waiting() == []
