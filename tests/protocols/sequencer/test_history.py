@@ -532,6 +532,38 @@ def test_a_restart_while_it_reads_on_loses_nothing_that_was_not_acknowledged(
     assert ("a", 4, 5) in missed(net, "s")
 
 
+@pytest.mark.parametrize("crash", ["before the cut", "after the cut"])
+@pytest.mark.parametrize("acknowledged", [6, 7, 8])
+def test_what_is_acknowledged_while_it_is_joined_anew_does_not_come_again(
+    acknowledged: int, crash: str
+) -> None:
+    net = StationNet(ONE)
+    net.reader("s", acknowledge_each=True)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    published(net, 8)
+    net.acknowledge("s", 5)
+    net.pause("s")
+    published(net, 8, first=9)
+    net.trim("a", 6)
+    with net.holding(Changed):
+        net.resume("s")
+        net.pass_time(net.config.poll_ns)
+        assert net.find(Changed)
+        net.acknowledge("s", acknowledged)
+        if crash == "before the cut":
+            net.restart("s")
+    if crash == "after the cut":
+        net.settle()
+        net.restart("s")
+    before = len(net.delivered("s"))
+    net.come_to_rest()
+    open_events = [name for name in ("e6", "e8") if int(name[1:]) > acknowledged]
+    behind = [f"e{number}" for number in range(10, 17)]
+    assert net.delivered("s")[before:] == open_events + behind
+    assert net.positions("s")[before] == acknowledged + 1
+
+
 def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
     net = StationNet({"one": ["a"], "two": ["b"]})
     net.subscribe("s", "a", "b")

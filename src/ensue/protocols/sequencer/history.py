@@ -257,6 +257,11 @@ class Replay(Delivery):
 
     def _persist_progress(self, topic: str, slot: int) -> None:
         """Note how far a topic has come, in its history or beyond."""
+        if topic in self._fallen:
+            # It has no clock until its cut comes, and what is handled meanwhile counts all the same.
+            self._fallen[topic] = slot + 1
+            self._persist_state()
+            return
         base = self._queue.base.get(topic)
         unfinished = self._unfinished.get(topic)
         if unfinished is not None:
@@ -269,6 +274,9 @@ class Replay(Delivery):
                 self._effects.append(Persist(f"history/{topic}", None))
         if base is not None and (unfinished is not None or slot > base):
             self._persist_clock(topic, max(slot, base))
+
+    def _persist_state(self) -> None:
+        raise NotImplementedError  # `Subscriber` does.
 
     def _persist_history(self, topic: str, slot: int) -> None:
         if self.config.durable:
