@@ -249,10 +249,10 @@ class Bus(ContentBus):
         as they arrive. `pending_max` events may be unhandled before publishers have to wait.
         `acknowledge="manual"` leaves it to you to call `ack` on each event. `durable` keeps how far it
         has come at the server, under its `name`: entered again, by whichever process, it goes on
-        behind the last event that was acknowledged. `start` says where one that is new begins: with
-        what is published from now on (`latest`), with all that the server's log still has
-        (`earliest`), or with a place in it (`event.place`). `where` asks by content instead of
-        topics: a filter such as `symbol = 'ACME' and price > 10`.
+        behind the last event that was acknowledged. `start` says where one that is new begins: with what is
+        published from now on (`latest`), as topics that are added later do anyway, with all that the server's
+        log still has (`earliest`), or with a place in it (`event.place`). `where` asks by content
+        instead of topics: a filter such as `symbol = 'ACME' and price > 10`.
         """
         hub, _ = self._open()
         if where is not None:

@@ -6,6 +6,7 @@ The order that counts is the log's own: the places of the events at the one stat
 from itertools import pairwise
 from random import Random
 
+import msgspec
 import pytest
 from tests.protocols.sequencer.stationed import StationNet
 
@@ -423,6 +424,109 @@ def test_a_restart_before_anything_came_still_starts_where_it_was_to() -> None:
     net.reader("s", start=None, acknowledge_each=True)
     net.drop(Fetched)
     assert resumed_behind(net, "s", 0) == old[3:]
+
+
+# -- Topics that are added ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_added_later_begins_with_what_is_new(restarted: bool) -> None:
+    net = StationNet(ONE)
+    net.subscribe("everything", "a", "b")
+    net.settle()
+    published(net, 4)
+    net.reader("s", start=1)
+    net.subscribe("s", "b")
+    net.come_to_rest()
+    if restarted:
+        net.restart("s")
+        net.settle()
+    net.subscribe("s", "a")
+    net.come_to_rest()
+    new = published(net, 4, first=5)
+    net.come_to_rest()
+    assert net.delivered("s") == ["e2", "e4", *new]
+    assert net.disagreements() == []
+
+
+def test_what_is_new_of_a_topic_that_was_added_waits_for_the_past_of_the_first_ones() -> None:
+    net = StationNet(ONE)
+    old = published(net, 6, "a")
+    net.reader("s", start=1)
+    with net.holding(Fetched):
+        net.subscribe("s", "a")
+        net.settle()
+        net.subscribe("s", "b")
+        net.settle()
+        new = published(net, 6, first=7)
+        assert net.delivered("s") == []
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_left_and_joined_again_does_not_repeat_its_past(restarted: bool) -> None:
+    net = StationNet(ONE)
+    old = published(net, 4)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    net.unsubscribe("s", "a", "b")
+    net.come_to_rest()
+    if restarted:
+        net.restart("s")
+        net.settle()
+    net.subscribe("s", "b", "a")
+    net.come_to_rest()
+    new = published(net, 2, first=5)
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+def test_topics_left_before_they_were_joined_do_not_use_the_start_up() -> None:
+    net = StationNet(ONE)
+    old = published(net, 4)
+    net.reader("s", start=1)
+    net.subscribe("s", "c")
+    net.unsubscribe("s", "c")
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    assert net.delivered("s") == old
+
+
+def test_a_topic_of_another_station_may_be_added_once_the_first_ones_are_joined() -> None:
+    net = StationNet({"one": ["a"], "two": ["b"]})
+    old = published(net, 4, "a")
+    net.reader("s", start=1)
+    net.subscribe("s", "a")
+    net.settle()
+    net.subscribe("s", "b")
+    net.come_to_rest()
+    new = published(net, 4, first=5)
+    net.come_to_rest()
+    assert net.delivered("s") == old + new
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_older_records_do_not_say_whether_topics_were_joined_and_are_read(answered: bool) -> None:
+    net = StationNet(ONE)
+    old = published(net, 4)
+    net.reader("s", start=1)
+    with net.holding(Changed):
+        net.subscribe("s", "a", "b")
+        net.settle()
+        if answered:
+            net.deliver(net.find(Changed)[0])
+            net.come_to_rest()
+        state = msgspec.msgpack.decode(net.disks["s"]["state"])
+        net.disks["s"]["state"] = msgspec.msgpack.encode(state[:5])
+        net.drop(Changed)
+        net.restart("s")
+    net.come_to_rest()
+    assert net.delivered("s") == old
+    net.subscribe("s", "c")
+    net.come_to_rest()
+    assert net.subscriber("s")._start is None
 
 
 # -- Behind what is kept ------------------------------------------------------------------------------

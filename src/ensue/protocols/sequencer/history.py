@@ -19,6 +19,9 @@ what is read on. A restart goes on there, whatever start it is given.
 Assumption: all topics are kept by one server. Places of two servers can't be compared, so a
 subscription to topics of several starts with what is new, or is refused.
 
+Only the topics that are joined first begin in the past. What is added later begins with what is new: its past
+would come behind events that everybody else got behind it.
+
 HAZARD: two events that were published before anybody subscribed to both their topics have no order
 but their places. Where stations of a chain complete each other's stamps, those may differ from the
 stamps of topics that are ordered together; then the stamps are followed.
@@ -169,6 +172,8 @@ class Replay(Delivery):
         self._poll_due_ns = now_ns
         self._history = History()
         self._history_due_ns: int | None = None
+        self._begun = False
+        """Whether a topic was ever joined."""
         self._unfinished: dict[str, tuple[int, int]] = {}
         """Topics with a record of their history: their cuts, and the places they start at."""
         self._fallen: dict[str, int] = {}

@@ -95,6 +95,9 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     fallen: dict[str, int]
     visited: tuple[str, ...] = ()
     """Nodes that may know the subscriber."""
+    begun: bool | None = None
+    """Whether a topic was ever joined: from then on topics begin with what is new, whatever the start. None: an
+    older record, which does not say."""
 
 
 INT = Records[int](int)

@@ -69,8 +69,8 @@ class Subscriber(Asking):
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
     `acknowledge_each` makes the application say which events it has handled; otherwise an event
-    counts as handled when it is delivered. `start` is the place in the log to start at; None: with
-    what is new. `records` is what an earlier incarnation persisted. Changes are numbered from behind `life`
+    counts as handled when it is delivered. `start` is the place in the log to start at, for the topics that are
+    joined first; None, and for topics that are added later: with what is new. `records` is what an earlier incarnation persisted. Changes are numbered from behind `life`
     on: where a name is used again after its records were given up, it is to be higher each time, so that no
     node takes a change for one that it has seen.
     """
@@ -103,6 +103,7 @@ class Subscriber(Asking):
         """Nodes that may know this subscriber, and have not been told that it left."""
         self._change_due_ns = 0
         self._start = start
+        """Where the first topics start; None as soon as they are joined."""
         self.expired = False
         """Whether the chain took it for vanished: it does nothing any more."""
         if records:
@@ -312,6 +313,7 @@ class Subscriber(Asking):
         for topic in change.joining:
             if topic not in self._queue.joining:
                 continue  # Left again before the cut came.
+            self._begun = True
             if topic in self._fallen and self._kept_together(change.new):
                 self._read_on(topic, cut.get(topic, 0))
             elif self._start is None or topic in self._fallen or not cut.get(topic):
@@ -320,6 +322,9 @@ class Subscriber(Asking):
                 past[topic] = cut[topic]
         if past and self._start is not None:
             self._begin_history(past, self._start)
+        if self._begun:
+            # The past of what is added later would come behind events that it was before.
+            self._start = None
         self._go_on_with_history(now_ns)
         # What was published between the cut and now may have been sent before this came.
         self._poll_due_ns = min(self._poll_due_ns, now_ns + self.config.gap_ns)
@@ -335,10 +340,9 @@ class Subscriber(Asking):
         """
         if self._change is not None or self._wanted:
             return
-        for node in self._visited:
-            if node in self.placement.nodes:
-                goodbye = Forget(number=self._number, publisher=False)
-                self._effects.append(Send(node, goodbye))
+        goodbye = Forget(number=self._number, publisher=False)
+        told = (node for node in self._visited if node in self.placement.nodes)
+        self._effects.extend(Send(node, goodbye) for node in told)
         self._visited = {}
 
     def _join(self, topic: str, cut: int) -> None:
@@ -404,6 +408,7 @@ class Subscriber(Asking):
                 self._change,
                 self._fallen,
                 tuple(self._visited),
+                self._begun,
             )
             self._effects.append(Persist("state", SUBSCRIPTION.encode(state)))
 
@@ -416,6 +421,10 @@ class Subscriber(Asking):
         self._fallen = state.fallen
         self._visited = dict.fromkeys(state.visited)
         self._visit(self._registered)  # Older records don't name the nodes.
+        earlier = bool(state.registered) or state.number > 1
+        self._begun = earlier if state.begun is None else state.begun
+        if self._begun:
+            self._start = None
         if "delivered" in records:
             self._delivered = INT.decode(records["delivered"])
         for key in sorted(records):
