@@ -43,6 +43,7 @@ SECOND = 1_000_000_000
 EXPIRE_NS = 60 * SECOND
 CODEC = Codec(FRAMES)
 STEP_NS = 5 * MS
+ASK_AGAIN_NS = 500 * MS
 CONFIG = HypercubeConfig(durable=False)
 
 
@@ -143,6 +144,8 @@ class Room:
         self.lost: Callable[[Frame], bool] = lambda _frame: False
         """Which frames are lost for sure."""
         self._sent = 0
+        self._ask_again_ns = 0
+        """When those who are not let in yet ask again."""
 
     @property
     def now_ns(self) -> int:
@@ -220,13 +223,15 @@ class Room:
                     self.drain(name)
             for peer, answer in self.desk.wait(0):
                 self.send(REGISTRY, peer, answer)
-            for name, lists in self.lists.items():
-                if name not in self.nodes and self.now_ns % (500 * MS) == 0:
-                    self.send(name, REGISTRY, lists.question())
+            if self.now_ns >= self._ask_again_ns:
+                self._ask_again_ns = self.now_ns + ASK_AGAIN_NS
+                for name, lists in self.lists.items():
+                    if name not in self.nodes:
+                        self.send(name, REGISTRY, lists.question())
 
     def _next_ns(self) -> int:
         """Return when something may happen, in steps of a few milliseconds."""
-        dues = [self.now_ns + 500 * MS, *(each[0] for each in self.way)]
+        dues = [self._ask_again_ns, *(each[0] for each in self.way)]
         for node in (self.desk.registry, *self.nodes.values()):
             due_ns = node.next_timer_ns()
             if due_ns is not None:
