@@ -199,14 +199,18 @@ class Room:
             self.nodes[target].receive(frame, source=source, now_ns=self.now_ns)
             self.drain(target)
         elif target in self.lists and isinstance(frame, Members) and self.lists[target].take(frame):
-            self.nodes[target] = EnrolledNode(
-                name=target,
-                registry=REGISTRY,
-                lists=self.lists[target],
-                config=self.config,
-                now_ns=self.now_ns,
-            )
+            self.nodes[target] = self.make(target)
             self.drain(target)
+
+    def make(self, name: str) -> EnrolledNode:
+        """Make the node of a process that is let in."""
+        return EnrolledNode(
+            name=name,
+            registry=REGISTRY,
+            lists=self.lists[name],
+            config=self.config,
+            now_ns=self.now_ns,
+        )
 
     def run(self, period_ns: int) -> None:
         end_ns = self.now_ns + period_ns
@@ -232,10 +236,9 @@ class Room:
     def _next_ns(self) -> int:
         """Return when something may happen, in steps of a few milliseconds."""
         dues = [self._ask_again_ns, *(each[0] for each in self.way)]
-        for node in (self.desk.registry, *self.nodes.values()):
-            due_ns = node.next_timer_ns()
-            if due_ns is not None:
-                dues.append(due_ns)
+        timers = [node.next_timer_ns() for node in self.nodes.values()]
+        timers.append(self.desk.registry.next_timer_ns())
+        dues += [due_ns for due_ns in timers if due_ns is not None]
         soonest_ns = max(min(dues), self.now_ns + 1)
         return -(-soonest_ns // STEP_NS) * STEP_NS
 

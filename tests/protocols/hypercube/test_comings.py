@@ -1,208 +1,21 @@
-"""Processes that come, go, are killed and are cut off from each other and from their registry, which restarts: order holds, and nobody is stuck.
+"""Causal order among processes that come and go (`comings`).
 
 `python -m tests.protocols.hypercube.test_comings A:B` plays further seeds.
 """
 
 import sys
-from random import Random
 
-import msgspec
 import pytest
 
-from ensue.protocols.core import Deliver, Join, Leave, Publish, Refuse, Resumed
-from ensue.protocols.hypercube.config import HypercubeConfig
-
-from .model import topic_of, violations
-from .room import MS, REGISTRY, SECOND, Room
+from .comings import Comings, judged, show
 
 SEEDS = 120
-TURNS = 60
-COME_MAX = 8
-TOPICS = ("t0", "t1")
-PATIENCE_NS = 2 * SECOND
-EXPIRE_NS = 12 * SECOND
-CONFIG = HypercubeConfig(
-    durable=False, retry_ns=50 * MS, suspect_ns=200 * MS, beat_ns=300 * MS, digest_ns=200 * MS,
-    gap_ns=40 * MS, patience_ns=PATIENCE_NS,
-)  # fmt: skip
-
-
-class Comings(Room):
-    """One run of a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.dice = Random(f"comings/{seed}")
-        self.across = self.dice.random() < 0.7
-        config = msgspec.structs.replace(CONFIG, across_topics=self.across)
-        loss = self.dice.choice((0.0, 0.0, 0.05, 0.2))
-        super().__init__(seed=seed, loss=loss, expire_ns=EXPIRE_NS, config=config)
-        self.seen: list[tuple[str, str, str]] = []
-        self.came = 0
-        self.published = 0
-        self.leaving: set[str] = set()
-
-    def drain(self, name: str) -> None:
-        known = len(self.outcomes[name])
-        super().drain(name)
-        if self.nodes[name].resigned:
-            self.kill(name)
-        for outcome in self.outcomes[name][known:]:
-            match outcome:
-                case Publish(event=event):
-                    self.seen.append((name, "published", event.payload.decode()))
-                case Deliver(event=event):
-                    self.seen.append((name, "delivered", event.payload.decode()))
-                case Join(topic=topic):
-                    self.seen.append((name, "joined", topic))
-                case Leave(topic=topic):
-                    self.seen.append((name, "left", topic))
-                case Resumed() if self.dice.random() < 0.8:
-                    self.act(name, "subscribe", TOPICS)
-                case Refuse(topics=()):
-                    self.kill(name)  # Its bus would fail.
-                    return
-                case _:
-                    pass
-
-    @property
-    def ready(self) -> list[str]:
-        """Who takes commands."""
-        resumed = [
-            name
-            for name in self.nodes
-            if any(isinstance(one, Resumed) for one in self.outcomes[name])
-        ]
-        return [name for name in resumed if name not in self.leaving]
-
-    def say(self, name: str, topic: str) -> str:
-        self.published += 1
-        text = f"{topic}/{self.published}"
-        self.act(name, "publish", topic, text.encode())
-        return text
-
-    def newcomer(self) -> None:
-        if self.came < COME_MAX:
-            self.came += 1
-            self.come(f"p{self.came}~1")
-
-    def turn(self) -> None:
-        dice, chance = self.dice, self.dice.random()
-        ready = self.ready
-        if not ready or chance < 0.07:
-            self.newcomer()
-        elif chance < 0.6:
-            self.say(dice.choice(ready), dice.choice(TOPICS))
-        elif chance < 0.68:
-            self.act(dice.choice(ready), "subscribe", (dice.choice(TOPICS),))
-        elif chance < 0.71:
-            self.act(dice.choice(ready), "unsubscribe", (dice.choice(TOPICS),))
-        elif chance < 0.75:
-            self.kill(dice.choice(ready))
-        elif chance < 0.77:
-            one = dice.choice(ready)
-            self.leaving.add(one)
-            self.act(one, "say_goodbye")
-        elif chance < 0.79:
-            self.desk.start()
-        elif chance < 0.89:
-            self.part()
-        elif chance < 0.94:
-            self.leave_an_effect([name for name in ready if TOPICS[0] in self.nodes[name].topics])
-        else:
-            self.cut.clear()
-        longest_ns = dice.choice((*(5 * [40 * MS]), 200 * MS, SECOND, 3 * PATIENCE_NS))
-        self.run(dice.randrange(longest_ns))
-
-    def part(self) -> None:
-        """Cut somebody off, from the registry, from some or from all."""
-        one = self.dice.choice(list(self.nodes))
-        others = self.dice.choice(
-            (
-                [REGISTRY],
-                [each for each in self.nodes if self.dice.random() < 0.5],
-                list(self.nodes),
-            )
-        )
-        for other in others:
-            self.cut |= self.dice.choice((set(), {(one, other)})) | {(other, one)}
-
-    def leave_an_effect(self, members: list[str]) -> None:
-        """Have one hear nothing but the last of a chain of answers, and those vanish who had the others."""
-        if len(members) < 3:
-            return
-        chain = self.dice.sample(members, min(len(members), self.dice.choice((3, 4))))
-        one = chain.pop()
-        if self.dice.random() < 0.3:
-            self.cut.add((REGISTRY, one))
-            self.newcomer()
-            self.run(SECOND)
-            chain[:0] = [each for each in self.ready if each not in members][-1:]
-        for name, following in zip(chain, [*chain[1:], one], strict=True):
-            self.cut |= {(name, other) for other in self.nodes if other != following}
-            if name in self.ready:
-                text = self.say(name, TOPICS[0]).encode()
-                self.run_until_there(text, following)
-        for name in chain[1:] if len(chain) > 2 else chain:
-            if self.dice.random() < 0.7:
-                self.kill(name)
-            else:
-                self.cut |= {(name, one), (one, name)}
-
-    def run_until_there(self, text: bytes, name: str) -> None:
-        """Let a message go a long way round, if need be."""
-        for _ in range(60):
-            if name not in self.nodes:
-                return
-            state = self.nodes[name]._causality.topic(TOPICS[0])
-            here = text.decode() in self.delivered(name)
-            if here or any(item.event.payload == text for item in state.held.values()):
-                return
-            self.run(25 * MS)
-
-    def play(self) -> "Comings":
-        for _ in range(3):
-            self.newcomer()
-        self.run(3 * SECOND)
-        for _ in range(TURNS):
-            self.turn()
-        self.cut.clear()
-        self.loss = 0.0
-        self.run(EXPIRE_NS + EXPIRE_NS // 2 + 4 * PATIENCE_NS)
-        return self
-
-    def judge(self) -> None:
-        assert violations(self.seen, across=self.across) == []
-        for name, node in self.nodes.items():
-            assert name in self.ready, f"{name} is not let in"
-            assert node.held_count == 0, f"{name} waits for something"
-            assert node.unsettled_count == 0, f"{name} does not get rid of something"
-            assert node.joining == (), f"{name} does not get in"
-        markers = [self.say(name, topic) for name in self.ready for topic in TOPICS]
-        self.run(10 * SECOND)
-        assert violations(self.seen, across=self.across) == []
-        got = {(name, what) for name, kind, what in self.seen if kind == "delivered"}
-        for name, node in self.nodes.items():
-            owed = [each for each in markers if topic_of(each) in node.topics]
-            assert [each for each in owed if (name, each) not in got] == [], name
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 30))
 def test_order_holds_and_nobody_is_stuck_whoever_comes_and_goes(first: int) -> None:
-    delivered = 0
-    for seed in range(first, first + 30):
-        room = Comings(seed).play()
-        try:
-            room.judge()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-        delivered += sum(kind == "delivered" for _, kind, _ in room.seen)
-    assert delivered > 1_000
+    assert sum(judged(Comings(seed), seed) for seed in range(first, first + 30)) > 1_000
 
 
 if __name__ == "__main__":
-    begin, _, end = sys.argv[1].partition(":")
-    for chosen in range(int(begin), int(end)):
-        try:
-            Comings(chosen).play().judge()
-        except Exception as problem:  # noqa: BLE001 - all of them are shown
-            print(f"seed {chosen}: {type(problem).__name__} {problem}", flush=True)  # noqa: T201
+    show(Comings, sys.argv[1])

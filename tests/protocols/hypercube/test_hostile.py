@@ -10,7 +10,8 @@ from random import Random
 import msgspec
 import pytest
 from tests.protocols.hypercube.harness import MS, SECOND
-from tests.protocols.hypercube.test_properties import CONFIG, Witness, violations
+from tests.protocols.hypercube.model import violations
+from tests.protocols.hypercube.test_properties import CONFIG, Witness
 
 from ensue.protocols.hypercube.config import HypercubeConfig
 from ensue.protocols.hypercube.node import HypercubeNode
@@ -207,5 +208,5 @@ def test_order_holds_whatever_is_given_up_and_nobody_waits_for_ever(first: int) 
         hostile = Hostile(seed)
         hostile.play()
         hostile.rest()
-        assert violations(hostile.witness, across=hostile.config.across_topics) == [], seed
+        assert violations(hostile.witness.seen, across=hostile.config.across_topics) == [], seed
         assert hostile.waits() == [], seed
