@@ -211,7 +211,7 @@ class DropsWhatIsDue(MergeSubscriber):
 
     def _notify(self, event: Event, now_ns: int) -> None:
         if self.merger.held_count > 3:
-            self.merger._rebuild([])
+            self.merger.drop(lambda _event: True)
         super()._notify(event, now_ns)
 
 

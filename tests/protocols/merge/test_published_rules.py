@@ -380,7 +380,7 @@ def test_m12_a_corrupted_stamp_in_the_published_buffer_waits_for_ever() -> None:
         if isinstance(merger, PublishedMerger):
             merger.buffer.append(held)
         else:
-            merger._rebuild([held])
+            merger._held[10**12] = {held.key: held}
         for tick in range(110, 110 + settings.span_ticks + 1):
             merger.advance(tick)
         assert bool(merger.held_count) is stays

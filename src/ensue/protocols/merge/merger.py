@@ -2,8 +2,8 @@
 
 What it guarantees
 - What leaves is sorted by one key, (r + c, counts, process, index), whatever comes and in whatever order: two mergers
-  hand out the events that both of them have in the same order, always, and causes before effects as long as clocks
-  and delays keep their bounds.
+  hand out the events that both of them have in the same order, however long messages take and however wrong clocks are that don't go back, and
+  causes before effects as long as clocks and delays keep their bounds.
 - An event that came in time leaves when the clock has passed r + c by more than delta + epsilon, and not later. None is held longer than
   delta + 3 epsilon, to the end of the tick.
 - Whatever its memory is made to hold, delta + 3 epsilon ticks later nothing of that is left (stabilizing).
@@ -19,9 +19,10 @@ Departures from the paper
 - What comes too late is not accepted, and neither is a second copy of what is held. A copy of what has left is late, so that nothing has to be
   remembered for it.
 - A timestamp from the future (r + c more than epsilon beyond this clock) is not accepted: no clock can have shown it. What
-  is held and can't be true, after a fault, is looked for once in delta + 3 epsilon ticks, and dropped.
+  is held and can't be true, after a fault, is dropped (`take_dropped`): what is further ahead than 2 epsilon at every tick, what is in the wrong place once
+  in delta + 3 epsilon ticks, and what has a false key when it would leave.
 - The key of the last event that left is kept. After a clock has gone back, what would leave behind it is called late. The
-  paper has no such rule, and its order breaks there.
+  paper has no such rule, and its order breaks there. A key more than 2 epsilon ahead of the clock can be a fault as well, and is forgotten.
 
 HAZARD: it looks for faults when it is called, and not at every tick. What a fault left in a merger that is silent is found when something
 comes, and the time to recover counts from there.
@@ -29,6 +30,10 @@ comes, and the time to recover counts from there.
 HAZARD: a message that takes longer than delta is late here, and may have been in time elsewhere: that subscriber lacks an event that others
 have. Order is kept. HAZARD: this clock ahead of the others by more than epsilon makes punctual events late; behind by more, it makes
 them look as if they came from the future. Either way events are lost here until the clock is mended, and order is kept.
+
+HAZARD: where this clock was ahead together with others that stamped by it, and is set back by more than delta + 3 epsilon + 1 ticks, what left meanwhile is
+forgotten. Events leave in their turn behind ones that sort after them, and a copy of what has left may leave again when the clock has come that far: the order is broken once. Who
+remembers a larger key would call everything late until then, and after a fault for ever.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +69,16 @@ _key: Callable[[Held], Key] = attrgetter("key")
 class Merger:
     """Holds events, and hands out what is due."""
 
-    __slots__ = ("_audit_tick", "_count", "_frontier", "_held", "_reaches", "_tick", "config")
+    __slots__ = (
+        "_audit_tick",
+        "_count",
+        "_dropped",
+        "_frontier",
+        "_held",
+        "_reaches",
+        "_tick",
+        "config",
+    )
 
     def __init__(self, config: MergeConfig) -> None:
         self.config = config
@@ -79,6 +93,7 @@ class Merger:
         """The key of the last event that left in its turn."""
         self._audit_tick = 0
         """When to look next at everything that is held."""
+        self._dropped: list[Held] = []
 
     @property
     def held_count(self) -> int:
@@ -101,17 +116,19 @@ class Merger:
         """
         config, timestamp = self.config, held.timestamp
         reach = timestamp.r + timestamp.c
+        bucket = self._held.get(reach)
+        if bucket is not None and held.key in bucket:
+            return DUPLICATE
         if reach > tick + config.epsilon_ticks:
             return SKEWED
         if timestamp.r < tick - config.wait_ticks:
             return LATE
         if self._frontier is not None and held.key <= self._frontier:
             return LATE
-        bucket = self._held.get(reach)
-        if bucket is not None and held.key in bucket:
-            return DUPLICATE
         if self._count >= config.held_max:
-            return OVERFLOW
+            self._count = self.held_count  # It may be wrong.
+            if self._count >= config.held_max:
+                return OVERFLOW
         if bucket is None:
             bucket = self._held[reach] = {}
             heappush(self._reaches, reach)
@@ -137,8 +154,12 @@ class Merger:
             return leaving, []
         leaving.sort(key=_key)
         self._count -= len(leaving)
+        while leaving and leaving[-1].key[0][0] >= passed:
+            self._dropped.append(
+                leaving.pop()
+            )  # A false key: as a frontier it would be felt for long.
         overtaken: list[Held] = []
-        if self._frontier is not None and leaving[0].key <= self._frontier:
+        if leaving and self._frontier is not None and leaving[0].key <= self._frontier:
             frontier = self._frontier
             overtaken = [each for each in leaving if each.key <= frontier]
             leaving = leaving[len(overtaken) :]  # They are sorted.
@@ -146,30 +167,49 @@ class Merger:
             self._frontier = leaving[-1].key
         return leaving, overtaken
 
+    def take_dropped(self) -> list[Held]:
+        """Drain what could not be true, and was dropped: after a fault, or when the clock has gone back."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
     def drop(self, unwanted: Callable[[Event], bool]) -> list[Event]:
         """Drop some of what is held, and return it."""
-        dropped = [each for each in self.held() if unwanted(each.event)]
-        self._rebuild([each for each in self.held() if not unwanted(each.event)])
-        return [each.event for each in dropped]
+        found = [
+            (reach, key)
+            for reach, bucket in self._held.items()
+            for key, each in bucket.items()
+            if unwanted(each.event)
+        ]
+        return [each.event for each in self._without(found)]
 
     def _look_for_faults(self, tick: int) -> None:
         """Drop what can't be true at this tick."""
         frontier, config = self._frontier, self.config
-        if frontier is not None and frontier[0][0] > tick + 2 * config.epsilon_ticks:
+        latest = tick + 2 * config.epsilon_ticks
+        if frontier is not None and frontier[0][0] > latest:
             self._frontier = None
-        went_back = tick < self._tick
-        if went_back or tick >= self._audit_tick or self._audit_tick > tick + config.span_ticks:
+        if tick < self._tick or not tick < self._audit_tick <= tick + config.span_ticks:
             self._audit_tick = tick + config.span_ticks
-            latest = tick + 2 * config.epsilon_ticks
-            self._rebuild(
-                [each for each in self.held() if each.timestamp.r + each.timestamp.c <= latest]
+            self._dropped += self._without(
+                [
+                    (reach, key)
+                    for reach, bucket in self._held.items()
+                    for key, each in bucket.items()
+                    if reach > latest
+                    or not reach == key[0][0] == each.timestamp.r + each.timestamp.c
+                ]
+            )
+        elif self._held and max(self._held) > latest:
+            ahead = [reach for reach in self._held if reach > latest]
+            self._dropped += self._without(
+                [(reach, key) for reach in ahead for key in self._held[reach]]
             )
 
-    def _rebuild(self, kept: list[Held]) -> None:
-        self._held = {}
-        for each in kept:
-            reach = each.timestamp.r + each.timestamp.c
-            self._held.setdefault(reach, {})[each.key] = each
+    def _without(self, unwanted: list[tuple[int, Key]]) -> list[Held]:
+        """Let go of what is unwanted, and return it; set right what else is remembered of the rest."""
+        dropped = [self._held[reach].pop(key) for reach, key in unwanted]
+        self._held = {reach: bucket for reach, bucket in self._held.items() if bucket}
         self._reaches = list(self._held)
         heapify(self._reaches)
-        self._count = sum(len(bucket) for bucket in self._held.values())
+        self._count = self.held_count
+        return dropped

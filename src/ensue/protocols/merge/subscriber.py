@@ -3,7 +3,7 @@
 What it guarantees, and why, is said in `merger`. Here is what becomes of the rest:
 
 - an event that comes too late, or whose stamp is from the future, is dropped as `late` or `skewed`; with `deliver_late` it is handed out at once
-  with that verdict instead, once;
+  with that verdict instead, once, and not in its turn besides; what is held when this clock goes back may be `skewed` from then on;
 - a stamp that nobody can have made is dropped as `corrupt`, a second copy as `duplicate`.
 
 All are counted (`counts`), and what the messages show of other clocks and of delays is measured (`watch`).
@@ -249,6 +249,11 @@ class MergeSubscriber:
         if self.eager:
             self._hand_out_of_turn(event, EARLY)
             return
+        if self._remembered and event.id in self._remembered:
+            # Handed out of its turn before, it would be in time for its turn as well.
+            counts.duplicate += 1
+            self._effects.append(Discard(event, DUPLICATE))
+            return
         key = (self._kind.key(timestamp), event.publisher, index_of(entries))
         verdict = self.merger.offer(Held(key, event, timestamp, now_ns), tick)
         if verdict in (LATE, SKEWED):
@@ -260,6 +265,8 @@ class MergeSubscriber:
 
     def _advance(self, now_ns: int) -> None:
         leaving, overtaken = self.merger.advance(self.config.tick(now_ns))
+        for held in self.merger.take_dropped():
+            self._refuse(held.event, SKEWED)
         for held in leaving:
             if self._remembers:
                 self._remember(held.event.id)
