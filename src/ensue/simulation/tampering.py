@@ -39,12 +39,17 @@ def scramble(node: object, random: Random, now_ns: int) -> None:
         tick = node.config.tick(now_ns)
         node.timeline.last = _timestamp(random, node.config, tick)
         node._ready_tick = random.choice((0, tick, FAR))  # noqa: SLF001 - nothing is private to a fault
-        node._busy_tick = random.choice((0, tick))  # noqa: SLF001
+        node._busy_tick = random.choice((0, tick, FAR))  # noqa: SLF001
+        node._waiting_count = random.choice((0, random.randrange(-100, 100), FAR))  # noqa: SLF001
+        node._seen_ns = random.choice((0, now_ns))  # noqa: SLF001
+        for event_id, (_, event) in node._unanswered.items():  # noqa: SLF001
+            node._unanswered[event_id] = (random.choice((0, FAR)) * tick, event)  # noqa: SLF001
         node._busy_count = random.randrange(node.config.events_per_tick_max)  # noqa: SLF001
     elif isinstance(node, MergeSubscriber):
         _scramble_merger(node.merger, random, node.config.tick(now_ns))
         for observed in node.watch.peers.values():
             observed.calm_tick = random.choice((0, FAR))
+        node._poll_due_ns = random.choice((0, now_ns, FAR * node.config.tick_ns))  # noqa: SLF001
 
 
 def _scramble_merger(merger: Merger, random: Random, tick: int) -> None:

@@ -2,7 +2,8 @@
 
 What it guarantees: an event has a larger timestamp than everything its process published, heard of or was handed before it.
 It is on its way as soon as it is stamped: order needs no answer. Where whoever carries it answers all the same (`answered`), that settles it, and what
-is not answered is sent again as it is: a copy is dropped by those who have it, and late for those whose time for it is over.
+is not answered is sent again as it is: a copy is dropped by those who have it, and late for those whose time for it is over. With
+a modulus it would look new to them, so the two don't go together.
 
 What a process was handed in its turn needs no word here: by then its clock is beyond anything that event can know of. What it learns
 earlier or otherwise, as from a subscription without order or from a peer outside of Ensue, is told by `observe`; `token` is
@@ -22,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import BadInput, LimitReached, LocalProtocolError
+from ensue.errors import BadInput, ConfigurationError, LimitReached, LocalProtocolError
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Settle
 from ensue.protocols.ens import Accepted
@@ -53,6 +54,11 @@ class MergePublisher:
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
+        if answered and config.modulus is not None:
+            raise ConfigurationError(
+                "a publisher that sends again what is not answered needs whole clock readings: "
+                "give modulus=None, or a late copy would look like a new event"
+            )
         self.name = name
         self.config = config
         self.timeline = Timeline(timestamps_for(config))
@@ -64,6 +70,9 @@ class MergePublisher:
         self._waiting: deque[tuple[Event, ...]] = deque()
         """Events that may not be stamped yet, those together that are sent together."""
         self._waiting_count = 0
+        """How many they are, as long as nothing has gone wrong: looked at for every event."""
+        self._seen_ns = now_ns
+        """What the clock showed last: no timer is further ahead of it than it can have been set."""
         self._busy_tick = -1
         self._busy_count = 0
         """How many events were made in that tick."""
@@ -74,7 +83,7 @@ class MergePublisher:
     @property
     def unsettled_count(self) -> int:
         """How many events are not stamped yet, or not answered."""
-        return self._waiting_count + len(self._unanswered)
+        return self._count_waiting() + len(self._unanswered)
 
     def publish(
         self,
@@ -102,6 +111,8 @@ class MergePublisher:
         for topic, *_ in items:
             if topic.startswith(MARK):
                 raise BadInput(f"a topic of merged order does not begin with {MARK!r}: {topic!r}")
+        if self._waiting_count + len(items) > self.config.outgoing_max:
+            self._waiting_count = self._count_waiting()  # It may be wrong.
         if self._waiting_count + len(items) > self.config.outgoing_max:
             raise LimitReached(
                 f"{self.name} has {self._waiting_count} events that may not be stamped yet "
@@ -166,6 +177,7 @@ class MergePublisher:
 
     def repeat(self, *, now_ns: int) -> None:
         """Send again what is not answered: the connection is new."""
+        self._seen_ns = now_ns
         for event_id, (_, event) in list(self._unanswered.items()):
             self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
             self._effects.append(Broadcast(event))
@@ -174,18 +186,22 @@ class MergePublisher:
         """Stamp what had to wait, and send again what was not answered in time."""
         self._stamp_waiting(now_ns)
         for event_id, (due_ns, event) in list(self._unanswered.items()):
-            if due_ns > now_ns:
-                break
+            if now_ns < due_ns <= now_ns + self.config.poll_ns:
+                break  # Those further ahead were due by a clock that has gone back since.
             del self._unanswered[event_id]
             self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
             self._effects.append(Broadcast(event))
 
     def next_timer_ns(self) -> int | None:
         """Return when what waits may be stamped, or sent again."""
+        config, seen_ns = self.config, self._seen_ns
         due_ns = next((due_ns for due_ns, _ in self._unanswered.values()), None)
+        if due_ns is not None:
+            due_ns = min(due_ns, seen_ns + config.poll_ns)
         if not self._waiting:
             return due_ns
-        ready_ns = max(self._ready_tick, self._busy_tick + 1) * self.config.tick_ns
+        last_tick = config.tick(seen_ns) + config.epsilon_ticks + 1
+        ready_ns = min(max(self._ready_tick, self._busy_tick + 1), last_tick) * config.tick_ns
         return ready_ns if due_ns is None else min(due_ns, ready_ns)
 
     def take_effects(self) -> Sequence[Effect]:
@@ -193,7 +209,11 @@ class MergePublisher:
         effects, self._effects = self._effects, []
         return effects
 
+    def _count_waiting(self) -> int:
+        return sum(map(len, self._waiting))
+
     def _stamp_waiting(self, now_ns: int) -> None:
+        self._seen_ns = now_ns
         tick = self.config.tick(now_ns)
         # A clock that went back must not keep anybody waiting for longer than a restart would.
         self._ready_tick = min(self._ready_tick, tick + self.config.epsilon_ticks + 1)
@@ -204,6 +224,8 @@ class MergePublisher:
         while self._waiting and self._busy_count < self.config.events_per_tick_max:
             self._busy_count += 1
             self._send(self._waiting.popleft(), tick, now_ns)
+        if not self._waiting:
+            self._waiting_count = 0
 
     def _send(self, events: tuple[Event, ...], tick: int, now_ns: int) -> None:
         self._waiting_count -= len(events)
