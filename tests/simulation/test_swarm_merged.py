@@ -222,6 +222,13 @@ class ObservesNothing(MergePublisher):
         return True
 
 
+class TrustsItsCount(MergePublisher):
+    """How many events wait is never counted anew."""
+
+    def _count_waiting(self) -> int:
+        return self._waiting_count
+
+
 class ForgetsNumbers(MergePublisher):
     """A restarted publisher gives its numbers again."""
 
@@ -285,6 +292,7 @@ MUTANTS = (
     Mutant("tags nothing", 39, Roles(merge_subscriber=TagsNothing)),
     Mutant("drops what is due", 6, Roles(merge_subscriber=DropsWhatIsDue)),
     Mutant("observes nothing", 4, Roles(merge_publisher=ObservesNothing)),
+    Mutant("trusts its count", 5, Roles(merge_publisher=TrustsItsCount)),
     Mutant("forgets numbers", 0, Roles(merge_publisher=ForgetsNumbers)),
     Mutant("stamps by the clock alone", 4, Roles(merge_publisher=StampsByTheClockAlone)),
     patched("never counts", 62, CounterTimestamps, "after", counter_that_never_counts),
