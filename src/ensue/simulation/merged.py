@@ -14,7 +14,7 @@ import msgspec
 
 from ensue.checkers import Report, Verdict, check
 from ensue.event import Event
-from ensue.protocols import ens
+from ensue.protocols import ens, exchange
 from ensue.protocols.core import Deliver, Node, Outcome
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.publisher import MergePublisher
@@ -41,7 +41,7 @@ class MergedDeployment(Deployment):
 
     def _prepare(self) -> Codec:
         self._ens = [each.name for each in self.scenario.ens]
-        return Codec(ens.FRAMES)
+        return Codec((*ens.FRAMES, *exchange.FRAMES))
 
     def ens_for(self, topic: str) -> str:
         """Return the node that carries a topic."""

@@ -1,17 +1,72 @@
 """Relays and who listens to them: one order on all levels, and nobody remembered who is gone."""
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
-from tests.protocols.merge.test_nodes import TICK, at, attached, config, delivered, publisher
+from tests.protocols.merge.test_nodes import (
+    TICK,
+    at,
+    attached,
+    config,
+    delivered,
+    discarded,
+    event,
+    give,
+    publisher,
+    subscriber,
+)
 
 from ensue.errors import ConfigurationError
-from ensue.protocols.core import Broadcast, Multicast
+from ensue.protocols.core import (
+    Broadcast,
+    Detach,
+    Discard,
+    Effect,
+    Leave,
+    Multicast,
+    Persist,
+    Refuse,
+    Send,
+)
 from ensue.protocols.ens import AttachRequest, Notify
+from ensue.protocols.exchange import Declined
 from ensue.protocols.merge.relay import MergeRelay
 from ensue.protocols.merge.subscriber import MergeSubscriber
 
 ASK = AttachRequest(topic="t", from_slot=0)
+NO = Declined(topic="t", event="", reason="no")
+POLL = 1_000
+
+
+def relay_for(*listeners: str, **others: Any) -> MergeRelay:
+    """A relay that is attached to the topic that these listen to."""
+    relay = MergeRelay(name="m", config=config(**others))
+    for each in listeners:
+        relay.receive(ASK, source=each, now_ns=0)
+    relay.receive(attached("t"), source="ens", now_ns=0)
+    relay.take_effects()
+    return relay
+
+
+def listening(relay: MergeRelay, tick: int) -> tuple[str, ...]:
+    """Who gets an event that a relay is given at a tick."""
+    (passed,) = [
+        each
+        for each in [*give(relay, tick, event(tick)), *at(relay, tick + 8)]
+        if isinstance(each, Multicast)
+    ]
+    return tuple(passed.peers)
+
+
+def kept(records: dict[str, bytes], effects: Sequence[Effect]) -> dict[str, bytes]:
+    for each in effects:
+        if isinstance(each, Persist):
+            records.pop(each.key, None)
+            if each.value is not None:
+                records[each.key] = each.value
+    return records
 
 
 # -- Bounded clocks -----------------------------------------------------------------------------------
@@ -57,3 +112,120 @@ def test_with_a_modulus_a_listener_hands_out_what_its_relay_did_in_the_same_orde
         handed += [name for name, _ in delivered(at(top, tick))]
     assert len(passed) > 20
     assert handed == passed
+
+
+# -- Who listens --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_topic_that_a_relay_may_not_have_is_declined_to_all_who_asked_for_it(
+    joined: bool,
+) -> None:
+    relay = MergeRelay(name="m", config=config(durable=True))
+    records: dict[str, bytes] = {}
+    for source in ("s1", "s2"):
+        relay.receive(ASK, source=source, now_ns=0)
+    if joined:
+        relay.receive(attached("t"), source="ens", now_ns=0)
+    kept(records, relay.take_effects())
+    assert len(records) == 3
+    relay.receive(NO, source="ens", now_ns=1)
+    effects = relay.take_effects()
+    assert [each for each in effects if isinstance(each, Send)] == [Send("s1", NO), Send("s2", NO)]
+    assert kept(records, effects) == {}
+    relay.receive(ASK, source="s1", now_ns=2)
+    assert "t" not in relay.inner.topics, "it asks below again"
+
+
+def test_who_does_not_ask_again_is_forgotten_and_a_topic_without_listeners_is_left() -> None:
+    relay = relay_for("s1", "s2", durable=True, poll_ns=POLL)
+    records = {"listener/1/t/s1": b"", "listener/1/t/s2": b"", "topic/t": b""}
+    for now_ns in range(POLL, 9 * POLL, POLL):
+        relay.handle_timer(now_ns=now_ns)
+        relay.receive(ASK, source="s1", now_ns=now_ns)
+    assert not [each for each in relay.take_effects() if isinstance(each, Persist)]
+    assert listening(relay, 8 * POLL // TICK) == ("s1", "s2")
+    relay.handle_timer(now_ns=9 * POLL + 1)
+    kept(records, relay.take_effects())
+    assert sorted(records) == ["listener/1/t/s1", "topic/t"]
+    assert listening(relay, (9 * POLL + 10) // TICK) == ("s1",)
+    relay.handle_timer(now_ns=30 * POLL)
+    effects = relay.take_effects()
+    assert Detach("t") in effects
+    assert kept(records, effects) == {}
+
+
+def test_a_restarted_relay_forgets_those_who_are_gone_as_well() -> None:
+    settings = config(durable=True, poll_ns=POLL)
+    records = {"listener/1/t/s1": b"", "topic/t": b""}
+    relay = MergeRelay(name="m", config=settings, records=records, now_ns=100 * POLL)
+    relay.receive(attached("t"), source="ens", now_ns=100 * POLL)
+    relay.handle_timer(now_ns=108 * POLL)
+    assert listening(relay, 108 * POLL // TICK) == ("s1",)
+    relay.handle_timer(now_ns=110 * POLL)
+    assert kept(records, relay.take_effects()) == {}
+
+
+def test_nobody_is_forgotten_because_a_clock_went_back() -> None:
+    relay = relay_for("s1", poll_ns=POLL)
+    relay.receive(ASK, source="s1", now_ns=1_000 * POLL)
+    relay.handle_timer(now_ns=50 * POLL)
+    assert listening(relay, 51 * POLL // TICK) == ("s1",)
+    for now_ns in range(52 * POLL, 70 * POLL, POLL):
+        relay.handle_timer(now_ns=now_ns)
+    assert relay.inner.topics == ()
+
+
+def test_no_more_listen_than_there_is_room_for() -> None:
+    relay = relay_for("s1", "s2", listeners_max=2)
+    relay.receive(ASK, source="s3", now_ns=0)
+    (answer,) = relay.take_effects()
+    assert isinstance(answer, Send)
+    assert isinstance(answer.frame, Declined)
+    assert (answer.peer, answer.frame.topic) == ("s3", "t")
+    assert "listeners_max" in answer.frame.reason
+    relay.receive(ASK, source="s1", now_ns=0)
+    assert len(relay.take_effects()) == 1, "it has its place"
+    assert listening(relay, 10) == ("s1", "s2")
+
+
+def test_a_relay_passes_on_nothing_out_of_turn() -> None:
+    relay = relay_for("s", deliver_late=True)
+    effects = give(relay, 100, event(10), event(110, number=2))
+    assert not [each for each in effects if isinstance(each, Multicast)]
+    assert discarded(effects) == ["late", "skewed"]
+
+
+# -- Topics that are declined -------------------------------------------------------------------------
+
+
+def test_nothing_is_delivered_of_a_topic_that_was_declined() -> None:
+    node = subscriber("t", "u")
+    give(node, 10, event(10), event(10, k=1, topic="u"))
+    node.receive(NO, source="ens", now_ns=11 * TICK)
+    assert [type(each) for each in node.take_effects()] == [Leave, Discard, Refuse]
+    assert delivered(at(node, 30)) == [("p/u/1", "")]
+
+
+def test_a_topic_that_was_declined_is_not_asked_for_after_a_restart() -> None:
+    node = MergeSubscriber(name="s", config=config(durable=True))
+    node.subscribe(("t",), now_ns=0)
+    records = kept({}, node.take_effects())
+    node.receive(NO, source="ens", now_ns=0)
+    assert kept(records, node.take_effects()) == {}
+
+
+def test_of_several_mergers_all_have_to_decline_a_topic_and_nobody_else() -> None:
+    node = MergeSubscriber(name="s", config=config(), mergers=("m1", "m2"))
+    node.subscribe(("t",), now_ns=0)
+    node.receive(attached("t"), source="m1", now_ns=0)
+    node.take_effects()
+    for source in ("stranger", "m2", "stranger", "m2"):
+        node.receive(NO, source=source, now_ns=1)
+    assert (node.take_effects(), node.topics) == ([], ("t",))
+    node.receive(attached("t"), source="m2", now_ns=2)
+    node.receive(NO, source="m1", now_ns=3)
+    assert (node.take_effects(), node.topics) == ([], ("t",)), "the other has it again"
+    node.receive(NO, source="m2", now_ns=4)
+    assert node.take_effects() == [Leave("t"), Refuse(("t",), "no")]
+    assert node.topics == ()

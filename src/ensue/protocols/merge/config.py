@@ -61,6 +61,8 @@ class MergeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A topic that was asked for in vain is asked for again after so long …"""
     poll_ns: int = 2 * SECOND_NS
     """… and one that was not after so long, in case that whoever carries it has forgotten."""
+    listeners_max: int = 65_536
+    """Who listens to one relay, for all topics together; further ones are declined."""
 
     def __post_init__(self) -> None:
         for field in ("epsilon_ticks", "delta_ticks", "lateness_ticks"):
@@ -78,6 +80,7 @@ class MergeConfig(msgspec.Struct, frozen=True, kw_only=True):
             "peers_max",
             "retry_ns",
             "poll_ns",
+            "listeners_max",
         ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"{field} must be at least 1, not {getattr(self, field)}")

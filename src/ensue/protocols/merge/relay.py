@@ -5,21 +5,40 @@ epsilon and messages take up to delta + 3 epsilon, to the end of the tick, and w
 `MergeConfig.above`. Stamps pass unchanged, so the order is the same on all levels, and several mergers may pass on the same events.
 
 A merger answers for topics as the notification service does: `AttachRequest`, `Attached`, `DetachRequest`, and `Notify` for each event in its turn. It
-listens to a topic as long as anybody listens to it. What it does not deliver in turn it does not pass on.
+listens to a topic as long as anybody listens to it. What it does not deliver in turn it does not pass on, whatever `deliver_late` says. If it may not have a topic itself,
+it declines it to all who asked for it.
 
-HAZARD: what a merger loses, all who listen to it alone lose.
+Whoever listens asks again once in `poll_ns`. Who has not for `POLLS_MISSED_MAX` times that is gone, and forgotten. Limit: `listeners_max`.
+
+HAZARD: what a merger loses, all who listen to it alone lose. HAZARD: a merger whose clock jumps ahead by more than those polls forgets all who listen, and they
+get nothing until they ask again.
 """
 
 from collections.abc import Mapping, Sequence
 
-from ensue.protocols.core import Deliver, Effect, Frame, Join, Leave, Multicast, Persist, Send
+import msgspec
+
+from ensue.protocols.core import (
+    Deliver,
+    Effect,
+    Frame,
+    Join,
+    Leave,
+    Multicast,
+    Persist,
+    Refuse,
+    Send,
+)
 from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
+from ensue.protocols.exchange import Declined
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.subscriber import MergeSubscriber
 
 __all__ = ["MergeRelay"]
 
 LISTENER = "listener/"
+POLLS_MISSED_MAX = 8
+"""So many requests in a row are not lost by chance."""
 
 
 class MergeRelay:
@@ -40,16 +59,24 @@ class MergeRelay:
         self.name = name
         self.config = config
         self.inner = MergeSubscriber(
-            name=name, config=config, mergers=mergers, records=records, now_ns=now_ns
+            name=name,
+            # What is out of turn is not passed on, so nobody is to be handed it.
+            config=msgspec.structs.replace(config, deliver_late=False),
+            mergers=mergers,
+            records=records,
+            now_ns=now_ns,
         )
-        self._listeners: dict[str, dict[str, None]] = {}
+        self._listeners: dict[str, dict[str, int]] = {}
+        """By topic: who listens, and when each asked last."""
+        self._look_due_ns = 0
+        """When to look next for those who are gone."""
         self._effects: list[Effect] = []
         for record in records or ():
             if record.startswith(LISTENER):
                 # The topic comes with its length in front, because either name may contain a slash.
                 size, _, names = record.removeprefix(LISTENER).partition("/")
                 topic, peer = names[: int(size)], names[int(size) + 1 :]
-                self._listeners.setdefault(topic, {})[peer] = None
+                self._listeners.setdefault(topic, {})[peer] = now_ns
 
     @property
     def held_count(self) -> int:
@@ -60,11 +87,7 @@ class MergeRelay:
         """Handle an event from below, or a wish from above."""
         match frame:
             case AttachRequest(topic=topic):
-                self._listeners.setdefault(topic, {})[source] = None
-                self._persist(topic, source, b"")
-                self.inner.subscribe((topic,), now_ns=now_ns)
-                if topic in self.inner.topics:
-                    self._answer(topic, source)
+                self._attach(topic, source, now_ns)
             case DetachRequest(topic=topic):
                 self._detach(topic, source, now_ns)
             case _:
@@ -72,7 +95,8 @@ class MergeRelay:
         self._drain()
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Pass on what is due."""
+        """Pass on what is due, and forget who is gone."""
+        self._forget_the_gone(now_ns)
         self.inner.handle_timer(now_ns=now_ns)
         self._drain()
 
@@ -92,6 +116,10 @@ class MergeRelay:
                 case Deliver(event=event):
                     listeners = tuple(self._listeners.get(event.topic, ()))
                     self._effects.append(Multicast(event.topic, listeners, Notify(event=event)))
+                case Refuse(topics=topics, reason=reason):
+                    self._effects.append(effect)
+                    for topic in topics:
+                        self._decline(topic, reason)
                 case Join(topic=topic):
                     for peer in self._listeners.get(topic, ()):
                         self._answer(topic, peer)
@@ -104,6 +132,20 @@ class MergeRelay:
         """Say that a topic is on its way; slots mean nothing here, since nothing is kept."""
         self._effects.append(Send(peer, Attached(topic=topic, first=0, next=0, sent=0)))
 
+    def _attach(self, topic: str, peer: str, now_ns: int) -> None:
+        listeners = self._listeners.get(topic, {})
+        if peer not in listeners:
+            if sum(map(len, self._listeners.values())) >= self.config.listeners_max:
+                reason = f"{self.name} has {self.config.listeners_max} listeners (listeners_max)"
+                self._effects.append(Send(peer, Declined(topic=topic, event="", reason=reason)))
+                return
+            self._persist(topic, peer, b"")
+        listeners[peer] = now_ns
+        self._listeners[topic] = listeners
+        self.inner.subscribe((topic,), now_ns=now_ns)
+        if topic in self.inner.topics:
+            self._answer(topic, peer)
+
     def _detach(self, topic: str, peer: str, now_ns: int) -> None:
         listeners = self._listeners.get(topic, {})
         if peer in listeners:
@@ -111,6 +153,27 @@ class MergeRelay:
             self._persist(topic, peer, None)
         if not listeners and self._listeners.pop(topic, None) is not None:
             self.inner.unsubscribe((topic,), now_ns=now_ns)
+
+    def _decline(self, topic: str, reason: str) -> None:
+        """Tell all who listen to a topic that it is not to be had here."""
+        for peer in self._listeners.pop(topic, {}):
+            self._persist(topic, peer, None)
+            self._effects.append(Send(peer, Declined(topic=topic, event="", reason=reason)))
+
+    def _forget_the_gone(self, now_ns: int) -> None:
+        poll_ns = self.config.poll_ns
+        if now_ns < self._look_due_ns <= now_ns + poll_ns:
+            return
+        self._look_due_ns = now_ns + poll_ns
+        gone: list[tuple[str, str]] = []
+        for topic, listeners in self._listeners.items():
+            for peer, asked_ns in listeners.items():
+                if asked_ns > now_ns:
+                    listeners[peer] = now_ns  # The clock has gone back.
+                elif asked_ns < now_ns - POLLS_MISSED_MAX * poll_ns:
+                    gone.append((topic, peer))
+        for topic, peer in gone:
+            self._detach(topic, peer, now_ns)
 
     def _persist(self, topic: str, peer: str, value: bytes | None) -> None:
         if self.config.durable:

@@ -76,6 +76,8 @@ class MergeSubscriber:
         self._attaching: dict[str, int] = {}
         """Topics that nobody has attached yet, and when to ask again."""
         self._joined: dict[str, None] = {}
+        self._decliners: dict[str, dict[str, None]] = {}
+        """By topic: the mergers that do not let this process have it."""
         self._poll_due_ns = 0
         self._remembered: OrderedDict[str, None] = OrderedDict()
         """Events that were handed out, the latest last, where one may come out of turn."""
@@ -122,6 +124,7 @@ class MergeSubscriber:
                 continue
             self._attaching.pop(topic, None)
             self._joined.pop(topic, None)
+            self._decliners.pop(topic, None)
             left[topic] = None
             if self.config.durable:
                 self._effects.append(Persist(TOPIC + topic, None))
@@ -133,8 +136,7 @@ class MergeSubscriber:
                 self._effects.append(Detach(topic))
             if joined:
                 self._effects.append(Leave(topic))
-        for event in self.merger.drop(lambda event: event.topic in left):
-            self._effects.append(Discard(event, "not_subscribed"))
+        self._drop_held(left)
 
     def acknowledge(self, position: int) -> None:
         """Do nothing: nothing is delivered again."""
@@ -164,7 +166,7 @@ class MergeSubscriber:
             case Attached(topic=topic):
                 self._attached(topic, source, now_ns)
             case Declined(topic=topic, event="", reason=reason):
-                self._declined(topic, reason)
+                self._declined(topic, source, reason)
             case _:
                 pass  # Not for a subscriber: a stray frame changes nothing.
 
@@ -216,6 +218,8 @@ class MergeSubscriber:
             self._effects.append(Attach(topic, 0))
 
     def _attached(self, topic: str, source: str, now_ns: int) -> None:
+        if topic in self._decliners:
+            self._decliners[topic].pop(source, None)
         if topic in self._attaching and (not self._mergers or source in self._mergers):
             del self._attaching[topic]
             if not self._joined:
@@ -223,14 +227,30 @@ class MergeSubscriber:
             self._joined[topic] = None
             self._effects.append(Join(topic))
 
-    def _declined(self, topic: str, reason: str) -> None:
-        """Give a topic up that whoever carries it does not let this process have."""
-        if topic in self._joined:
-            del self._joined[topic]
-            self._effects.append(Leave(topic))
-        elif self._attaching.pop(topic, None) is None:
+    def _declined(self, topic: str, source: str, reason: str) -> None:
+        """Give a topic up that whoever carries it does not let this process have: of several mergers, all of them."""
+        joined = topic in self._joined
+        if not joined and topic not in self._attaching:
             return
+        if self._mergers:
+            decliners = self._decliners.setdefault(topic, {})
+            if source in self._mergers:
+                decliners[source] = None
+            if not all(merger in decliners for merger in self._mergers):
+                return
+        self._attaching.pop(topic, None)
+        self._joined.pop(topic, None)
+        self._decliners.pop(topic, None)
+        if self.config.durable:
+            self._effects.append(Persist(TOPIC + topic, None))
+        if joined:
+            self._effects.append(Leave(topic))
+        self._drop_held({topic: None})
         self._effects.append(Refuse((topic,), reason))
+
+    def _drop_held(self, topics: Mapping[str, None]) -> None:
+        for event in self.merger.drop(lambda event: event.topic in topics):
+            self._effects.append(Discard(event, "not_subscribed"))
 
     def _notify(self, event: Event, now_ns: int) -> None:
         counts = self.watch.counts
