@@ -625,6 +625,27 @@ def test_fetching_from_a_place_passes_over_what_was_put_out_before(kind: type[Se
     assert names(fetch(service, 8, place=3)) == ["t8", "t9", "t10"]
 
 
+@pytest.mark.parametrize("kind", [Service, Kept])
+def test_whoever_begins_in_the_middle_is_told_what_stamps_before_it_said(
+    kind: type[Service],
+) -> None:
+    service = kind(EnsConfig(gives_places=True, cached_max=2))
+    others: list[dict[str, int]] = [{"u": 1, "v": 1}, {}, {"u": 2}, {"w": 1}, {}, {}]
+    for slot, entries in enumerate(others, 1):
+        stamp = Stamp({"t": slot, **entries}, slot == 1)
+        service.put(msgspec.structs.replace(event(slot, f"t{slot}"), stamp=stamp))
+    whole = Stamp({"t": 5, "u": 2, "v": 1, "w": 1})
+    assert [each.stamp for each in fetch(service, place=5).events] == [
+        whole,
+        Stamp({"t": 6}, False),
+    ]
+    # Whoever asks from a slot on has had the one before it.
+    assert [each.stamp for each in fetch(service, 6).events] == [Stamp({"t": 6}, False)]
+    trim(service, 3)
+    assert [each.stamp for each in fetch(service, 3).events][:1] == [Stamp({"t": 3, "u": 2}, False)]
+    assert [each.stamp for each in fetch(service, place=5).events][:1] == [Stamp({"t": 5}, False)]
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kind", [Service, Kept])
 def test_what_was_trimmed_can_not_be_had_and_everybody_is_told(

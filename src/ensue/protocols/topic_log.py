@@ -17,7 +17,7 @@ It does not order: notifications travel apart and overtake each other.
 Events are kept in memory, or by somebody else (`kept`), who has what was persisted and decides how
 long: then memory holds only the last `cached_max` of a topic. Those are read in ranges, from anywhere,
 so now and then a stamp that leaves entries out is made whole before it is put out (`whole_every`,
-`WHOLE_PLACES`): whoever reads from the middle need not look further back for what was left out.
+`WHOLE_PLACES`), and one that is fetched from the middle on begins with a whole stamp, if what is kept tells it.
 
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
 `batch_max` events an answer to one `AttachRequest`, `fetch_max` events or topics one to a `Fetch`, and
@@ -53,7 +53,7 @@ from ensue.protocols.ens import (
     Surveyed,
     Taken,
 )
-from ensue.protocols.topic_state import KeptEvents, Topic
+from ensue.protocols.topic_state import RECENT, KeptEvents, Topic, made_whole
 from ensue.wire import Records
 
 __all__ = ["EnsConfig", "KeptEvents", "TopicLog"]
@@ -62,8 +62,6 @@ BOUNDS_BYTES = 32
 """What a topic takes in an answer beside its name."""
 PEERS_MAX = 10_000
 """Sets of listeners that are remembered as one, over all topics."""
-RECENT = 1024
-"""So many of the last slots of a topic are looked at for the last place that was given."""
 
 _EVENT = Records[Event](Event)
 _FIRST = Records[int | tuple[int, int]](int | tuple[int, int])
@@ -362,6 +360,9 @@ class TopicLog:
             and self._burst < limit
             and (event := self._event(topic, log, slot)) is not None
         ):
+            if not events and slot > frame.start:  # Whoever asks has not had the one before it.
+                earlier = range(slot - 1, log.first - 1, -1)
+                event = made_whole(event, (self._event(topic, log, each) for each in earlier))
             size = wire_bytes(event)
             if events and self._burst + size > limit:
                 break  # Here it is one message, which may not be too large for the way.

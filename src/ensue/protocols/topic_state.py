@@ -4,17 +4,37 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from ensue.event import Event, Stamp
 
-__all__ = ["KeptEvents", "Topic"]
+__all__ = ["RECENT", "KeptEvents", "Topic", "made_whole"]
 
 WHOLE_PLACES = 16_384
 """After so many events of all topics, a topic's next stamp is whole: logs are dropped in large pieces."""
+
+
+RECENT = 1024
+"""So many of the last slots of a topic are looked at for the last place that was given."""
+
+
+def made_whole(event: Event, earlier: Iterable[Event | None]) -> Event:
+    """Return an event with a whole stamp, if those of its topic before it, the nearest first, tell what that is."""
+    stamp = event.stamp
+    if stamp is None or stamp.whole:
+        return event
+    entries = dict(stamp.entries)
+    for each in earlier:
+        if each is None or each.stamp is None:
+            break
+        for topic, count in each.stamp.entries.items():
+            entries.setdefault(topic, count)
+        if each.stamp.whole:
+            return msgspec.structs.replace(event, stamp=Stamp(entries))
+    return event
 
 
 class KeptEvents(Protocol):

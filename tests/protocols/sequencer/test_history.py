@@ -12,7 +12,7 @@ from tests.protocols.sequencer.stationed import StationNet
 
 from ensue.errors import SubscriptionRefused
 from ensue.protocols.core import Deliver, Join, Leave
-from ensue.protocols.ens import Fetch, Fetched, Notify
+from ensue.protocols.ens import Fetch, Fetched, Notify, Put
 from ensue.protocols.sequencer.frames import Changed
 from ensue.protocols.topic_log import EnsConfig
 
@@ -424,6 +424,61 @@ def test_a_restart_before_anything_came_still_starts_where_it_was_to() -> None:
     net.reader("s", start=None, acknowledge_each=True)
     net.drop(Fetched)
     assert resumed_behind(net, "s", 0) == old[3:]
+
+
+# -- Stamps that others complete ------------------------------------------------------------------------
+
+
+def put_late(seed: int) -> StationNet:
+    """Have publishers put out events of topics of one station, whose stamps another completes, in any order."""
+    draw = Random(seed)
+    net = StationNet({"low": ["a", "b", "c"], "high": ["d"]})
+    net.subscribe("everything", "a", "b", "c", "d")
+    net.settle()
+    for number in range(1, 26):
+        with net.holding(Put):
+            net.publish(f"p{number}", draw.choice("abc"), f"e{number}")
+            net.settle()
+        for parcel in net.find(Put):
+            if draw.random() < 0.6:
+                net.deliver(parcel)
+    net.come_to_rest()
+    return net
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_begins_at_a_place_gets_the_order_of_the_stamps(seed: int) -> None:
+    """What the stamp of the first event leaves out was said by one that is passed over."""
+    net = put_late(seed)
+    for start in range(2, 25):
+        net.reader(f"from-{start}", start=start)
+        net.subscribe(f"from-{start}", "a", "b", "c")
+    net.come_to_rest()
+    assert net.waiting() == []
+    assert net.disagreements() == []
+
+
+def test_what_a_stamp_leaves_out_whose_predecessor_is_gone_is_told_by_that_of_the_other() -> None:
+    net = StationNet({"low": ["a", "b"], "high": ["d"]})
+    net.subscribe("everything", "a", "b", "d")
+    net.settle()
+    net.publish("p", "a", "a1")
+    net.settle()
+    with net.holding(Put, about="b1"):
+        net.publish("q", "b", "b1")
+        net.settle()
+        net.publish("p", "a", "a2")
+        net.settle()
+        net.publish("p", "a", "a3")
+        net.settle()
+    net.come_to_rest()
+    assert net.put_out("low") == ["a1", "a2", "a3", "b1"]
+    net.trim("a", 3)
+    net.reader("s", start=1)
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    assert net.delivered("s") == ["b1", "a3"]
+    assert net.disagreements() == []
 
 
 # -- Topics that are added ------------------------------------------------------------------------------

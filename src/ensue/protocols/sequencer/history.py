@@ -25,6 +25,11 @@ would come behind events that everybody else got behind it.
 HAZARD: two events that were published before anybody subscribed to both their topics have no order
 but their places. Where stations of a chain complete each other's stamps, those may differ from the
 stamps of topics that are ordered together; then the stamps are followed.
+
+HAZARD: a stamp leaves out what the topic's previous one said. A log tells whoever begins in the middle what that
+was, as far as it goes back. At the very front of what is kept it may be gone; then the other event's stamp
+tells which of two comes first, and if that leaves it out too, their places decide. Those are wrong if stations complete
+each other's stamps and a publisher was so slow to put one of the two out that it was overtaken.
 """
 
 from collections import deque
@@ -48,7 +53,18 @@ PATIENCE_RETRIES = 8
 class _Past:
     """What is still to come of one topic."""
 
-    __slots__ = ("asked", "cut", "due_ns", "events", "next", "place", "slot", "wait_ns")
+    __slots__ = (
+        "asked",
+        "counts",
+        "cut",
+        "due_ns",
+        "events",
+        "next",
+        "place",
+        "slot",
+        "wait_ns",
+        "whole",
+    )
 
     def __init__(self, slot: int, cut: int, place: int) -> None:
         self.slot = slot
@@ -60,12 +76,33 @@ class _Past:
         """Only what was put out from this place on is of interest; 0: all from the slot on, and what
         is not kept is missed."""
         self.events: deque[Event] = deque()
+        self.counts: dict[str, int] = {}
+        """What the stamps of the events up to the last one that was taken say of other topics, …"""
+        self.whole = False
+        """… and whether that is all: not if what comes before was not read."""
         self.asked = 0
         """The slot that was last asked for; 0: none."""
         self.wait_ns = 0
         """How long the answer to that is waited for, …"""
         self.due_ns = 0
         """… which is until then."""
+
+    def take(self) -> Event:
+        """Take the next event, and note what its stamp says: the one behind it may leave that out."""
+        event = self.events.popleft()
+        self.slot = (event.slot or self.slot) + 1
+        if event.stamp is not None:
+            if event.stamp.whole:
+                self.counts, self.whole = {}, True
+            self.counts.update(event.stamp.entries)
+        return event
+
+    def count(self, topic: str) -> int | None:
+        """Return up to where the next event comes behind those of another topic; None: not known."""
+        stamp = self.events[0].stamp
+        if stamp is None or topic in stamp.entries or stamp.whole:
+            return 0 if stamp is None else stamp.entries.get(topic, 0)
+        return self.counts.get(topic, 0 if self.whole else None)
 
     @property
     def wanting(self) -> bool:
@@ -122,6 +159,8 @@ class History:
             return None
         missed = (past.next, min(frame.first - 1, past.cut))
         past.events.extend(event for event in frame.events if (event.slot or 0) <= past.cut)
+        if past.events and past.events[0].slot != past.next:
+            past.counts, past.whole = {}, False
         past.next = max(past.next, frame.next)
         past.slot = max(past.slot, missed[1] + 1)
         return missed if past.place == 0 and missed[0] <= missed[1] else None
@@ -135,22 +174,27 @@ class History:
             return None
         heads.sort(key=lambda event: event.place)
         chosen = next((head for head in heads if self._allowed(head)), heads[0])
-        past = self.topics[chosen.topic]
-        past.events.popleft()
-        past.slot = (chosen.slot or past.slot) + 1
-        return chosen
+        return self.topics[chosen.topic].take()
 
     def _allowed(self, event: Event) -> bool:
         """Tell whether everything that the stamp counts has been delivered."""
-        stamp = event.stamp
+        own, stamp = self.topics[event.topic], event.stamp
         if stamp is None:
             return True
-        for topic, count in stamp.entries.items():
+        # What is left out was waited for by the events before this one, if they were read.
+        for topic in stamp.entries if stamp.whole or own.whole else self.topics:
             past = self.topics.get(topic)
             if past is None or topic == event.topic or not past.events:
                 continue
+            count = own.count(topic)
+            if count is None:
+                # The one that said so is not kept any more. Of two events that are ordered together
+                # one counts the other: maybe the other one tells.
+                theirs = past.count(event.topic)
+                if theirs and theirs < (event.slot or 0):
+                    return False
             # What was put out before the place to start at is passed over, and not waited for.
-            if (past.events[0].slot or 0) <= count:
+            elif (past.events[0].slot or 0) <= count:
                 return False
         return True
 
