@@ -13,6 +13,8 @@ from ensue.protocols.core import Effect, Frame, Multicast, Persist, Send
 from ensue.protocols.ens import AttachRequest, Fetch, Fetched, Notify, Put
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
+    Changed,
+    ChangeFill,
     ChangeRequest,
     Expired,
     Forget,
@@ -501,6 +503,91 @@ def test_an_expired_name_that_asks_is_told_and_nothing_else_happens() -> None:
     ):
         assert alone.hear(frame, "s~1") == [("s~1", Expired(name="s~1"))]
     assert alone.disk == before
+
+
+def remembered(net: StationNet) -> dict[str, list[str]]:
+    """Whom each station of a chain knows as a subscriber."""
+    return {name: list(net.station(name).node.subscribers()) for name in net.placement.nodes}
+
+
+def test_those_who_vanished_are_forgotten_by_every_station_that_their_changes_passed() -> None:
+    config = SequencerConfig(carries=True, clients_max=3)
+    net = StationNet({"s1": ["a"], "s2": ["b"], "s3": ["c"]}, config=config, expire_ns=LONG)
+    for number in range(3):
+        net.subscribe(f"s~{number}", "a", "c")
+        net.settle()
+        net.crash(f"s~{number}")
+        net.pass_time(LONG // 8)
+    net.pass_time(4 * LONG)
+    assert remembered(net) == {"s1": [], "s2": [], "s3": []}
+    for name in net.placement.nodes:
+        assert not [key for key in net.disks[name] if key.startswith(("subscription/", "change/"))]
+    net.subscribe("new~1", "b")
+    net.come_to_rest()
+    assert net.refusals("new~1") == []
+
+
+@pytest.mark.parametrize("apart", [0, 1, 5, 9, 13])
+def test_those_who_vanished_are_forgotten_whichever_station_looks_first(apart: int) -> None:
+    net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
+    net.subscribe("low~1", "a")
+    net.settle()
+    net.pass_time(apart * LONG // 60)
+    net.subscribe("high~1", "b")
+    net.settle()
+    for number in range(4):
+        net.subscribe(f"s~{number}", "a", "b")
+        net.settle()
+        net.crash(f"s~{number}")
+        net.pass_time((7 * number + 3) * LONG // 60)
+    net.pass_time(4 * LONG)
+    assert remembered(net) == {"s1": ["low~1"], "s2": ["high~1"]}
+
+
+def test_those_who_vanished_are_forgotten_although_stations_restart_meanwhile() -> None:
+    net = StationNet({"s1": ["a"], "s2": [], "s3": ["c"]}, expire_ns=LONG)
+    net.subscribe("s~1", "a", "c")
+    net.settle()
+    net.crash("s~1")
+    with net.holding(ChangeFill):
+        net.pass_time(2 * LONG)
+        for name in ("s1", "s2", "s3"):
+            net.restart(name)
+        net.pass_time(LONG)
+    net.settle()
+    net.pass_time(4 * LONG)
+    assert remembered(net) == {"s1": [], "s2": [], "s3": []}
+
+
+def test_one_whose_changes_only_pass_by_a_station_may_change_after_a_long_while() -> None:
+    net = StationNet({"s1": ["a"], "s2": ["b"], "s3": ["c"]}, expire_ns=LONG)
+    net.subscribe("s~1", "a", "c")
+    net.settle()
+    net.pass_time(4 * LONG)
+    assert remembered(net) == {"s1": ["s~1"], "s2": [], "s3": ["s~1"]}
+    net.subscribe("s~1", "b")
+    net.come_to_rest()
+    for topic in "abc":
+        net.publish("p", topic, topic)
+    net.come_to_rest()
+    assert net.refusals("s~1") == []
+    assert net.delivered("s~1") == ["a", "b", "c"]
+
+
+def test_one_that_a_station_can_not_answer_for_long_gets_its_answer_in_the_end() -> None:
+    net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
+    net.subscribe("s~1", "a", "b")
+    net.settle()
+    with net.holding(Changed):
+        net.unsubscribe("s~1", "b")
+        for _ in range(40):
+            net.pass_time(LONG // 10)
+            net.drop(Changed)
+    net.come_to_rest()
+    net.subscribe("s~1", "b")
+    net.come_to_rest()
+    assert net.refusals("s~1") == []
+    assert net.subscriber("s~1").topics == ("a", "b")
 
 
 # -- In the swarm -------------------------------------------------------------------------------------

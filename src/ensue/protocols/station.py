@@ -13,6 +13,9 @@ after as long a silence nothing new is sent to them, until they ask: then they a
 HAZARD: a name that expired is remembered for the last `EXPIRED_MAX`. Whoever comes back later than so
 many others is not told, and misses the order of what was published since.
 
+Of a subscriber without topics here, as its changes pass by or it has left, nothing is kept after as long a
+silence. A change that a neighbour passes on, or asks for again, breaks the silence.
+
 The log of a topic is at the station that hosts the topic. A void for a topic of another station
 goes there as a `Put`.
 """
@@ -33,7 +36,13 @@ from ensue.protocols.looking import Look
 from ensue.protocols.overlay import nodes as overlay
 from ensue.protocols.sequencer import frames
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import ChangeRequest, Expired, Forget
+from ensue.protocols.sequencer.frames import (
+    ChangeFill,
+    ChangeRepeat,
+    ChangeRequest,
+    Expired,
+    Forget,
+)
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.topic_log import EnsConfig, KeptEvents, TopicLog
@@ -162,6 +171,7 @@ class Station:
         for subscriber in (*registered, *listeners):
             if subscriber not in self._expired:
                 self._seen[subscriber] = now_ns
+        self._forget_gone(now_ns)
         self._sweep_due_ns = now_ns
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -190,6 +200,7 @@ class Station:
                 self._effects.append(Send(source, self.on_look(frame, now_ns)))
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
+            self._hear_through_chain(frame, now_ns)
 
     def heard_ns(self, name: str) -> int | None:
         """Return when a subscriber was last heard of; None: not since the start."""
@@ -249,6 +260,17 @@ class Station:
         effects += self.keeper.take_effects()
         return effects
 
+    def _hear_through_chain(self, frame: Frame, now_ns: int) -> None:
+        """Note if a neighbour passed on what a subscriber wants, who may never talk to this station."""
+        if not isinstance(frame, ChangeFill | ChangeRepeat):
+            return
+        name = frame.subscriber
+        if name in self._expired:
+            # If this is how it leaves, it is done with; if not, it stays until it has left.
+            self._forget_subscriber(name, frame.number, now_ns)
+        elif EPHEMERAL in name:
+            self._seen[name] = now_ns
+
     def _sweep(self, now_ns: int, expire_ns: int) -> None:
         """Take those out of the chain that have not been heard of."""
         registered = self.node.subscribers()
@@ -257,11 +279,14 @@ class Station:
                 continue
             del self._seen[name]
             self.log.forget(name)
-            if EPHEMERAL not in name:
+            if EPHEMERAL not in name or name not in registered:
                 continue
-            number, topics = registered.get(name, (0, ()))
+            number, topics = registered[name]
             if not topics:
-                continue  # It has nothing here, so it has no reason to be heard of.
+                # It has nothing here, so it has no reason to be heard of, and may well be alive
+                # elsewhere. It asks for nothing either: if it wants something again it is as new.
+                self._forget_subscriber(name, number, now_ns)
+                continue
             self._expired[name] = None
             self.expiries += 1
             self._effects.append(Persist(f"{_EXPIRED}{name}", b""))
@@ -269,12 +294,18 @@ class Station:
                 # From where it starts the leave travels the chain, as the subscriber's own would.
                 leave = ChangeRequest(number=number + 1, old=topics, new=())
                 self.node.receive(leave, source=name, now_ns=now_ns)
-        for name, (number, topics) in registered.items():
-            if not topics and name in self._expired:
-                # It has left everywhere, and will not say goodbye.
-                goodbye = Forget(number=number, publisher=False)
-                self.node.receive(goodbye, source=name, now_ns=now_ns)
+        self._forget_gone(now_ns)
         while len(self._expired) > EXPIRED_MAX:
             oldest = next(iter(self._expired))
             del self._expired[oldest]
             self._effects.append(Persist(f"{_EXPIRED}{oldest}", None))
+
+    def _forget_gone(self, now_ns: int) -> None:
+        """Forget the expired who have left everywhere: they will not say goodbye."""
+        for name, (number, _) in self.node.subscribers().items():
+            if name in self._expired:
+                self._forget_subscriber(name, number, now_ns)
+
+    def _forget_subscriber(self, name: str, number: int, now_ns: int) -> None:
+        """Forget a subscriber, unless it has topics here."""
+        self.node.receive(Forget(number=number, publisher=False), source=name, now_ns=now_ns)
