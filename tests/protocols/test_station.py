@@ -590,6 +590,19 @@ def test_one_that_a_station_can_not_answer_for_long_gets_its_answer_in_the_end()
     assert net.subscriber("s~1").topics == ("a", "b")
 
 
+def test_nobody_vanishes_while_the_station_stands_still() -> None:
+    alone = Alone(expire_ns=LONG)
+    alone.hear(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
+    alone.pass_time(LONG // 2)
+    alone.now_ns += 2 * LONG
+    alone.station.handle_timer(now_ns=alone.now_ns)
+    # What it said meanwhile is read now.
+    fetch = Fetch(topic="t", start=1, stop=0)
+    assert Expired(name="s~1") not in [frame for _, frame in alone.hear(fetch, "s~1")]
+    alone.pass_time(2 * LONG)
+    assert alone.hear(fetch, "s~1") == [("s~1", Expired(name="s~1"))]
+
+
 # -- In the swarm -------------------------------------------------------------------------------------
 
 FORGETFUL_MAX = 1000

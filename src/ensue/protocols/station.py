@@ -223,9 +223,13 @@ class Station:
         """Let the sequencer do what is due; look who has vanished."""
         self._now_ns = now_ns
         self.node.handle_timer(now_ns=now_ns)
-        if self.config.expire_ns is not None and self._sweep_due_ns <= now_ns:
-            self._sweep_due_ns = now_ns + self.config.expire_ns // SWEEPS
-            self._sweep(now_ns, self.config.expire_ns)
+        expire_ns, late_ns = self.config.expire_ns, now_ns - self._sweep_due_ns
+        if expire_ns is not None and late_ns >= 0:
+            self._sweep_due_ns = now_ns + expire_ns // SWEEPS
+            # While the station stood still nobody was heard: what they said waits to be read.
+            for name, seen_ns in self._seen.items():
+                self._seen[name] = min(now_ns, seen_ns + late_ns)
+            self._sweep(now_ns, expire_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""
