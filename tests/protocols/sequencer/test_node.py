@@ -34,9 +34,10 @@ from ensue.protocols.sequencer.frames import (
     StampRequest,
 )
 from ensue.protocols.sequencer.frames import stamped as parted
-from ensue.protocols.sequencer.node import FORGET_TRIES, SequencerNode
+from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publishers import ALL_EARLY_BYTES_MAX, EARLY_BYTES_MAX
+from ensue.protocols.sequencer.remembering import FORGET_TRIES
 
 # -- Stamps -----------------------------------------------------------------------------------------
 

@@ -33,16 +33,13 @@ events, and keeps no request ids; each of these hangs (see `docs/protocols/seque
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 
 import msgspec
 
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import Accepted, Taken
-from ensue.protocols.sequencer.changes import ChangeStage
 from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.departed import Departed
 from ensue.protocols.sequencer.frames import (
     ChangeFill,
     ChangeRepeat,
@@ -58,22 +55,21 @@ from ensue.protocols.sequencer.frames import (
     Voided,
     stamped,
 )
-from ensue.protocols.sequencer.leases import OUT, VOID, Lease, Leases
+from ensue.protocols.sequencer.leases import OUT, VOID, Lease
 from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publishers import EarlyRequests, Publisher, record_order
-from ensue.protocols.sequencer.records import INT, LEASE
+from ensue.protocols.sequencer.publishers import Publisher, record_order
+from ensue.protocols.sequencer.records import INT
+from ensue.protocols.sequencer.remembering import RememberingStage
 
 __all__ = ["SequencerNode"]
 
-FORGET_TRIES = 16
-"""Publishers looked at for one that can be forgotten."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Of events that go out in one batch, their stamps included, and of stamps; one event more may."""
 ENCODED_MAX = 4
 """Bytes of a character."""
 
 
-class SequencerNode(ChangeStage):
+class SequencerNode(RememberingStage):
     """One stage. It has no commands of its own: it answers frames.
 
     `put_out` takes the events of an `OrderRequest` that this node can order alone, and returns their
@@ -91,21 +87,15 @@ class SequencerNode(ChangeStage):
         now_ns: int = 0,
     ) -> None:
         super().__init__(name=name, placement=placement, config=config or SequencerConfig())
-        self._publishers: dict[str, Publisher] = {}
-        self._early = EarlyRequests()
-        self._leases = Leases()
         self.voids = 0
         """Stamps that were voided since the start."""
         self._granted: dict[tuple[str, str], list[Grant]] = {}
         """Stamps completed while handling the current frame, by publisher and origin."""
-        self._out: dict[str, list[tuple[int, int]]] = {}
-        """Events put out while handling the current frame, by publisher."""
         self._counted: dict[str, int] = {}
         """Topics that were counted while handling the current frame, and how far."""
         self._put_out = put_out
         self._batch_bytes = 0
         """Of what was stamped since the effects were last drained."""
-        self._gone = Departed(self._persist)
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             StampRequest: self._on_stamp_request,
             OrderRequest: self._on_order_request,
@@ -214,17 +204,6 @@ class SequencerNode(ChangeStage):
             self._out.setdefault(publisher, []).extend(run)
         return len(slots)
 
-    def _welcome(
-        self, publisher: str, frame: StampRequest | OrderRequest, now_ns: int
-    ) -> Publisher | None:
-        """Take in a publisher that is new here, if there is room."""
-        if not self._room_for_publisher(now_ns):
-            self._refuse(publisher, frame.number, "clients_max")
-            return None
-        next_number = max(frame.settled, self._gone.take(publisher))
-        known = self._publishers[publisher] = Publisher(next_number, now_ns)
-        return known
-
     def _try_stamp(
         self, publisher: str, known: Publisher, number: int, item: str | Event, now_ns: int
     ) -> bool:
@@ -241,19 +220,6 @@ class SequencerNode(ChangeStage):
                 return False
         self._stamp(publisher, known, number, item, now_ns)
         return True
-
-    def _forget_settled(self, publisher: str, known: Publisher, settled: int) -> None:
-        """Nobody will ask again below a settled number, nor for one that was refused."""
-        known.settled = max(known.settled, settled)
-        if settled > known.next:
-            known.next = settled
-            if known.early:
-                self._early.forget(known, below=settled)
-        while known.out and (first := next(iter(known.out))) < settled:
-            del known.out[first]
-        while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
-            del known.elsewhere[first]
-            self._persist(f"elsewhere/{first}/{publisher}", None)
 
     def _stamp(
         self, publisher: str, known: Publisher, number: int, item: str | Event, now_ns: int
@@ -338,14 +304,6 @@ class SequencerNode(ChangeStage):
                 self._effects += [Send(publisher, each) for each in stamped(origin, grants)]
             self._granted = {}
 
-    def _on_confirm(self, frame: Confirm, publisher: str, _now_ns: int) -> None:
-        known = self._publishers.get(publisher)
-        if known is not None and frame.origin == self.name:
-            self._forget_settled(publisher, known, frame.settled)
-        for lease in self._leases.confirm(publisher, frame.origin, frame.slots, frame.settled):
-            if self.config.durable:
-                self._persist(lease.key, None)
-
     def _on_repeat(self, frame: Repeat, origin: str, _now_ns: int) -> None:
         self._answer_again(frame.publisher, origin, frame.number)
 
@@ -384,67 +342,3 @@ class SequencerNode(ChangeStage):
         if state == VOID:
             told = Voided(origin=lease.origin, numbers=(lease.number,))
             self._effects.append(Send(lease.publisher, told))
-
-    # -- Forgetting -----------------------------------------------------------------------------
-
-    def _room_for_publisher(self, now_ns: int) -> bool:
-        """Forget a publisher with nothing open if there are too many; False: all are busy."""
-        if len(self._publishers) < self.config.clients_max:
-            return True
-        for name in list(islice(self._publishers, FORGET_TRIES)):
-            known = self._publishers[name]
-            # Where nothing has to be confirmed, only it knows what it may still ask for.
-            certain = not self.config.carries or known.settled >= known.next
-            idle = now_ns - known.seen_ns >= self.config.forget_ns
-            if (certain or idle) and self._forget_publisher(name):
-                return True
-            self._publishers[name] = self._publishers.pop(name)
-        return False
-
-    def _forget_publisher(self, name: str) -> bool:
-        """Forget a publisher, unless it may ask again for a stamp that was made.
-
-        If it comes back it is taken up where it says it is. For a late repetition of an old
-        request of its a stamp is made that nobody confirms, and voided after its lease.
-        """
-        if self._publishers[name].elsewhere or self._leases.any_of(name, self.name):
-            return False
-        self._early.forget(self._publishers.pop(name))
-        self._persist(f"publisher/{name}", None)
-        return True
-
-    def _on_forget(self, frame: Forget, source: str, _now_ns: int) -> None:
-        if not frame.publisher:
-            self._forget_subscriber(source, frame.number)
-            return
-        known = self._publishers.get(source)
-        if known is not None and known.next <= frame.number:
-            self._forget_settled(source, known, frame.number)
-            if self._forget_publisher(source) and self.config.carries:
-                self._gone.add(source, known.next)
-
-    def _persist_lease(self, lease: Lease) -> None:
-        if self.config.durable:
-            self._effects.append(Persist(lease.key, LEASE.encode(lease.record())))
-
-    def _restore(self, key: str, value: bytes, now_ns: int) -> None:
-        kind, _, rest = key.partition("/")
-        if kind == "counter":
-            self._counters.get(rest)[0] = INT.decode(value)
-        elif kind == "publisher":
-            self._publisher(rest, now_ns).next = INT.decode(value)
-        elif kind == "elsewhere":
-            number, _, publisher = rest.partition("/")
-            self._publisher(publisher, now_ns).elsewhere[int(number)] = INT.decode(value)
-        elif kind == "gone":
-            serial, _, publisher = rest.partition("/")
-            self._gone.restore(int(serial), publisher, value)
-        elif kind in ("subscription", "change"):
-            self._restore_change(kind, rest, value)
-        elif kind == "lease":
-            # Leases start anew: a longer lease is always safe.
-            due_ns = now_ns + self.config.lease_ns
-            self._leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
-
-    def _publisher(self, name: str, now_ns: int) -> Publisher:
-        return self._publishers.setdefault(name, Publisher(1, now_ns))

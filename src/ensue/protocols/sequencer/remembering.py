@@ -1,0 +1,129 @@
+"""What one node of the chain remembers of publishers, and when it forgets them.
+
+A publisher is remembered so that what it asks for again is answered as before. It is forgotten when it says
+goodbye, or when there are too many (`clients_max`) and nothing of its is open.
+"""
+
+from itertools import islice
+
+from ensue.protocols.core import Persist
+from ensue.protocols.sequencer.changes import ChangeStage
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.departed import Departed
+from ensue.protocols.sequencer.frames import Confirm, Forget, OrderRequest, StampRequest
+from ensue.protocols.sequencer.leases import Lease, Leases
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.publishers import EarlyRequests, Publisher
+from ensue.protocols.sequencer.records import INT, LEASE
+
+__all__ = ["RememberingStage"]
+
+FORGET_TRIES = 16
+"""Publishers looked at for one that can be forgotten."""
+
+
+class RememberingStage(ChangeStage):
+    """A stage that knows its publishers, and the stamps that they have not confirmed."""
+
+    def __init__(self, *, name: str, placement: Placement, config: SequencerConfig) -> None:
+        super().__init__(name=name, placement=placement, config=config)
+        self._publishers: dict[str, Publisher] = {}
+        self._early = EarlyRequests()
+        self._leases = Leases()
+        self._gone = Departed(self._persist)
+        self._out: dict[str, list[tuple[int, int]]] = {}
+        """Events put out while handling the current frame, by publisher."""
+
+    def _welcome(
+        self, publisher: str, frame: StampRequest | OrderRequest, now_ns: int
+    ) -> Publisher | None:
+        """Take in a publisher that is new here, if there is room."""
+        if not self._room_for_publisher(now_ns):
+            self._refuse(publisher, frame.number, "clients_max")
+            return None
+        next_number = max(frame.settled, self._gone.take(publisher))
+        known = self._publishers[publisher] = Publisher(next_number, now_ns)
+        return known
+
+    def _forget_settled(self, publisher: str, known: Publisher, settled: int) -> None:
+        """Nobody will ask again below a settled number, nor for one that was refused."""
+        known.settled = max(known.settled, settled)
+        if settled > known.next:
+            known.next = settled
+            if known.early:
+                self._early.forget(known, below=settled)
+        while known.out and (first := next(iter(known.out))) < settled:
+            del known.out[first]
+        while known.elsewhere and (first := next(iter(known.elsewhere))) < settled:
+            del known.elsewhere[first]
+            self._persist(f"elsewhere/{first}/{publisher}", None)
+
+    def _on_confirm(self, frame: Confirm, publisher: str, _now_ns: int) -> None:
+        known = self._publishers.get(publisher)
+        if known is not None and frame.origin == self.name:
+            self._forget_settled(publisher, known, frame.settled)
+        for lease in self._leases.confirm(publisher, frame.origin, frame.slots, frame.settled):
+            if self.config.durable:
+                self._persist(lease.key, None)
+
+    def _room_for_publisher(self, now_ns: int) -> bool:
+        """Forget a publisher with nothing open if there are too many; False: all are busy."""
+        if len(self._publishers) < self.config.clients_max:
+            return True
+        for name in list(islice(self._publishers, FORGET_TRIES)):
+            known = self._publishers[name]
+            # Where nothing has to be confirmed, only it knows what it may still ask for.
+            certain = not self.config.carries or known.settled >= known.next
+            idle = now_ns - known.seen_ns >= self.config.forget_ns
+            if (certain or idle) and self._forget_publisher(name):
+                return True
+            self._publishers[name] = self._publishers.pop(name)
+        return False
+
+    def _forget_publisher(self, name: str) -> bool:
+        """Forget a publisher, unless it may ask again for a stamp that was made.
+
+        If it comes back it is taken up where it says it is. For a late repetition of an old
+        request of its a stamp is made that nobody confirms, and voided after its lease.
+        """
+        if self._publishers[name].elsewhere or self._leases.any_of(name, self.name):
+            return False
+        self._early.forget(self._publishers.pop(name))
+        self._persist(f"publisher/{name}", None)
+        return True
+
+    def _on_forget(self, frame: Forget, source: str, _now_ns: int) -> None:
+        if not frame.publisher:
+            self._forget_subscriber(source, frame.number)
+            return
+        known = self._publishers.get(source)
+        if known is not None and known.next <= frame.number:
+            self._forget_settled(source, known, frame.number)
+            if self._forget_publisher(source) and self.config.carries:
+                self._gone.add(source, known.next)
+
+    def _persist_lease(self, lease: Lease) -> None:
+        if self.config.durable:
+            self._effects.append(Persist(lease.key, LEASE.encode(lease.record())))
+
+    def _restore(self, key: str, value: bytes, now_ns: int) -> None:
+        kind, _, rest = key.partition("/")
+        if kind == "counter":
+            self._counters.get(rest)[0] = INT.decode(value)
+        elif kind == "publisher":
+            self._publisher(rest, now_ns).next = INT.decode(value)
+        elif kind == "elsewhere":
+            number, _, publisher = rest.partition("/")
+            self._publisher(publisher, now_ns).elsewhere[int(number)] = INT.decode(value)
+        elif kind == "gone":
+            serial, _, publisher = rest.partition("/")
+            self._gone.restore(int(serial), publisher, value)
+        elif kind in ("subscription", "change"):
+            self._restore_change(kind, rest, value)
+        elif kind == "lease":
+            # Leases start anew: a longer lease is always safe.
+            due_ns = now_ns + self.config.lease_ns
+            self._leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
+
+    def _publisher(self, name: str, now_ns: int) -> Publisher:
+        return self._publishers.setdefault(name, Publisher(1, now_ns))
