@@ -252,6 +252,48 @@ def test_a_plain_request_of_stamps_still_works_where_events_are_carried() -> Non
     assert station.node.open_count == 0
 
 
+# -- Who is forgotten -------------------------------------------------------------------------------
+
+SECOND = 1_000_000_000
+
+
+def full(clients_max: int, **chain: list[str]) -> StationNet:
+    """Stations with room for so many publishers."""
+    return StationNet(chain, config=SequencerConfig(carries=True, clients_max=clients_max))
+
+
+def send(net: StationNet, publisher: str, topic: str, event: str) -> None:
+    net.publish(publisher, topic, event)
+    net.settle()
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_late_copy_of_who_was_forgotten_to_make_room_puts_nothing_out_twice(idle: bool) -> None:
+    net = full(2, low=["a", "b"], high=["d"])
+    net.subscribe("s", "a")
+    net.subscribe("t", "b", "d")
+    net.settle()
+    send(net, "p", "a", "p1")
+    (copy,) = [each for each in net.handled if isinstance(each.frame, OrderRequest)]
+    if idle:
+        net.pass_time(CARRIES.forget_ns)
+    else:
+        send(net, "p", "b", "p2")  # Its stamp is completed elsewhere, so it confirms it.
+        net.confirm("p")
+        net.settle()
+    send(net, "q", "a", "q1")
+    send(net, "r", "a", "r1")
+    assert list(net.station("low").node._publishers) == ["q", "r"]
+    net.restart("low")
+    net.say_goodbye("q")
+    net.repeat(copy)
+    net.settle()
+    net.pass_time(SECOND)
+    assert net.delivered("s") == ["p1", "q1", "r1"]
+    send(net, "p", "a", "p3")
+    assert net.delivered("s") == ["p1", "q1", "r1", "p3"]
+
+
 # -- Against what anyone can see ----------------------------------------------------------------------
 
 

@@ -1,9 +1,9 @@
-"""Publishers that said goodbye, and how far they had come.
+"""Publishers that were forgotten, and how far they had come.
 
-A publisher that closes is forgotten, but a request that it repeated may still be under way, on brokers
-for long. Where events go along with requests, taking such a one for new would put its event out
-twice. So the number of what would have been its next request is kept, also over a restart, for the
-`DEPARTED_MAX` publishers that left last.
+A publisher that closes is forgotten, as is one for which there is no room, but a request that it repeated may
+still be under way, on brokers for long. Where events go along with requests, taking such a one for new would
+put its event out twice. So the number of what would have been its next request is kept, also over a
+restart, for the `DEPARTED_MAX` publishers that were forgotten last.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ DEPARTED_MAX = 10_000
 
 
 class Departed:
-    """Names, in the order of their goodbyes. `persist` writes a record, or removes it."""
+    """Names, in the order they were forgotten. `persist` writes a record, or removes it."""
 
     __slots__ = ("_names", "_persist", "_serials")
 
@@ -29,7 +29,7 @@ class Departed:
         self._persist = persist
 
     def add(self, name: str, next_number: int) -> None:
-        """Note how far a publisher had come that left."""
+        """Note how far a publisher had come that is forgotten."""
         self.take(name)
         serial = next(self._serials)
         self._names[name] = (serial, next_number)

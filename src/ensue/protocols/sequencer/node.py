@@ -22,8 +22,8 @@ Assumptions: links between neighbouring nodes are FIFO and exactly-once, also ac
 (`ensue.protocols.link`); what was persisted survives. Client names are unique: a client that lost
 its state takes a new name.
 
-HAZARD: a publisher that is forgotten (`forget_ns`) while its last request is still on its way, and
-repeats it, gets its event out twice.
+HAZARD: with `carries`, a copy of a request that comes after its publisher has been forgotten, and
+`DEPARTED_MAX` others after it, puts its event out twice.
 
 HAZARD: a node that restarts from older records than it answered from gives one slot to two events;
 the ENS lets the first win and the second publisher sees its event voided.

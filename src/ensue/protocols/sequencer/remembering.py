@@ -84,12 +84,16 @@ class RememberingStage(ChangeStage):
         """Forget a publisher, unless it may ask again for a stamp that was made.
 
         If it comes back it is taken up where it says it is. For a late repetition of an old
-        request of its a stamp is made that nobody confirms, and voided after its lease.
+        request of its a stamp is made that nobody confirms, and voided after its lease; an event
+        that came along would be out twice, so it is noted how far the publisher had come.
         """
-        if self._publishers[name].elsewhere or self._leases.any_of(name, self.name):
+        known = self._publishers[name]
+        if known.elsewhere or self._leases.any_of(name, self.name):
             return False
         self._early.forget(self._publishers.pop(name))
         self._persist(f"publisher/{name}", None)
+        if self.config.carries:
+            self._gone.add(name, known.next)
         return True
 
     def _on_forget(self, frame: Forget, source: str, _now_ns: int) -> None:
@@ -99,8 +103,7 @@ class RememberingStage(ChangeStage):
         known = self._publishers.get(source)
         if known is not None and known.next <= frame.number:
             self._forget_settled(source, known, frame.number)
-            if self._forget_publisher(source) and self.config.carries:
-                self._gone.add(source, known.next)
+            self._forget_publisher(source)
 
     def _persist_lease(self, lease: Lease) -> None:
         if self.config.durable:
