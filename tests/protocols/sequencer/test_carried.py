@@ -294,6 +294,77 @@ def test_a_late_copy_of_who_was_forgotten_to_make_room_puts_nothing_out_twice(id
     assert net.delivered("s") == ["p1", "q1", "r1", "p3"]
 
 
+def test_what_was_refused_for_want_of_room_stays_refused_when_there_is_room() -> None:
+    net = full(1, one=["a"])
+    net.subscribe("s", "a")
+    net.settle()
+    send(net, "q", "a", "q1")
+    with net.holding(Refused), net.holding(Out, to="p"):
+        send(net, "p", "a", "p1")
+        net.say_goodbye("q")
+        net.settle()
+        net.restart("one")
+        net.pass_time(RETRY_NS)  # It has heard nothing, and asks again.
+    net.settle()
+    net.pass_time(60 * SECOND)
+    assert net.settled("p") == [("p1", "void")]
+    send(net, "p", "a", "p2")
+    assert net.settled("p") == [("p1", "void"), ("p2", "")]
+    assert net.delivered("s") == ["q1", "p2"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_events_that_are_refused_for_want_of_room_are_out_for_nobody(seed: int) -> None:
+    net = full(1, one=["a"])
+    net.subscribe("s", "a")
+    net.settle()
+    rng = Random(seed)
+    room = rng.randrange(20)
+    send(net, "q", "a", "q1")
+    for number in range(4):
+        net.publish("p", "a", f"p{number}")
+    for step in range(60):
+        if step == room:
+            net.say_goodbye("q")
+        choices = net.arrivals()
+        if choices and rng.random() < 0.6:
+            parcel = rng.choice(choices)
+            if isinstance(parcel.frame, OrderRequest) and rng.random() < 0.3:
+                net.repeat(parcel)
+            net.deliver(parcel)
+        else:
+            net.now_ns += RETRY_NS
+            net.nodes["p"].handle_timer(now_ns=net.now_ns)
+            net._carry_out("p")
+    net.come_to_rest(pick=rng.choice)
+    settled = dict(net.settled("p"))
+    assert len(settled) == 4
+    out = ["q1", *(event for event in sorted(settled) if not settled[event])]
+    assert net.delivered("s") == out
+
+
+def test_who_was_forgotten_is_told_what_is_out_although_there_is_no_room() -> None:
+    net = full(1, one=["a"])
+    net.subscribe("s", "a")
+    net.settle()
+    with net.holding(Out):
+        send(net, "p", "a", "p1")
+        net.drop(Out)
+        net.crash("one")
+        net.pass_time(CARRIES.forget_ns)
+        net.drop(OrderRequest)
+        net.restart("one")
+        net.pass_time(0)
+    station = net.station("one").node
+    station._publishers["p"].seen_ns = net.now_ns - CARRIES.forget_ns
+    send(net, "q", "a", "q1")
+    assert list(station._publishers) == ["q"]
+    net.publish("p", "a", "p2")
+    net.come_to_rest()
+    assert dict(net.settled("p")) == {"p1": "", "p2": "void"}
+    assert net.delivered("s") == ["p1", "q1"]
+
+
 # -- Against what anyone can see ----------------------------------------------------------------------
 
 

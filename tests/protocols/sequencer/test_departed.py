@@ -40,3 +40,13 @@ def test_nobody_comes_back_twice() -> None:
     gone = Departed(disk.persist)
     gone.add("a", 5)
     assert (gone.take("a"), gone.take("a")) == (5, 0)
+
+
+def test_tables_of_two_kinds_are_apart_and_looking_changes_nothing() -> None:
+    disk = Disk()
+    gone, refused = Departed(disk.persist), Departed(disk.persist, "refused")
+    gone.add("a", 5)
+    refused.add("a", 7)
+    assert sorted(disk) == ["gone/1/a", "refused/1/a"]
+    assert (gone.find("a"), gone.find("a"), gone.find("b"), refused.take("a")) == (5, 5, 0, 7)
+    assert sorted(disk) == ["gone/1/a"]

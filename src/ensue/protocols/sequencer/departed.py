@@ -3,7 +3,8 @@
 A publisher that closes is forgotten, as is one for which there is no room, but a request that it repeated may
 still be under way, on brokers for long. Where events go along with requests, taking such a one for new would
 put its event out twice. So the number of what would have been its next request is kept, also over a
-restart, for the `DEPARTED_MAX` publishers that were forgotten last.
+restart, for the `DEPARTED_MAX` publishers that were forgotten last. In the same way it is kept which requests
+were refused to those who were never taken in.
 """
 
 from collections import OrderedDict
@@ -18,11 +19,12 @@ DEPARTED_MAX = 10_000
 
 
 class Departed:
-    """Names, in the order they were forgotten. `persist` writes a record, or removes it."""
+    """Names, in the order they were forgotten. `persist` writes a record of this kind, or removes it."""
 
-    __slots__ = ("_names", "_persist", "_serials")
+    __slots__ = ("_kind", "_names", "_persist", "_serials")
 
-    def __init__(self, persist: Callable[[str, bytes | None], None]) -> None:
+    def __init__(self, persist: Callable[[str, bytes | None], None], kind: str = "gone") -> None:
+        self._kind = kind
         self._names: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """The serial of each, and the number of its next request."""
         self._serials = count(1)
@@ -33,16 +35,20 @@ class Departed:
         self.take(name)
         serial = next(self._serials)
         self._names[name] = (serial, next_number)
-        self._persist(_key(serial, name), INT.encode(next_number))
+        self._persist(self._key(serial, name), INT.encode(next_number))
         if len(self._names) > DEPARTED_MAX:
             oldest, (serial, _) = self._names.popitem(last=False)
-            self._persist(_key(serial, oldest), None)
+            self._persist(self._key(serial, oldest), None)
+
+    def find(self, name: str) -> int:
+        """Return the number of the next request of a publisher; 0 if unknown."""
+        return self._names.get(name, (0, 0))[1]
 
     def take(self, name: str) -> int:
-        """Return the number of the next request of a publisher that comes back; 0 if unknown."""
+        """Forget a publisher that comes back, and return the number of its next request; 0 if unknown."""
         serial, next_number = self._names.pop(name, (0, 0))
         if serial:
-            self._persist(_key(serial, name), None)
+            self._persist(self._key(serial, name), None)
         return next_number
 
     def restore(self, serial: int, name: str, value: bytes) -> None:
@@ -50,6 +56,5 @@ class Departed:
         self._names[name] = (serial, INT.decode(value))
         self._serials = count(serial + 1)
 
-
-def _key(serial: int, name: str) -> str:
-    return f"gone/{serial}/{name}"
+    def _key(self, serial: int, name: str) -> str:
+        return f"{self._kind}/{serial}/{name}"

@@ -23,7 +23,7 @@ Assumptions: links between neighbouring nodes are FIFO and exactly-once, also ac
 its state takes a new name.
 
 HAZARD: with `carries`, a copy of a request that comes after its publisher has been forgotten, and
-`DEPARTED_MAX` others after it, puts its event out twice.
+`DEPARTED_MAX` others after it, puts its event out twice; and one that was refused to it, once.
 
 HAZARD: a node that restarts from older records than it answered from gives one slot to two events;
 the ENS lets the first win and the second publisher sees its event voided.
@@ -166,7 +166,8 @@ class SequencerNode(RememberingStage):
         publisher: str,
         now_ns: int,
     ) -> None:
-        known = self._publishers.get(publisher) or self._welcome(publisher, frame, now_ns)
+        known = self._publishers.get(publisher)
+        known = known or self._welcome(publisher, frame, len(items), now_ns)
         if known is None:
             return
         known.seen_ns = now_ns

@@ -43,7 +43,7 @@ def record_order(key: str) -> tuple[str, int, int, str]:
     if kind == "lease":
         slot, _, client = rest_of_numbered.partition("/")
         return (kind, int(number), int(slot), client)
-    if kind in ("elsewhere", "gone"):
+    if kind in ("elsewhere", "gone", "refused"):
         return (kind, int(number), 0, rest_of_numbered)
     return (kind, 0, 0, rest)
 

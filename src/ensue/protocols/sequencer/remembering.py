@@ -30,20 +30,39 @@ class RememberingStage(ChangeStage):
         self._publishers: dict[str, Publisher] = {}
         self._early = EarlyRequests()
         self._leases = Leases()
-        self._gone = Departed(self._persist)
+        self._gone = Departed(self._persist, "gone")
+        """Publishers that were forgotten, and the numbers of their next requests."""
+        self._refused = Departed(self._persist, "refused")
+        """Publishers that there was no room for, and the first numbers that were not refused."""
         self._out: dict[str, list[tuple[int, int]]] = {}
         """Events put out while handling the current frame, by publisher."""
 
     def _welcome(
-        self, publisher: str, frame: StampRequest | OrderRequest, now_ns: int
+        self, publisher: str, frame: StampRequest | OrderRequest, count: int, now_ns: int
     ) -> Publisher | None:
-        """Take in a publisher that is new here, if there is room."""
-        if not self._room_for_publisher(now_ns):
-            self._refuse(publisher, frame.number, "clients_max")
-            return None
-        next_number = max(frame.settled, self._gone.take(publisher))
-        known = self._publishers[publisher] = Publisher(next_number, now_ns)
-        return known
+        """Take in a publisher that is new here and asks for `count` stamps, if there is room.
+
+        What went out before it was forgotten is answered in any case. What was refused once stays so:
+        with `carries` a copy that comes when there is room would put an event out that its
+        publisher was told is void. So it is not taken in before it knows what was refused.
+        """
+        first, stop = frame.number, frame.number + count
+        fresh = min(max(first, self._gone.find(publisher)), stop)
+        refused = self._refused.find(publisher)
+        knows = frame.settled >= refused
+        if fresh < stop and knows and self._room_for_publisher(now_ns):
+            self._refused.take(publisher)
+            next_number = max(frame.settled, self._gone.take(publisher))
+            known = self._publishers[publisher] = Publisher(next_number, now_ns)
+            return known
+        if first < fresh:
+            again = [(number, 0) for number in range(first, fresh)]
+            self._out.setdefault(publisher, []).extend(again)
+        if fresh < stop and (knows or fresh < refused):
+            if self.config.carries:
+                self._refused.add(publisher, max(refused, fresh + 1))
+            self._refuse(publisher, fresh, "clients_max")
+        return None
 
     def _forget_settled(self, publisher: str, known: Publisher, settled: int) -> None:
         """Nobody will ask again below a settled number, nor for one that was refused."""
@@ -118,9 +137,10 @@ class RememberingStage(ChangeStage):
         elif kind == "elsewhere":
             number, _, publisher = rest.partition("/")
             self._publisher(publisher, now_ns).elsewhere[int(number)] = INT.decode(value)
-        elif kind == "gone":
+        elif kind in ("gone", "refused"):
             serial, _, publisher = rest.partition("/")
-            self._gone.restore(int(serial), publisher, value)
+            table = self._gone if kind == "gone" else self._refused
+            table.restore(int(serial), publisher, value)
         elif kind in ("subscription", "change"):
             self._restore_change(kind, rest, value)
         elif kind == "lease":
