@@ -9,6 +9,7 @@ from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Changed,
     ChangeRequest,
+    Confirm,
     Refused,
     Stamped,
     StampRequest,
@@ -284,6 +285,52 @@ def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_
 
 
 # -- Forgetting: who is gone takes nobody's place ---------------------------------------------------
+
+
+def leases(net: Net, node: str) -> list[str]:
+    """The stamps that a node has on its disk."""
+    return [key for key in net.disks[node] if key.startswith("lease/")]
+
+
+@pytest.mark.parametrize("topic", ["a", "b"])
+def test_a_publisher_whose_events_were_void_before_it_saw_their_stamps_can_leave(
+    topic: str,
+) -> None:
+    net = chain(clients_max=2)
+    subscribe(net, "s", "a", "b")
+    for publisher in ("p", "q"):
+        with net.holding(Stamped):
+            publish(net, publisher, topic, "e")
+            net.pass_time(net.config.lease_ns + SECOND)
+            net.drop(Stamped)
+        net.pass_time(net.config.lease_ns)
+        assert net.settled(publisher) == [("e", "void")]
+        net.say_goodbye(publisher)
+        net.settle()
+        for node in ("low", "high"):
+            assert (list(net.stage(node)._publishers), leases(net, node)) == ([], [])
+    for publisher in ("new", "newer"):
+        publish(net, publisher, topic, publisher)
+        assert net.settled(publisher) == [(publisher, "")]
+
+
+@pytest.mark.parametrize("topic", ["a", "b"])
+def test_a_publisher_whose_confirmation_was_lost_can_leave(topic: str) -> None:
+    net = chain(clients_max=1)
+    subscribe(net, "s", "a", "b")
+    publish(net, "p", topic, "e")
+    with net.holding(Confirm):
+        net.confirm("p")
+        net.settle()
+        net.drop(Confirm)
+    net.say_goodbye("p")
+    net.settle()
+    net.pass_time(HOUR)
+    for node in ("low", "high"):
+        assert leases(net, node) == []
+    publish(net, "new", topic, "f")
+    assert net.settled("new") == [("f", "")]
+    assert net.delivered("s") == ["e", "f"]
 
 
 @pytest.mark.parametrize("confirmed", ["at once", "in time"])

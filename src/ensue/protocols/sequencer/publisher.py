@@ -88,7 +88,7 @@ class Publisher:
         self._broadcast_due_ns = now_ns
         """None of those is to be broadcast again before this."""
         self._owed: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """By node and origin: settled requests, with their slots, to be told to the node."""
+        """By each node that completed any, and origin: settled requests to confirm, with slots."""
         self._confirm_due_ns: int | None = None
         self._to_request: dict[str, None] = {}
         """Origins of what was published since the effects were last taken."""
@@ -136,15 +136,17 @@ class Publisher:
         self._to_request[origin] = None
         return event
 
-    def confirm_all(self) -> None:
-        """Confirm at once whatever is settled: nothing more will be published for a while."""
+    def confirm_all(self, *, again: bool = False) -> None:
+        """Confirm at once whatever is settled, also `again`: there will be nothing more for a while."""
         self._confirm_due_ns = None
-        for node, origin in list(self._owed):
-            self._confirm(node, origin)
+        for (node, origin), slots in self._owed.items():
+            if slots or again:
+                self._confirm(node, origin)
 
     def say_goodbye(self) -> None:
         """Tell the chain that nothing more will be published under this name for a while."""
-        self.confirm_all()
+        # A confirmation may be lost, and of what was void before its stamp was seen there is none.
+        self.confirm_all(again=True)
         for origin in self._numbers:
             goodbye = Forget(number=self._settled(origin), publisher=True)
             self._effects.append(Send(origin, goodbye))
@@ -412,10 +414,9 @@ class Publisher:
 
         A confirmation that never comes costs the node a question to the ENS, nothing else.
         """
-        slot = outgoing.event.slot
-        if slot is None:
-            return  # Void before the stamp was seen: the node knows, and will be told `settled`.
         owed = self._owed.setdefault((outgoing.granted_by, outgoing.origin), [])
+        if (slot := outgoing.event.slot) is None:
+            return  # Void before the stamp was seen: the node knows, and will be told `settled`.
         owed.append((outgoing.number, slot))
         if self._confirm_due_ns is None:
             self._confirm_due_ns = now_ns + self.config.lease_ns // 4
@@ -423,7 +424,7 @@ class Publisher:
             self._confirm(outgoing.granted_by, outgoing.origin)
 
     def _confirm(self, node: str, origin: str) -> None:
-        slots = tuple(self._owed.pop((node, origin)))
+        slots, self._owed[node, origin] = tuple(self._owed[node, origin]), []
         settled = self._settled(origin)
         self._effects.append(Send(node, Confirm(origin=origin, slots=slots, settled=settled)))
         if node != origin:

@@ -115,13 +115,14 @@ class RememberingStage(ChangeStage):
             self._gone.add(name, known.next)
         return True
 
-    def _on_forget(self, frame: Forget, source: str, _now_ns: int) -> None:
+    def _on_forget(self, frame: Forget, source: str, now_ns: int) -> None:
         if not frame.publisher:
             self._forget_subscriber(source, frame.number)
             return
+        # Whatever was not confirmed, or not heard of to be, is settled all the same.
+        self._on_confirm(Confirm(origin=self.name, slots=(), settled=frame.number), source, now_ns)
         known = self._publishers.get(source)
         if known is not None and known.next <= frame.number:
-            self._forget_settled(source, known, frame.number)
             self._forget_publisher(source)
 
     def _persist_lease(self, lease: Lease) -> None:
