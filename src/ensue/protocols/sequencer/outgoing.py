@@ -58,7 +58,8 @@ class Outgoing(msgspec.Struct, gc=False):
     place: int
     """Its place among all events of this publisher."""
     restored: bool = False
-    """Taken up again after a restart: it may have been stamped, and be out, already."""
+    """Taken up again after a restart: it may have been stamped, and be out, already. HAZARD: so a refusal,
+    which may be as old, does not settle it, and one that is refused for good is asked for for ever."""
     run: Run | None = None
     """What it was last asked for with, while there is no answer."""
     granted_by: str = ""
