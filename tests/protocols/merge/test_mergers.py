@@ -14,7 +14,7 @@ from tests.protocols.merge.test_nodes import (
     subscriber,
 )
 
-from ensue.protocols.core import Broadcast, Deliver, Discard
+from ensue.protocols.core import Attach, Broadcast, Deliver, Discard
 from ensue.protocols.ens import Notify
 from ensue.protocols.merge.merger import Held
 from ensue.protocols.merge.publisher import MergePublisher
@@ -130,3 +130,22 @@ def test_a_wrong_number_of_held_events_loses_none(wrong: int) -> None:
     node.merger._count = wrong
     assert discarded(give(node, 10, event(10), event(10, k=1, number=2))) == []
     assert len(delivered(at(node, 30))) == 2
+
+
+# -- Timers -------------------------------------------------------------------------------------------
+
+
+def test_no_timer_is_further_ahead_than_it_can_have_been_set() -> None:
+    """A clock that went back, or a wrong memory: whoever is deaf must ask again all the same."""
+    node = subscriber(poll_ns=1_000, retry_ns=100)
+    node.subscribe(("u",), now_ns=5_000)
+    node.receive(Notify(event=event(40)), source="ens", now_ns=400)
+    node.merger.drop(lambda _event: True)
+    assert node.next_timer_ns() == 500
+    node.unsubscribe(("u",), now_ns=400)
+    node._poll_due_ns = 10**15
+    assert node.next_timer_ns() == 1_400
+    node.take_effects()
+    node.handle_timer(now_ns=1_400)
+    assert node.take_effects() == [Attach("t", 0)]
+    assert node.next_timer_ns() == 2_400

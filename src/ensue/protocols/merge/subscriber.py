@@ -79,6 +79,8 @@ class MergeSubscriber:
         self._decliners: dict[str, dict[str, None]] = {}
         """By topic: the mergers that do not let this process have it."""
         self._poll_due_ns = 0
+        self._seen_ns = now_ns
+        """What the clock showed last: no timer is further ahead of it than it can have been set."""
         self._remembered: OrderedDict[str, None] = OrderedDict()
         """Events that were handed out, the latest last, where one may come out of turn."""
         self._remembers = eager or config.deliver_late
@@ -177,13 +179,17 @@ class MergeSubscriber:
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due, or to be asked for again."""
-        due_ns = min(self._attaching.values(), default=None)
+        config, seen_ns = self.config, self._seen_ns
+        due_ns = None
+        if self._attaching:
+            due_ns = min(*self._attaching.values(), seen_ns + config.retry_ns)
         if self._joined:
-            due_ns = self._poll_due_ns if due_ns is None else min(due_ns, self._poll_due_ns)
+            poll_due_ns = min(self._poll_due_ns, seen_ns + config.poll_ns)
+            due_ns = poll_due_ns if due_ns is None else min(due_ns, poll_due_ns)
         due_tick = self.merger.due_tick()
         if due_tick is None:
             return due_ns
-        leave_ns = due_tick * self.config.tick_ns
+        leave_ns = due_tick * config.tick_ns
         return leave_ns if due_ns is None else min(due_ns, leave_ns)
 
     def take_effects(self) -> Sequence[Effect]:
@@ -192,6 +198,7 @@ class MergeSubscriber:
         return effects
 
     def _ask_for(self, topics: Iterable[str], now_ns: int) -> None:
+        self._seen_ns = now_ns
         for topic in topics:
             self._attaching[topic] = now_ns + self.config.retry_ns
             self._attach(topic)
@@ -284,6 +291,7 @@ class MergeSubscriber:
             self._effects.append(Discard(event, verdict))
 
     def _advance(self, now_ns: int) -> None:
+        self._seen_ns = now_ns
         leaving, overtaken = self.merger.advance(self.config.tick(now_ns))
         for held in self.merger.take_dropped():
             self._refuse(held.event, SKEWED)
