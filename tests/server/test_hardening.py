@@ -74,9 +74,12 @@ class Rig:
         return self._sent(self.station.take_effects())
 
     def wait(self, seconds: float) -> list[Frame]:
-        """Let time pass."""
-        self.now_ns += int(seconds * SECOND_NS)
-        self.station.handle_timer(now_ns=self.now_ns)
+        """Let time pass, and the timer fire whenever it wants to."""
+        until_ns = self.now_ns + int(seconds * SECOND_NS)
+        while (due_ns := self.station.next_timer_ns()) is not None and due_ns <= until_ns:
+            self.now_ns = max(self.now_ns, due_ns)
+            self.station.handle_timer(now_ns=self.now_ns)
+        self.now_ns = until_ns
         return self._sent(self.station.take_effects())
 
     def restart(self) -> None:
