@@ -133,19 +133,13 @@ class CounterTimestamps:
 
     def knowing(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
         """See `Timestamps`. Where only a clock is known to be so far, and no event, k is -1."""
-        most, k = tick, -1
-        for each in known:
-            reach = each.r + each.c
-            if reach > most:
-                most, k = reach, each.k
-            elif reach == most and each.k > k:
-                k = each.k
+        most, k = _furthest(tick, known)
         return CounterTimestamp(tick, most - tick, k)
 
     def after(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
         """See `Timestamps`."""
-        all_known = self.knowing(tick, known)
-        return CounterTimestamp(tick, all_known.c, all_known.k + 1)
+        most, k = _furthest(tick, known)
+        return CounterTimestamp(tick, most - tick, k + 1)
 
     def first(self, tick: int) -> CounterTimestamp:
         """See `Timestamps`."""
@@ -182,6 +176,18 @@ class CounterTimestamps:
         if r is None:
             return None
         return CounterTimestamp(r, entries.get(AHEAD, 0), entries.get(COUNTER, 0))
+
+
+def _furthest(tick: int, known: Sequence[CounterTimestamp]) -> tuple[int, int]:
+    """Return the largest r + c, and the largest k that was counted there; -1 if none was."""
+    most, k = tick, -1
+    for each in known:
+        reach = each.r + each.c
+        if reach > most:
+            most, k = reach, each.k
+        elif reach == most and each.k > k:
+            k = each.k
+    return most, k
 
 
 class ArrayTimestamps:
@@ -294,7 +300,8 @@ class Timeline:
 
     def event(self, tick: int, heard: Sequence[AnyTimestamp] = ()) -> AnyTimestamp:
         """Make an event at a tick, which receives these timestamps if any."""
-        made: AnyTimestamp = self.kind.after(tick, [*heard, *self._recent(tick)])
+        recent = self._recent(tick)
+        made: AnyTimestamp = self.kind.after(tick, (*heard, *recent) if heard else recent)
         if not self.kind.is_sound(made):
             self.resets += 1
             made = self.kind.first(tick)
