@@ -155,9 +155,8 @@ class Merger:
         leaving.sort(key=_key)
         self._count -= len(leaving)
         while leaving and leaving[-1].key[0][0] >= passed:
-            self._dropped.append(
-                leaving.pop()
-            )  # A false key: as a frontier it would be felt for long.
+            # A false key: as a frontier it would be felt for long.
+            self._dropped.append(leaving.pop())
         overtaken: list[Held] = []
         if leaving and self._frontier is not None and leaving[0].key <= self._frontier:
             frontier = self._frontier
