@@ -53,7 +53,9 @@ class ChangeStage(Stage):
         # Leaving is never refused for want of room.
         had = dict.fromkeys(frame.old)
         added = [topic for topic in frame.new if topic not in had]
-        if not topics or not all(self.placement.knows(topic) for topic in frame.old):
+        if frame.number < 1 or not topics:
+            return  # Nobody asks so: a stray frame changes nothing.
+        if not all(self.placement.knows(topic) for topic in frame.old):
             return
         if not self._may_host(added, subscriber, frame.number):
             return
