@@ -49,11 +49,11 @@ class Model:
         return copy.deepcopy(self)
 
     def drop_before(self, segment: int) -> dict[str, int]:
-        """Drop the events of older segments; return the lowest slot left where some were lost."""
-        lost = [place for place in self.events if self.segments[place] < segment]
+        """Drop the events of older segments; return the slot behind the highest that was lost."""
+        lost = sorted(place for place in self.events if self.segments[place] < segment)
         for place in lost:
             del self.events[place]
-        return {topic: self.first(topic) for topic, _ in lost}
+        return {topic: slot + 1 for topic, slot in lost}
 
     def first(self, topic: str) -> int:
         present = [slot for each, slot in self.events if each == topic]
@@ -76,6 +76,17 @@ class Model:
 
 def persists(batch: Batch) -> list[Persist]:
     return [Persist(key, value) for key, value in batch]
+
+
+def retain(
+    journal: Journal, *, bytes_max: int | None, age_s: float | None, now_s: float
+) -> dict[str, int]:
+    """Drop what is too much or too old at once; return where topics that lost events begin."""
+    old = journal.find_old(bytes_max=bytes_max, age_s=age_s, now_s=now_s)
+    if old is None:
+        return {}
+    journal.drop(old)
+    return old.firsts
 
 
 def check(journal: Journal, model: Model) -> None:

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.journal.model import check, copied, files, no_disk, persists, prefixes, sample
+from tests.journal.model import check, copied, files, no_disk, persists, prefixes, retain, sample
 
 from ensue.journal import Journal, JournalFailed
 
@@ -332,7 +332,7 @@ def test_syncing_all_the_time_changes_nothing(tmp_path: Path) -> None:
         for at in range(500):
             journal.append(persists([(f"event/{at}/t", b"%d" % at), ("last", b"%d" % at)]))
             assert journal.write() == at + 1
-            journal.retain(bytes_max=3000, age_s=None, now_s=0)
+            retain(journal, bytes_max=3000, age_s=None, now_s=0)
             assert journal.event("t", at) == b"%d" % at
         done.set()
         syncing.join()

@@ -54,8 +54,13 @@ class Told:
             lost = [slot for slot, offset in self.model.items() if offset < self.floor]
             for each in lost:
                 del self.model[each]
-            found = self.index.forget(parts, before=self.floor)
-            assert found == ({"t": min(self.model, default=self.next)} if lost else {})
+            ranges = {
+                topic: (part.start, part.start + len(part.offsets) // 8)
+                for topic, part in parts.items()
+            }
+            found = self.index.firsts_without(ranges, before=self.floor)
+            assert found == ({"t": max(lost) + 1} if lost else {})
+            self.index.forget(ranges, before=self.floor)
 
     def again(self) -> EventIndex:
         """Put it together as opening a journal does."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from tests.journal.model import check, files, no_disk, persists, prefixes, sample
+from tests.journal.model import check, files, no_disk, persists, prefixes, retain, sample
 
 from ensue.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
 from ensue.journal import UNSYNCED_SEGMENTS_MAX, Journal, journal, segments
@@ -147,7 +147,7 @@ def test_an_empty_topic_keeps_its_next_slot_when_its_segments_are_gone(tmp_path:
         store.append(persists([("event/1/other", b"1")]))
         store.write()
         store.sync()
-        assert store.retain(bytes_max=0, age_s=None, now_s=0) == {"t": 8, "other": 2}
+        assert retain(store, bytes_max=0, age_s=None, now_s=0) == {"t": 8, "other": 2}
         assert len(files(tmp_path / "j", ".log")) == 1
     with Journal(tmp_path / "j") as store:
         assert store.bounds() == {"t": (8, 8), "other": (2, 2)}
@@ -185,11 +185,50 @@ def test_segments_are_dropped_at_the_very_byte_and_second(tmp_path: Path, scanne
         for path in files(tmp_path / "j", ".index"):
             path.unlink()
     with no_disk(), Journal(tmp_path / "j") as store:
-        assert store.retain(bytes_max=None, age_s=10, now_s=20) == {}
-        assert store.retain(bytes_max=None, age_s=10, now_s=20.5) == {"t": 1}
-        assert store.retain(bytes_max=store.size_bytes, age_s=None, now_s=99) == {}
-        assert store.retain(bytes_max=store.size_bytes - 1, age_s=None, now_s=99) == {"t": 2}
+        assert retain(store, bytes_max=None, age_s=10, now_s=20) == {}
+        assert retain(store, bytes_max=None, age_s=10, now_s=20.5) == {"t": 1}
+        assert retain(store, bytes_max=store.size_bytes, age_s=None, now_s=99) == {}
+        assert retain(store, bytes_max=store.size_bytes - 1, age_s=None, now_s=99) == {"t": 2}
         assert store.events("t", 0, 9, bytes_max=0) == [(2, b"1")]
+
+
+def test_where_a_topic_begins_there_is_no_gap_behind_it(tmp_path: Path) -> None:
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        for slot in (1, 3, 4, 2, 5):  # The second slot is filled late.
+            store.append(persists([(f"event/{slot}/t", b"1")]))
+            store.write()
+        store.sync()
+        sizes = [each.size for each in store._segments.all]
+        for count, first in ((1, 2), (3, 5), (4, 3), (5, 6)):
+            old = store.find_old(bytes_max=sum(sizes[count:]), age_s=None, now_s=0)
+            assert old is not None
+            assert old.firsts == {"t": first}, count
+            store.drop(old)
+
+
+def test_a_slot_that_is_empty_is_not_taken_for_lost(tmp_path: Path) -> None:
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        for slot in (1, 3):
+            store.append(persists([(f"event/{slot}/t", b"1")]))
+            store.write()
+        store.sync()
+        assert retain(store, bytes_max=store.size_bytes - 1, age_s=None, now_s=0) == {"t": 2}
+
+
+def test_what_is_found_to_be_old_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        for slot in range(3):
+            store.append(persists([(f"event/{slot}/t", b"%d" % slot)]))
+            store.write()
+        store.sync()
+        old = store.find_old(bytes_max=0, age_s=None, now_s=0)
+        assert old is not None
+        assert store.event("t", 0) == b"0"
+        store.append(persists([("event/3/t", b"3")]))
+        store.write()
+        store.sync()
+        store.drop(old)
+        assert store.events("t", 0, 9, bytes_max=99) == [(3, b"3")]
 
 
 def test_a_row_of_events_is_read_in_few_calls(tmp_path: Path) -> None:
@@ -239,8 +278,8 @@ def test_a_log_with_little_traffic_grows_old_too(tmp_path: Path) -> None:
         store.sync()
         store.append([Persist("event/2/t", b"new")])
         store.write()
-        assert store.retain(bytes_max=None, age_s=100.0, now_s=126.0) == {}
-        assert store.retain(bytes_max=None, age_s=100.0, now_s=126.5) == {"t": 2}
+        assert retain(store, bytes_max=None, age_s=100.0, now_s=126.0) == {}
+        assert retain(store, bytes_max=None, age_s=100.0, now_s=126.5) == {"t": 2}
         assert store.event("t", 1) is None
         assert store.event("t", 2) == b"new"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.journal.model import Batch, Model, check, copied, files, no_disk, persists
+from tests.journal.model import Batch, Model, check, copied, files, no_disk, persists, retain
 
 from ensue.journal import Journal
 
@@ -90,7 +90,7 @@ class Both:
                 break
             total -= path.stat().st_size
             logs = logs[1:]
-        found = self.journal.retain(bytes_max=bytes_max, age_s=age_s, now_s=self.now_s)
+        found = retain(self.journal, bytes_max=bytes_max, age_s=age_s, now_s=self.now_s)
         assert files(directory, ".log") == logs
         oldest = int(logs[0].stem)
         assert found == self.model.drop_before(oldest)

@@ -52,6 +52,10 @@ class FakeJournal:
             self.buffered = []
         return len(self.written)
 
+    @property
+    def batch_count(self) -> int:
+        return len(self.written) + bool(self.buffered)
+
     def sync(self) -> int:
         number = len(self.written)
         self.syncing.release()
@@ -121,6 +125,27 @@ def test_nothing_goes_on_before_the_sync_has_returned() -> None:
         assert (bench.done, bench.journal.synced) == (["a"], 1)
         assert bench.commit.waiting == 0
         await bench.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("sync_s", [0.0, 60.0])
+def test_whoever_needs_a_sync_waits_for_it_however_seldom_there_is_one(sync_s: float) -> None:
+    async def main() -> None:
+        bench = Bench(FakeJournal(), sync_s=sync_s)
+        bench.write("a")
+        syncing = asyncio.ensure_future(bench.commit.sync())
+        await bench.begun()
+        await turns()
+        bench.write("b")
+        await turns()
+        assert not syncing.done()
+        assert bench.journal.synced == 0
+        bench.journal.disk.release()
+        await syncing
+        assert bench.journal.synced == 1
+        await bench.close()
+        assert bench.done == ["a", "b"]
 
     run(main())
 

@@ -270,10 +270,10 @@ def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
             await until(lambda: station.log.bounds()["x"][0] > 70)
             assert station.log.bounds()["x"][1] == 101
 
-            def broken(**_options: object) -> dict[str, int]:
+            def broken(**_options: object) -> None:
                 raise OSError(5, "Input/output error")
 
-            monkeypatch.setattr(journal, "retain", broken)
+            monkeypatch.setattr(journal, "find_old", broken)
             with pytest.raises(JournalFailed, match="Input/output error"):
                 await within(server.wait())
             monkeypatch.undo()

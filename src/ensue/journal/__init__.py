@@ -4,7 +4,13 @@
 """
 
 from ensue.journal.files import JournalFailed
-from ensue.journal.journal import BUFFER_BYTES_MAX, SEGMENT_BYTES, UNSYNCED_SEGMENTS_MAX, Journal
+from ensue.journal.journal import (
+    BUFFER_BYTES_MAX,
+    SEGMENT_BYTES,
+    UNSYNCED_SEGMENTS_MAX,
+    Journal,
+    Outdated,
+)
 
 __all__ = [
     "BUFFER_BYTES_MAX",
@@ -12,4 +18,5 @@ __all__ = [
     "UNSYNCED_SEGMENTS_MAX",
     "Journal",
     "JournalFailed",
+    "Outdated",
 ]

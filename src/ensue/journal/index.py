@@ -22,13 +22,15 @@ import msgspec
 from ensue.errors import LimitReached
 from ensue.journal.format import EVENT, SLOT_MAX, Batch, Part, no_event_key, offsets_of
 
-__all__ = ["HOLE", "HOLES_MAX", "EventIndex", "Plan", "TopicIndex"]
+__all__ = ["HOLE", "HOLES_MAX", "EventIndex", "Plan", "Ranges", "TopicIndex"]
 
 HOLE = -1
 HOLES_MAX = 1 << 20
 """Of 8 bytes each, so that no single event can ask for more than 8 MB."""
 _COMPACT_MIN = 1024
 """Slots in front of the first event that are not worth moving the rest for."""
+Ranges = dict[str, tuple[int, int]]
+"""By topic: from this slot up to, not including, that one."""
 
 
 def _holes(count: int) -> "array[int]":
@@ -77,22 +79,25 @@ class TopicIndex:
             self._change(slot, slot + 1)
         return True
 
-    def forget(self, start: int, stop: int, before: int) -> bool:
-        """Forget the events of a range of slots that are before a place of the log, if any are."""
+    def highest(self, start: int, stop: int, before: int) -> int:
+        """Return the highest slot of a range whose event is before a place of the log, or `HOLE`."""
+        for slot in range(min(stop, self.next) - 1, max(start, self.first) - 1, -1):
+            if HOLE < self.offsets[slot - self.start] < before:
+                return slot
+        return HOLE
+
+    def forget(self, start: int, stop: int, before: int) -> None:
+        """Forget the events of a range of slots that are before a place of the log."""
         start, stop = max(start, self.first), min(stop, self.next)
         if start >= stop:
-            return False
+            return
         place = slice(start - self.start, stop - self.start)
         offsets = self.offsets[place]
         if max(offsets) < before:  # All of them, as when a topic is written in order.
-            lost = max(offsets) != HOLE
             self.offsets[place] = _holes(stop - start)
         else:
-            kept = array("q", [each if each >= before else HOLE for each in offsets])
-            lost = kept != offsets
-            self.offsets[place] = kept
+            self.offsets[place] = array("q", [each if each >= before else HOLE for each in offsets])
         self._skip_holes()
-        return lost
 
     def take_change(self) -> Part | None:
         """Return what changed since this was asked last."""
@@ -303,18 +308,19 @@ class EventIndex:
             else:
                 index.reserve(following)
 
-    def forget(self, parts: Mapping[str, Part] | None, before: int) -> dict[str, int]:
-        """Forget what is before a place of the log; return the first slot left where some was lost.
+    def firsts_without(self, ranges: Ranges, before: int) -> dict[str, int]:
+        """Return the slot behind the highest that would be forgotten, of each topic that has one.
 
-        `parts` tells where to look, None to look everywhere.
+        A slot that was filled late may lie further on in the log than those behind it. It is below
+        that slot and stays, but what begins there has no gap.
         """
-        lost: dict[str, int] = {}
-        for topic in self.topics if parts is None else parts:
-            index = self.topics[topic]
-            start, stop = 0, SLOT_MAX
-            if parts is not None:
-                start = parts[topic].start
-                stop = start + len(parts[topic].offsets) // 8
-            if index.forget(start, stop, before):
-                lost[topic] = index.first
-        return lost
+        return {
+            topic: highest + 1
+            for topic, (start, stop) in ranges.items()
+            if (highest := self.topics[topic].highest(start, stop, before)) != HOLE
+        }
+
+    def forget(self, ranges: Ranges, before: int) -> None:
+        """Forget what is before a place of the log, in these ranges of slots."""
+        for topic, (start, stop) in ranges.items():
+            self.topics[topic].forget(start, stop, before)

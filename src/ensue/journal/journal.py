@@ -38,11 +38,14 @@ from secrets import randbits
 from types import MappingProxyType
 from typing import NoReturn, Self
 
+import msgspec
+
 from ensue.errors import BadInput, ConfigurationError, LimitReached
 from ensue.journal.files import Files, JournalFailed, write_all
 from ensue.journal.format import (
     BATCH,
     FRAME_BYTES,
+    SLOT_MAX,
     Batch,
     Snapshot,
     decode_sidecar,
@@ -52,16 +55,27 @@ from ensue.journal.format import (
     merge,
     salted,
 )
-from ensue.journal.index import HOLE
+from ensue.journal.index import HOLE, Ranges
 from ensue.journal.recovery import Recovery
 from ensue.journal.segments import READ_AHEAD_BYTES, READ_BYTES, Segments
 from ensue.protocols.core import Persist
 
-__all__ = ["BUFFER_BYTES_MAX", "SEGMENT_BYTES", "UNSYNCED_SEGMENTS_MAX", "Journal"]
+__all__ = ["BUFFER_BYTES_MAX", "SEGMENT_BYTES", "UNSYNCED_SEGMENTS_MAX", "Journal", "Outdated"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 BUFFER_BYTES_MAX = 256 * 1024 * 1024
 UNSYNCED_SEGMENTS_MAX = 4
+
+
+class Outdated(msgspec.Struct, frozen=True, gc=False):
+    """The oldest segments, which may go."""
+
+    end: int
+    """Where they end in the whole log."""
+    firsts: dict[str, int]
+    """Of each topic that will lose events, the slot behind the highest one lost."""
+    ranges: Ranges
+    """Where the slots are that they changed."""
 
 
 class Journal:
@@ -237,32 +251,51 @@ class Journal:
         """
         return {topic: (each.first, each.next) for topic, each in self._index.topics.items()}
 
-    def retain(self, *, bytes_max: int | None, age_s: float | None, now_s: float) -> dict[str, int]:
-        """Drop the oldest segments with all their events, as many as are too much or too old.
+    def find_old(
+        self, *, bytes_max: int | None, age_s: float | None, now_s: float
+    ) -> Outdated | None:
+        """Return which of the oldest segments are too much or too old, if any; `drop` drops them.
 
         A segment is too much while all together have more than `bytes_max` bytes, and too old if its
         youngest batch is older than `age_s`. None is no limit. Only segments that are sealed and
-        synced are dropped, and never the last one; records stay. Returns the lowest slot that is
-        left of each topic that lost events.
+        synced are found, and never the last one.
         """
         self._check()
-        lost: dict[str, int] = {}
-        dropped = False
-        while self._segments.all[0].number < self._segments.unsettled[0].number:
-            oldest = self._segments.all[0]
-            too_much = bytes_max is not None and self.size_bytes > bytes_max
-            too_old = age_s is not None and now_s - oldest.closed_s > age_s
-            if not too_much and not too_old:
+        end, ranges = self._segments.all[0].base, Ranges()
+        for segment in self._segments.all:
+            too_much = bytes_max is not None and self._segments.active.end - end > bytes_max
+            too_old = age_s is not None and now_s - segment.closed_s > age_s
+            settled = segment.number < self._segments.unsettled[0].number
+            if not settled or not (too_much or too_old):
                 break
-            # The sidecar tells where to look; without one, look everywhere.
-            sidecar = decode_sidecar(self._files.read_sidecar(oldest.number))
+            end = segment.end
+            self._add_ranges(ranges, segment.number)
+        if end == self._segments.all[0].base:
+            return None
+        return Outdated(end, self._index.firsts_without(ranges, before=end), ranges)
+
+    def _add_ranges(self, ranges: Ranges, number: int) -> None:
+        """Add where the slots are that a segment changed."""
+        # The sidecar tells where to look; without one, look everywhere.
+        sidecar = decode_sidecar(self._files.read_sidecar(number))
+        if sidecar is None:
+            ranges |= dict.fromkeys(self._index.topics, (0, SLOT_MAX))
+            return
+        for topic, part in sidecar.parts.items():
+            start, stop = ranges.get(topic, (part.start, part.start))
+            following = part.start + len(part.offsets) // 8
+            ranges[topic] = (min(start, part.start), max(stop, following))
+
+    def drop(self, old: Outdated) -> None:
+        """Drop segments that `find_old` found, with all their events; records stay.
+
+        Whoever has to know what was in them has to have it on the disk before.
+        """
+        self._check()
+        self._index.forget(old.ranges, before=old.end)
+        while self._segments.all[0].base < old.end:
             self._segments.drop_oldest()
-            parts = None if sidecar is None else sidecar.parts
-            lost |= self._index.forget(parts, before=oldest.end)
-            dropped = True
-        if dropped:
-            self._files.sync()
-        return lost
+        self._files.sync()
 
     def drop_empty(self) -> int:
         """Drop the oldest segments if they have no events, as records are all in the newest; return how many."""

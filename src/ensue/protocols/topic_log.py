@@ -139,6 +139,7 @@ class TopicLog:
             log.events.pop(slot, None)
         log.first, log.next = first, max(first, log.next)
         self._fill(topic, log)
+        log.hole = log.filled if log.filled < log.next else 0
         self._persist_first(topic, log)
         if self.config.gives_places:
             # It may have been the last event whose place said how many there were.

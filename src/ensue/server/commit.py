@@ -115,6 +115,14 @@ class GroupCommit:
             self._fail(error)
         return not self.failed
 
+    async def sync(self) -> None:
+        """Return when all that was taken before is synced, whatever `sync_s` is; never, if that fails."""
+        self._write()
+        synced = asyncio.Event()
+        self._unsynced.append((self._journal.batch_count, synced.set))
+        self._sync()
+        await synced.wait()
+
     async def close(self) -> None:
         """Write and sync what there is, and let all that waits for it go on; take nothing more."""
         self._closed = True

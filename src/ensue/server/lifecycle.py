@@ -124,7 +124,9 @@ class StationServer(ABC):
             listener=listener,
             gate=gate,
         )
-        retaining = retain(journal, self.config.retention, driver, built.station, self._fail)
+        retaining = retain(
+            journal, self.config.retention, driver, built.station, commit, self._fail
+        )
         self._tasks.append(asyncio.create_task(retaining))
 
     async def _enrol(

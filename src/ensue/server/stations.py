@@ -9,7 +9,7 @@ import msgspec
 
 from ensue.clock import SystemClock
 from ensue.errors import BadInput, ConfigurationError
-from ensue.journal import Journal
+from ensue.journal import Journal, Outdated
 from ensue.protocols.core import Node, Persist
 from ensue.protocols.hypercube.enrolment import CUBE
 from ensue.protocols.keeping import KeeperConfig
@@ -19,6 +19,7 @@ from ensue.protocols.sequencer.records import PLACEMENT, topics_of
 from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.topic_log import EnsConfig
 from ensue.runtime.driver import Driver
+from ensue.server.commit import GroupCommit
 from ensue.server.config import Retention, ServerConfig
 from ensue.wire import FRAME_BYTES_MAX, Codec
 
@@ -29,6 +30,7 @@ __all__ = [
     "Built",
     "build_station",
     "claim",
+    "drop",
     "placement_of",
     "retain",
 ]
@@ -177,6 +179,7 @@ async def retain(
     retention: Retention,
     driver: Driver[Node],
     station: Station,
+    commit: GroupCommit,
     on_failure: Callable[[BaseException], None],
 ) -> None:
     """Drop what is too old or too much, or of no use, now and then, for ever; a disk that fails is told, once."""
@@ -187,12 +190,23 @@ async def retain(
             if retention.age_s is not None:
                 journal.seal(age_s=retention.age_s / PIECES_OF_AGE, now_s=now_s)
             journal.drop_empty()
-            dropped = journal.retain(bytes_max=retention.bytes, age_s=retention.age_s, now_s=now_s)
+            old = journal.find_old(bytes_max=retention.bytes, age_s=retention.age_s, now_s=now_s)
+            if old is not None and not driver.closed:
+                await drop(journal, old, driver, station, commit)
         except Exception as error:  # noqa: BLE001 - whatever it is, the journal is not to be trusted
             on_failure(error)
             return
-        if dropped:
-            driver.command(partial(_trim, station, dropped))
+
+
+async def drop(
+    journal: Journal, old: Outdated, driver: Driver[Node], station: Station, commit: GroupCommit
+) -> None:
+    """Drop what is old, once the disk has what the station must remember of it."""
+    if old.firsts:
+        driver.command(partial(_trim, station, old.firsts))
+        await asyncio.sleep(0)  # A driver may see to a command in the next turn of the event loop.
+        await commit.sync()
+    journal.drop(old)
 
 
 def _trim(station: Station, firsts: dict[str, int], _node: Node, _now_ns: int) -> None:
