@@ -231,6 +231,42 @@ def test_what_is_found_to_be_old_is_there_until_it_is_dropped(tmp_path: Path) ->
         assert store.events("t", 0, 9, bytes_max=99) == [(3, b"3")]
 
 
+def test_segments_are_removed_one_after_the_other_whatever_a_power_cut_undoes(
+    tmp_path: Path,
+) -> None:
+    """A removal may be on the disk without an earlier one, unless the folder was synced between."""
+    with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
+        for slot in range(1, 5):
+            store.append(persists([(f"event/{slot}/t", b"1")]))
+            store.write()
+        store.append(persists([("record", b"1")]))
+        store.write()
+        for slot in range(5, 7):
+            store.append(persists([(f"event/{slot}/t", b"1")]))
+            store.write()
+        store.sync()
+        removed: list[int] = []
+        since_sync: list[int] = []
+        remove = store._files.remove
+
+        def removing(number: int) -> None:
+            remove(number)
+            removed.append(number)
+            since_sync.append(number)
+            assert len(since_sync) == 1
+
+        with (
+            mock.patch.object(store._files, "remove", removing),
+            mock.patch.object(store._files, "sync", since_sync.clear),
+        ):
+            retain(
+                store, bytes_max=sum(e.size for e in store._segments.all[4:]), age_s=None, now_s=0
+            )
+            store.drop_empty()
+        assert removed == [1, 2, 3, 4, 5]
+        assert not since_sync
+
+
 def test_a_row_of_events_is_read_in_few_calls(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as store:
         for slot in range(200):

@@ -294,8 +294,7 @@ class Journal:
         self._check()
         self._index.forget(old.ranges, before=old.end)
         while self._segments.all[0].base < old.end:
-            self._segments.drop_oldest()
-        self._files.sync()
+            self._drop_oldest()
 
     def drop_empty(self) -> int:
         """Drop the oldest segments if they have no events, as records are all in the newest; return how many."""
@@ -305,11 +304,14 @@ class Journal:
             sidecar = decode_sidecar(self._files.read_sidecar(self._segments.all[0].number))
             if sidecar is None or sidecar.parts:
                 break
-            self._segments.drop_oldest()
+            self._drop_oldest()
             count += 1
-        if count:
-            self._files.sync()
         return count
+
+    def _drop_oldest(self) -> None:
+        self._segments.drop_oldest()
+        # Each by itself: of two removals a power cut may leave the later one, and a gap is damage.
+        self._files.sync()
 
     def seal(self, *, age_s: float, now_s: float) -> None:
         """Begin a new segment if the last one was begun longer ago: a quiet log grows old too."""
