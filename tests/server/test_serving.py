@@ -1,6 +1,8 @@
 """A server from its first connection to its last: order, restarts, and ends."""
 
 import asyncio
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -299,6 +301,39 @@ def test_a_small_limit_is_kept_to_and_leaves_most_of_what_it_allows(
             await until(lambda: journal.size_bytes <= limit)
             first, following = station.log.bounds()["x"]
             assert (following - first) * 20_000 > limit // 2
+
+    asyncio.run(main())
+
+
+def test_stopping_that_is_cancelled_goes_on_and_asking_again_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            asked, disk, fsync = threading.Event(), threading.Event(), os.fsync
+
+            def slow(descriptor: int) -> None:
+                asked.set()
+                assert disk.wait(60)
+                fsync(descriptor)
+
+            journal = server.journal
+            assert journal is not None
+            journal.append([Persist("something", b"new")])
+            monkeypatch.setattr(os, "fsync", slow)
+            stopping = asyncio.ensure_future(server.stop())
+            await until(asked.is_set)
+            stopping.cancel()
+            await asyncio.wait([stopping])
+            assert stopping.cancelled()
+            again = asyncio.ensure_future(server.stop())
+            await asyncio.sleep(0.02)
+            assert not again.done()
+            disk.set()
+            await within(again)
+            monkeypatch.undo()
+        async with serving(tmp_path / "d"):  # Its lock was let go.
+            pass
 
     asyncio.run(main())
 

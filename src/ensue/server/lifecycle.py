@@ -51,7 +51,7 @@ class StationServer(ABC):
         self._exchanges: list[Driver[Exchange]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[None] | None = None
-        self._stopped = False
+        self._stopping: asyncio.Task[None] | None = None
 
     @property
     @abstractmethod
@@ -168,10 +168,15 @@ class StationServer(ABC):
         await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """Write what there is, let everybody go, and end; once is enough."""
-        if self._stopped:
-            return
-        self._stopped = True
+        """Write what there is, let everybody go, and end; once is enough.
+
+        Whoever is cancelled meanwhile does not end that: it goes on, and asking again waits for it.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
         if self.view is not None:
             self.view.stopping = True
         for task in self._tasks:
