@@ -6,6 +6,9 @@ publisher's numbers. Nothing is persisted: it lives and dies with its process.
 
 Limit: `SEEN_MAX` numbers a publisher and topic beyond the first one missing. An event that comes later
 than that is taken for a repetition and dropped.
+
+HAZARD: while its application has no room, a subscriber drops what comes, as `overflow`. Nobody sends it again, and
+only the trace tells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
