@@ -185,3 +185,22 @@ def test_a_durable_subscription_to_nothing_can_be_forgotten(tmp_path: Path) -> N
             assert "d" not in server.station.keeper.names()
 
     asyncio.run(main())
+
+
+def test_an_entry_that_is_cancelled_while_the_name_is_left_does_not_keep_it(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
+            events = await bus.subscribe("t", name="reader", durable=True).__aenter__()
+            events.close()
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await bus.subscribe("t", name="reader", durable=True).__aenter__()
+            task.uncancel()
+            async with bus.subscribe("t", name="reader", durable=True) as again:
+                assert again.topics == ("t",)
+
+    asyncio.run(main())

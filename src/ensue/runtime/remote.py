@@ -183,7 +183,8 @@ class RemoteHub(Hub):
         if name in self._reserved:
             raise BadInput(f"the name {name!r} belongs to the chain itself: choose another")
         if name in self._leaving:
-            await self._leaving[name]
+            # Shielded: whoever waits may be cancelled, and the name has to be left all the same.
+            await asyncio.shield(self._leaving[name])
         await self.transport.enter(name)
 
     def leave(self, name: str) -> None:
@@ -200,11 +201,13 @@ class RemoteHub(Hub):
             try:
                 self.transport.flush()
                 for task in list(self._leaving.values()):
-                    await task
-                await self.transport.carrier.close()
+                    await asyncio.shield(task)
             finally:
-                if self.sink is not None:
-                    self.sink.close()
+                try:
+                    await self.transport.carrier.close()
+                finally:
+                    if self.sink is not None:
+                        self.sink.close()
 
     def part(self, driver: Driver[Any]) -> None:
         """Close the driver of a client that has said goodbye; where a registry has to know, `finish` waits for that.
