@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ensue.client.acknowledging import settle_all
 from ensue.client.checks import (
     Acknowledge,
     Payload,
@@ -310,7 +311,7 @@ class Bus(ContentBus):
             driver.end()
 
     async def close(self) -> None:
-        """Wait until everything published is settled, end all subscriptions, and disconnect.
+        """Wait until everything published is settled, and for a while until what was acknowledged is safe; end all subscriptions, and disconnect.
 
         Cancelled, it disconnects at once, and whatever is not settled fails.
         """
@@ -322,9 +323,8 @@ class Bus(ContentBus):
             ended.set_result(None)
         try:
             await self._receipts.wait_for_all()
+            await settle_all(self._subscriptions)
         finally:
-            for subscription in self._subscriptions:
-                await subscription.settle()
             if self._driver is not None:
                 try:
                     self._disconnect(hub, self._driver)
@@ -344,7 +344,7 @@ class Bus(ContentBus):
             if not driver.closed:  # As it is once the server has refused it.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:
-                stack.callback(subscription.close)
+                stack.callback(subscription.rest)
 
     def _unsettled(self, topic: str, number: int) -> EnsueError:
         return LocalProtocolError(

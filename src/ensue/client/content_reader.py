@@ -152,6 +152,8 @@ class ContentReader(Reader):
         """Take the share."""
         del client, subscription
         await self._wanted.client.open()
+        if self.resumed.done():
+            self.resumed.result()  # It was closed meanwhile: this raises.
         self._share = ContentShare(self._wanted, lambda outcome: on_outcomes((outcome,)))
         self.resumed.set_result(None)
         await asyncio.sleep(0)

@@ -80,6 +80,9 @@ class Reader:
         """Start the node; `client` and `subscription` name it in the trace."""
         hub = self._hub
         await hub.enter(self.name)
+        if self.resumed.done():
+            hub.leave(self.name)
+            self.resumed.result()  # It was closed meanwhile: this raises.
         if not self.durable:
             self.resumed.set_result(None)
         if isinstance(hub.order, Merged):

@@ -84,7 +84,8 @@ class ReceivedEvent(msgspec.Struct, eq=False):
         """Say that this event has been handled. Saying it twice is harmless.
 
         Of a durable subscription it returns when that is safe, as far as all earlier events have
-        been acknowledged as well: those will never come again.
+        been acknowledged as well: those will never come again. It raises `LocalProtocolError` if the
+        subscription is over, or closed and its server away, so that they may.
         """
         self._giver.acknowledge(self.position)
         await self._giver.until_safe(self.position)

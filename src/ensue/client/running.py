@@ -32,6 +32,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from ensue.client.ahead import ReadAhead
 from ensue.client.checks import check_handler, check_pending_max
 from ensue.client.policies import (
     Concurrency,
@@ -72,15 +73,6 @@ class Source(Protocol):
 
     def acknowledge(self, position: int) -> None:
         """Say that the event at a position has been handled."""
-
-
-class ReadAhead:
-    """What a subscription remembers from one run to the next."""
-
-    def __init__(self) -> None:
-        self.running = False
-        self.left: list[ReceivedEvent] = []
-        """What the last run read and did not finish."""
 
 
 class _NotAsync(TypeError):
@@ -169,14 +161,14 @@ class Runner:
         """Handle what the last run left and then what comes, until the source ends."""
         if ahead.running:
             raise LocalProtocolError("this subscription is being run already: one run at a time")
-        ahead.running = True
+        ahead.begin(self._tasks)
         # Noted before anything can be cancelled: what was left must not be lost.
         self._window.extend(map(_Taken, ahead.left))
         self._reader = self._spawn(self._read(tuple(self._window)), self._read_ended)
         try:
             await self._until_over()
         finally:
-            ahead.running = False
+            ahead.end()
             ahead.left = [taken.event for taken in self._window if not taken.finished]
         return self._progress
 

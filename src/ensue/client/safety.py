@@ -1,16 +1,35 @@
 """How far a subscription has been acknowledged, and how far that is safe."""
 
 import asyncio
+import logging
+from typing import Protocol
 
 from ensue.client.futures import fail
-from ensue.errors import SubscriptionLost
+from ensue.errors import LocalProtocolError, SubscriptionLost
 
-__all__ = ["Safety"]
+__all__ = ["Safety", "settled_by_s"]
+
+SETTLE_S = 5.0
+"""How long closing waits for acknowledgements to be safe."""
 
 _WHY_LOST = {
     "superseded": "another process has taken its name up",
     "expired": "nothing was heard of it for too long; subscribe again",
 }
+
+_log = logging.getLogger("ensue")
+
+
+def settled_by_s() -> float:
+    """Return by when, in the time of the event loop, what is closed now has to have settled."""
+    return asyncio.get_running_loop().time() + SETTLE_S
+
+
+class Run(Protocol):
+    """What acknowledges events until it is over."""
+
+    async def until_over(self) -> None:
+        """Wait for its end."""
 
 
 class Safety:
@@ -19,7 +38,7 @@ class Safety:
     Where nothing is kept, nothing waits: `keeps` is False.
     """
 
-    __slots__ = ("_waiting", "acknowledged", "keeps", "lost", "safe")
+    __slots__ = ("_closed", "_over", "_waiting", "acknowledged", "keeps", "lost", "safe")
 
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
@@ -29,7 +48,16 @@ class Safety:
         """… and up to this one will never come again."""
         self.lost: SubscriptionLost | None = None
         """Why the subscription is over."""
+        self._closed: LocalProtocolError | None = None
+        """Since it was closed: what whoever waits is told if that is in vain."""
+        self._over = False
+        """Whether nothing more will become safe."""
         self._waiting: dict[asyncio.Future[None], int] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was acknowledged is safe."""
+        return self.safe >= self.acknowledged
 
     def reached(self, position: int) -> None:
         """Note that acknowledgements up to a position are safe."""
@@ -46,18 +74,63 @@ class Safety:
             fail(future, self.lost)
         return self.lost
 
+    def forget(self) -> None:
+        """Note that nothing comes again, because nothing is kept any more."""
+        self.keeps = False
+        self.reached(self.acknowledged)
+
+    def close(self, name: str) -> None:
+        """Note that a subscription was closed: from now on nobody waits longer than `SETTLE_S`."""
+        self._closed = LocalProtocolError(
+            f"the acknowledgement did not get through before subscription {name!r} was over: "
+            "the event may come again"
+        )
+        for future in self._waiting:
+            self._limit(future, self._closed)
+
+    def end(self) -> None:
+        """Note that a subscription rests, and nothing more will become safe."""
+        self._over = True
+        if self._closed is not None:
+            for future in self._waiting:
+                fail(future, self._closed)
+
     async def until(self, position: int) -> None:
         """Wait until a position is safe, as far as everything before it was acknowledged."""
         if not self.keeps or self.safe >= position:
             return
         if self.lost is not None:
             raise self.lost
+        if self._over and self._closed is not None:
+            raise self._closed
         needed = min(position, self.acknowledged)
         if self.safe >= needed:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            self._limit(future, self._closed)
         self._waiting[future] = needed
         try:
             await future
         finally:
             del self._waiting[future]
+
+    async def settle(self, run: Run | None, by_s: float | None) -> None:
+        """Wait until a run is over, if there is one, and what was acknowledged is safe; say so if that takes too long.
+
+        That is `SETTLE_S`, unless the time of the event loop is given by which it has to be.
+        """
+        if not self.keeps:
+            return
+        try:
+            async with asyncio.timeout_at(settled_by_s() if by_s is None else by_s):
+                if run is not None and not self._over:
+                    await run.until_over()
+                await self.until(self.acknowledged)
+        except SubscriptionLost:
+            pass  # Whoever reads is told.
+        except (TimeoutError, LocalProtocolError) as error:
+            _log.warning("%s", self._closed or error)
+
+    def _limit(self, future: asyncio.Future[None], error: LocalProtocolError) -> None:
+        asyncio.get_running_loop().call_later(SETTLE_S, fail, future, error)

@@ -10,16 +10,17 @@ and they go on when half of that is left. Where publishers don't wait (`ensue://
 A durable subscription (`ensue://`) keeps how far it has come at the server, under its name. Entered again it goes on behind the last event acknowledged.
 `await event.ack()` returns when that is safe; with automatic acknowledgement it becomes so in the background, and closing waits for it. Closing a durable
 subscription does not end it: `forget` does. `SubscriptionLost` ends reading if another process takes the name up.
-Closing ends reading and back-pressure at once. The driver of a closed subscription lives on until the leave has come through, or the hub is gone.
+Closing ends back-pressure at once, and reading with what has come. The driver of a closed subscription lives on until the leave has come through, or the hub is gone;
+of a durable one until all that was handed out is acknowledged, or nobody is left who could (`acknowledging`).
 """
 
 import asyncio
-import contextlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from ensue.client.acknowledging import Acknowledging
 from ensue.client.checks import (
     Acknowledge,
     Start,
@@ -32,29 +33,25 @@ from ensue.client.checks import (
 )
 from ensue.client.cube_reader import Reader, make_reader
 from ensue.client.futures import fail
-from ensue.client.joining import Joining, Missed
+from ensue.client.joining import Missed
 from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
 from ensue.client.received import ReceivedEvent
-from ensue.client.running import READ_AHEAD_MAX, ReadAhead, Runner
-from ensue.client.safety import Safety
+from ensue.client.running import READ_AHEAD_MAX, Runner
 from ensue.client.shown import shown_subscription
-from ensue.errors import LocalProtocolError, SubscriptionLost, SubscriptionRefused
+from ensue.errors import LocalProtocolError, SubscriptionRefused
 from ensue.order import Order
 from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
 from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.kept import DISMISSED
 from ensue.protocols.merge.watching import MergeCounts
 from ensue.runtime.driver import Failed
-from ensue.runtime.hub import Hub, Slow
+from ensue.runtime.hub import Hub
 from ensue.runtime.names import check_text
 
 __all__ = ["Subscription"]
 
-SETTLE_S = 5.0
-"""How long closing waits for acknowledgements to be safe."""
 
-
-class Subscription:
+class Subscription(Acknowledging):
     """Made by `Bus.subscribe`; entered with `async with`, read with `async for`."""
 
     def __init__(
@@ -78,17 +75,17 @@ class Subscription:
         if durable:
             check_durable(name, order, hub.transport.capabilities, hub.transport.name)
         self._start = check_start(start, order, hub.transport.capabilities, hub.transport.name)
-        self.durable = durable
+        super().__init__(
+            hub,
+            name=name or "",
+            durable=durable,
+            automatic=acknowledge == "auto",
+            pending_max=pending_max,
+        )
         self.order = order
-        self.pending_max = pending_max
-        self._hub = hub
         self._client = client
         self._wanted_name = name
         self._topics = topics
-        self._automatic = acknowledge == "auto"
-        self._reader: Reader | None = None
-        self._dismissed: asyncio.Future[None] | None = None
-        self._safety = Safety(keeps=durable)
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
             Join: self._joined,
             Leave: lambda outcome: self._slow.topics.pop(outcome.topic, None),
@@ -97,24 +94,8 @@ class Subscription:
             Acknowledged: lambda outcome: self._safety.reached(outcome.position),
             Resumed: lambda _outcome: self._has_resumed(),
         }
-        self._slow = Slow(name or "")
-        self._queue: deque[Deliver] = deque()
-        self._unacknowledged: OrderedDict[int, None] = OrderedDict()
-        """Positions of what was handed out and not acknowledged, rising."""
-        self._handed_out = 0
-        """The highest position handed out."""
-        self._joining = Joining()
-        self._waiter: asyncio.Future[None] | None = None
-        self._ahead = ReadAhead()
-        self._full = False  # Since it ran out of room, until half of that is left.
-        self._closed = False
 
     __repr__ = shown_subscription
-
-    @property
-    def name(self) -> str:
-        """The name of this subscription, in traces and warnings."""
-        return self._slow.name
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -126,16 +107,6 @@ class Subscription:
     def missed(self) -> tuple[Missed, ...]:
         """What it fell behind of and can't be had any more, the latest last."""
         return tuple(self._joining.missed)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has ended."""
-        return self._closed
-
-    @property
-    def pending(self) -> int:
-        """How many events are not handled yet."""
-        return len(self._queue) + len(self._unacknowledged)
 
     @property
     def waiting(self) -> int:
@@ -182,7 +153,7 @@ class Subscription:
             if self._topics:
                 await self.subscribe(*self._topics)
         except BaseException:
-            self.close()
+            self.rest()
             raise
         return self
 
@@ -192,22 +163,10 @@ class Subscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None and self._automatic and self._unacknowledged and not self._closed:
+        if kind is None and self._automatic and self._unacknowledged:
             # Whoever leaves in peace has handled what it was handed.
             self._handled(next(iter(self._unacknowledged)))
-        await self.settle()
-        self.close()
-
-    async def settle(self) -> None:
-        """Wait until what was acknowledged is safe, for a durable subscription; not for ever."""
-        if not self._closed:
-            with contextlib.suppress(TimeoutError, SubscriptionLost):
-                await asyncio.wait_for(self._safety.until(self._safety.acknowledged), SETTLE_S)
-
-    async def until_safe(self, position: int) -> None:
-        """Wait until the acknowledgement of a position is safe; at once if nothing is kept."""
-        if not self._closed:
-            await self._safety.until(position)
+        await self.finish()
 
     async def forget(self) -> None:
         """End a durable subscription for good: the server forgets it."""
@@ -219,7 +178,7 @@ class Subscription:
         dismissed = self._dismissed = asyncio.get_running_loop().create_future()
         reader.dismiss()
         await dismissed
-        self.close()
+        self.rest()
 
     async def subscribe(self, *topics: str) -> None:
         """Add topics; returns when events published from now on will be delivered."""
@@ -297,7 +256,7 @@ class Subscription:
         """Call `handler` with every event until the subscription is closed; return what was done.
 
         An event is acknowledged when its handler has returned, whatever `acknowledge` says, and for good: reading on later is left to `ack`, too. `concurrency`
-        says what may run at once, `on_failure` what becomes of an event whose handler raises. At most `pending_max` events are read from the first unfinished one
+        says what may run at once, `on_failure` what becomes of an event whose handler raises. It returns when what was handled is safe, or has been awaited for `SETTLE_S`. At most `pending_max` events are read from the first unfinished one
         on. Cancelled, it cancels the handlers and waits for them. What a run leaves unfinished, the next one begins with, unless it was acknowledged meanwhile.
         """
         runner = Runner(
@@ -317,37 +276,12 @@ class Subscription:
                 self._handled(position)
             self._automatic = False
         ahead.left = [event for event in ahead.left if event.position in self._unacknowledged]
-        return await runner.run(ahead)
-
-    def acknowledge(self, position: int) -> None:
-        """Say that the event at a position has been handled."""
-        self._hub.check_loop("this subscription")
-        self._handled(position)
-
-    def close(self) -> None:
-        """Leave all topics. What was received can still be read; then iteration ends."""
-        if self._closed:
-            return
-        self._hub.check_loop("this subscription")
-        self._closed = True
-        self._hub.full.pop(self._slow, None)
-        self._slow.room.set()
         try:
-            if self._reader is not None and self._reader.started:
-                self._retire(self._reader)
+            done = await runner.run(ahead)
         finally:
-            for topic in self._joining.waiting():
-                why = f"the subscription was closed before it joined {topic!r}"
-                self._joining.give_up(topic, LocalProtocolError(why))
-            self._wake()
-
-    def _retire(self, reader: Reader) -> None:
-        if self._safety.lost is not None:
-            reader.rest(silently=True)
-        elif self.durable:
-            reader.rest()
-        else:
-            reader.retire(tuple(self._joining.asked))
+            self._rest_if_done()
+        await self.settle()
+        return done
 
     def _open_reader(self) -> Reader:
         if self._safety.lost is not None:
@@ -362,15 +296,19 @@ class Subscription:
         return LocalProtocolError(why)
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        if self._closed:
+        if self._rested:
             return  # The driver sees the leave through, and nobody is interested in how.
+        if self._closed:
+            # What comes now was not handed out, and comes again.
+            outcomes = [each for each in outcomes if isinstance(each, Acknowledged | Refuse)]
+            self._hub.loop.call_soon(self._rest_if_done)
         queue, handlers = self._queue, self._handlers
         for outcome in outcomes:
             if type(outcome) is Deliver:
                 queue.append(outcome)
             elif (handle := handlers.get(type(outcome))) is not None:
                 handle(outcome)
-        if len(queue) + len(self._unacknowledged) >= self.pending_max:
+        if len(queue) + len(self._unacknowledged) >= self.pending_max and not self._closed:
             self._no_room()
         if queue and self._waiter is not None:
             self._wake()
@@ -392,18 +330,13 @@ class Subscription:
                 text = f"{topic!r} was refused: {outcome.reason}"
                 self._joining.give_up(topic, SubscriptionRefused(text, reason=outcome.reason))
         elif self._dismissed is not None and outcome.reason == DISMISSED:
-            self._dismissed.set_result(None)
+            self._safety.forget()
+            if not self._dismissed.done():
+                self._dismissed.set_result(None)
+            # Soon, and whether or not somebody still waits: there is nothing to be read any more.
+            self._hub.loop.call_soon(self.rest)
         else:
             self._end(outcome)
-
-    def _no_room(self) -> None:
-        hub = self._hub
-        self._full = True
-        if hub.holds_publishers:
-            hub.full[self._slow] = None
-            self._slow.room.clear()
-        elif self._reader is not None:
-            self._reader.pause()
 
     def _end(self, outcome: Refuse) -> None:
         """End reading for good: the chain or the keeper won't have this subscription, or it has failed."""
@@ -417,34 +350,3 @@ class Subscription:
         if self._dismissed is not None:
             fail(self._dismissed, lost)
         self._wake()
-
-    def _handled(self, position: int) -> None:
-        if position not in self._unacknowledged:
-            return
-        del self._unacknowledged[position]
-        acknowledges = self.durable or not self._automatic
-        if acknowledges and (reader := self._working_reader) is not None:
-            # The unbroken run ends before the first that is open, or with all handed out.
-            first = next(iter(self._unacknowledged), self._handed_out + 1)
-            if first > position:
-                self._safety.acknowledged = first - 1
-                reader.command(lambda node, _now: node.acknowledge(first - 1))
-        self._relieve()
-
-    def _relieve(self) -> None:
-        if not self._full or self.pending > self.pending_max // 2:
-            return
-        self._full = False
-        if (reader := self._working_reader) is not None:
-            reader.resume()
-        if self._slow in self._hub.full:
-            del self._hub.full[self._slow]
-            self._slow.room.set()
-
-    @property
-    def _working_reader(self) -> Reader | None:
-        return None if self._closed or self._safety.lost is not None else self._reader
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

@@ -8,7 +8,7 @@ stamp would take a slot that the sequencer is about to give away.
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import msgspec
@@ -71,6 +71,16 @@ class Slow:
         self.room.set()
 
 
+class Lingering(Protocol):
+    """A subscription that is closed and still takes acknowledgements."""
+
+    async def settle(self) -> None:
+        """Wait until what was acknowledged is safe, not for ever."""
+
+    def rest(self) -> None:
+        """Take no acknowledgement any more, and leave the name."""
+
+
 class Hub:
     """What buses share: a transport, who is on it, and what it is recorded to."""
 
@@ -96,6 +106,8 @@ class Hub:
         """By client: what its subscriptions have shares in, where there is a cube."""
         self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
         """By client: told the stamps of what it is handed before its turn."""
+        self.lingering: dict[str, Lingering] = {}
+        """By name: who has to rest before the name can be entered again."""
         self.users = 0
         self.loop = asyncio.get_running_loop()
         self._codec = Codec((ens.Put,))

@@ -182,6 +182,9 @@ class RemoteHub(Hub):
         """Have frames for a name come here."""
         if name in self._reserved:
             raise BadInput(f"the name {name!r} belongs to the chain itself: choose another")
+        if (resting := self.lingering.get(name)) is not None:
+            await resting.settle()
+            resting.rest()
         if name in self._leaving:
             # Shielded: whoever waits may be cancelled, and the name has to be left all the same.
             await asyncio.shield(self._leaving[name])
