@@ -360,6 +360,68 @@ class CarrierSuite:
 
         asyncio.run(main())
 
+    # Being cancelled.
+
+    async def give_up_entering(self, carrier: BrokerCarrier, taker: Taker) -> None:
+        """Enter again and again, and be cancelled each time, a little sooner than before."""
+        for number in range(48, 0, -1):
+            opening = asyncio.create_task(carrier.open("x", taker))
+            joining = asyncio.create_task(carrier.join("x", taker))
+            for _ in range(number % 16):
+                await asyncio.sleep(0)
+            for task, leave in ((opening, carrier.shut), (joining, carrier.leave)):
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.result()
+                    await leave("x")
+
+    def test_what_was_cancelled_while_it_was_opened_is_opened_once(
+        self, server: Server, prefix: str
+    ) -> None:
+        async def main() -> None:
+            given_up, taker = Taker(), Taker()
+            async with self.started(server, prefix) as a, self.started(server, prefix) as b:
+                watch = Watch(b)
+                await self.give_up_entering(b, given_up)
+                await b.open("x", taker)
+                await b.join("x", taker)
+                for data in (b"1", b"last"):
+                    a.send("x", b"inbox " + data)
+                    a.multicast("x", b"topic " + data)
+                await taker.wait_for(b"inbox last", b"topic last")
+                assert watch.count == 0
+            assert sorted(taker.got) == [b"inbox 1", b"inbox last", b"topic 1", b"topic last"]
+            assert given_up.got == []
+
+        asyncio.run(main())
+
+    def test_the_broker_is_told_of_what_was_cancelled_while_it_was_opened(
+        self, server: Server, prefix: str
+    ) -> None:
+        async def main() -> None:
+            given_up, inbox = Taker(), Taker()
+            async with (
+                Proxy(server.port) as proxy,
+                self.started(server, prefix) as a,
+                self.started(server, prefix, port=proxy.port) as b,
+            ):
+                await self.give_up_entering(b, given_up)
+                await b.open("b", inbox)
+                # These return when what is still under way for them has ended.
+                await b.shut("x")
+                await b.leave("x")
+                before = proxy.carried[DOWN]
+                for _ in range(20):
+                    a.send("x", bytes(10_000))
+                    a.multicast("x", bytes(10_000))
+                a.send("b", b"last")
+                await inbox.wait_for(b"last")
+                assert proxy.carried[DOWN] - before < 100_000
+            assert given_up.got == []
+
+        asyncio.run(main())
+
     # Lost connections.
 
     @pytest.mark.parametrize("gracefully", [True, False], ids=["stopped", "killed"])

@@ -50,6 +50,28 @@ class TestRedisStreams(RedisSuite):
 
         asyncio.run(main())
 
+    def test_opening_that_is_cancelled_leaves_no_answer_for_who_asks_next(
+        self, server: Server, prefix: str
+    ) -> None:
+        async def main() -> None:
+            async with self.started(server, prefix) as a:
+                watch = Watch(a)
+                for number in range(48):
+                    opening = asyncio.create_task(a.open(f"x{number}", Taker()))
+                    for _ in range(number % 12):
+                        await asyncio.sleep(0)
+                    opening.cancel()
+                    await asyncio.wait([opening])
+                    assert await self.ask(a, "PING") == b"PONG"
+                    if not opening.cancelled():
+                        await a.shut(f"x{number}")
+                assert watch.count == 0
+            async with self.started(server, prefix) as a:
+                # Closing waited for what was still to be removed.
+                assert await self.ask(a, "KEYS", f"{prefix}:i:*") == []
+
+        asyncio.run(main())
+
     def test_the_stream_of_an_inbox_is_gone_when_it_is_shut(
         self, server: Server, prefix: str
     ) -> None:

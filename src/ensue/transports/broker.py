@@ -7,7 +7,8 @@ up to `BACKOFF_S_MAX`, for ever, everything that was open is opened again, and `
 
 A carrier fills in what differs from broker to broker: `_connect`, `_read`, `_write`, `_take`, `_drop`
 and `_hang_up`. Those raise whatever their client raises, which means that the session is lost; a
-`TransportError` from `_connect` or `_take` means that the broker said no.
+`TransportError` from `_connect` or `_take` means that the broker said no. Within a session none of them
+is cancelled: whoever is cancelled while it opens or shuts something leaves that to go on behind it.
 
 HAZARD: a batch that was being written when the session was lost may be out or not. A carrier that
 `repeats` writes it again, so a message may come twice; one that doesn't may lose it.
@@ -16,9 +17,7 @@ HAZARD: a batch that was being written when the session was lost may be out or n
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from itertools import islice
 from random import uniform
 from typing import Any
 
@@ -28,7 +27,8 @@ from ensue.errors import BadInput, LimitReached, LocalProtocolError, TransportEr
 from ensue.transports.address import check
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
-from ensue.transports.session import Place, Session, end
+from ensue.transports.outbox import MESSAGE_BYTES_OVERHEAD, Outbox
+from ensue.transports.session import Place, Session, end, finished
 
 __all__ = [
     "CAPABILITIES",
@@ -53,13 +53,8 @@ CAPABILITIES = Capabilities(
 
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """What a carrier keeps while it can't go out; more is dropped and counted."""
-MESSAGE_BYTES_OVERHEAD = 128
-"""What a pending message weighs beyond its data, so that empty ones can't fill the memory."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest message, whatever a broker would take."""
-BATCH_MESSAGES_MAX = 1_000
-BATCH_BYTES_MAX = 1024 * 1024
-"""A batch ends with the message that reaches one of these."""
 CONNECT_S = 10.0
 REOPEN_S = 30.0
 """How long opening everything again may take before the connection is given up."""
@@ -95,7 +90,7 @@ class BrokerCarrier:
         pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self.url = url
-        self.pending_bytes_max = pending_bytes_max
+        self._outbox = Outbox(pending_bytes_max)
         self.capabilities = CAPABILITIES
         self._limit_messages(MESSAGE_BYTES_MAX)
         self.on_reconnect: Callable[[], None] | None = None
@@ -103,16 +98,15 @@ class BrokerCarrier:
         self.repeats = repeats
         self.heartbeat_s = HEARTBEAT_S
         self._receivers: dict[Place, Inbox] = {}
-        self._pending: deque[tuple[Place, bytes]] = deque()
-        self.pending_bytes = 0
-        """What is kept because it can't go out yet, `MESSAGE_BYTES_OVERHEAD` a message included."""
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._up = asyncio.Event()
         self._session: Session | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is kept because it can't go out yet, `MESSAGE_BYTES_OVERHEAD` a message included."""
+        return self._outbox.bytes
 
     # What each broker's carrier fills in.
 
@@ -204,7 +198,8 @@ class BrokerCarrier:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 if self._up.is_set():
-                    await self._idle.wait()
+                    await self._outbox.idle.wait()
+                    await self._leaving()
         if self._keeper is not None:
             await end([self._keeper])
         if self._up.is_set():
@@ -213,7 +208,7 @@ class BrokerCarrier:
         if self._session is not None:
             await self._part(self._session)
         self._receivers.clear()
-        self._forget(len(self._pending))
+        self._outbox.forget(len(self._outbox))
         # Whoever still waits to open something is told.
         self._up.set()
 
@@ -227,19 +222,21 @@ class BrokerCarrier:
             raise LocalProtocolError(f"{self.url}: not open: start the carrier first")
         if place in self._receivers:
             raise BadInput(f"{what} is taken once by each carrier: {name!r} is taken already")
-        self._begin_anew(place)
+        session = self._session
+        if session is None or not self._up.is_set() or not session.holds(place):
+            self._begin_anew(place)
         self._receivers[place] = receive
         try:
             async with asyncio.timeout(OPEN_S):
                 await self._ensure(place)
-        except TimeoutError:
-            self._receivers.pop(place, None)
+        except BaseException as error:
+            if self._receivers.get(place) is receive:
+                self._forsake(place)
+            if not isinstance(error, TimeoutError):
+                raise
             raise TransportError(
                 f"{self.url}: {name!r} could not be opened within {OPEN_S:g} s: no connection"
             ) from None
-        except BaseException:
-            self._receivers.pop(place, None)
-            raise
 
     async def _ensure(self, place: Place) -> None:
         """Ask for a place until it is taken in a session that lasts."""
@@ -249,43 +246,68 @@ class BrokerCarrier:
                 raise TransportError(f"{self.url}: closed before {place[1]!r} was opened")
             session = self._session
             assert session is not None
-            if place in session.taken:
+            if self._is_settled(session, place):
                 return
             try:
-                await self._during(session, self._take([place]))
+                await finished(self._settle(session, place))
             except TransportError:
                 raise
-            except Exception as error:  # noqa: BLE001 - clients raise what they like
-                session.lose(error)
+            except Exception:  # noqa: BLE001 - clients raise what they like
                 # The keeper notices in its own time; without a pause this would be a busy loop.
                 await asyncio.sleep(BACKOFF_S_MIN)
-            else:
-                session.taken.add(place)
-                return
-
-    async def _during(self, session: Session, call: Awaitable[None]) -> None:
-        """Await something, but not beyond the session."""
-        task = asyncio.ensure_future(call)
-        try:
-            ends: list[asyncio.Future[Any]] = [task, session.lost]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end([task])
-        if task.cancelled():
-            raise ConnectionError(session.lost.result() if session.lost.done() else "cancelled")
-        task.result()
 
     async def _exit(self, place: Place) -> None:
+        settling = self._forsake(place)
+        if settling is not None:
+            with contextlib.suppress(Exception):
+                await finished(settling)
+
+    def _forsake(self, place: Place) -> asyncio.Task[None] | None:
+        """Want nothing more of a place; return what tells the broker, if it has to be told."""
         self._receivers.pop(place, None)
         session = self._session
-        if session is None or place not in session.taken or not self._up.is_set():
-            return
-        session.taken.discard(place)
+        if session is None or not self._up.is_set() or not session.holds(place):
+            return None
+        return self._settle(session, place)
+
+    def _is_settled(self, session: Session, place: Place) -> bool:
+        return (place in session.taken) == (place in self._receivers)
+
+    def _settle(self, session: Session, place: Place) -> asyncio.Task[None]:
+        """Have the broker give what is wanted of a place, and no more.
+
+        It goes on though whoever waits for it is cancelled: what was asked of a broker half can be
+        neither used nor dropped. There is one such task for a place, so that no two ask at once.
+        """
+        return session.changing.get(place) or session.change(place, self._change(session, place))
+
+    async def _change(self, session: Session, place: Place) -> None:
         try:
-            async with asyncio.timeout(OPEN_S):
-                await self._during(session, self._drop(place))
-        except Exception as error:  # noqa: BLE001 - what a lost session held is gone with it
+            # What is wanted may change meanwhile, and more than once.
+            while not self._is_settled(session, place):
+                async with asyncio.timeout(OPEN_S):
+                    if place in self._receivers:
+                        self._begin_anew(place)
+                        await session.during(self._take([place]))
+                        session.taken.add(place)
+                    else:
+                        session.taken.discard(place)
+                        await session.during(self._drop(place))
+        except TransportError:
+            raise
+        except Exception as error:
+            # What a lost session held is gone with it.
             session.lose(error)
+            raise
+        finally:
+            session.changing.pop(place, None)
+
+    async def _leaving(self) -> None:
+        """Return when the broker knows of everything that nobody wants any more."""
+        changing = {} if self._session is None else self._session.changing
+        tasks = [task for place, task in changing.items() if place not in self._receivers]
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _hand(self, place: Place, data: bytes) -> None:
         """Hand a message over to whoever takes it."""
@@ -301,12 +323,11 @@ class BrokerCarrier:
 
     def _limit_messages(self, told: int) -> None:
         """Keep to the smallest of what the broker told, what we carry and what can be pending."""
-        room = self.pending_bytes_max - MESSAGE_BYTES_OVERHEAD
-        largest = min(told, MESSAGE_BYTES_MAX, room)
+        room = self._outbox.bytes_max
+        largest = min(told, MESSAGE_BYTES_MAX, room - MESSAGE_BYTES_OVERHEAD)
         if largest < 1:
             raise BadInput(
-                f"{self.url}: pending_bytes_max must be above {MESSAGE_BYTES_OVERHEAD}, "
-                f"not {self.pending_bytes_max}"
+                f"{self.url}: pending_bytes_max must be above {MESSAGE_BYTES_OVERHEAD}, not {room}"
             )
         self.capabilities = msgspec.structs.replace(self.capabilities, message_bytes_max=largest)
 
@@ -319,52 +340,15 @@ class BrokerCarrier:
                 limit="message_bytes_max",
                 value=largest,
             )
-        weight = len(data) + MESSAGE_BYTES_OVERHEAD
-        if self._closed or self.pending_bytes + weight > self.pending_bytes_max:
+        if self._closed or not self._outbox.put(place, data):
             self.dropped += 1
-            return
-        self._pending.append((place, data))
-        self.pending_bytes += weight
-        self._idle.clear()
-        self._wake.set()
-
-    def _next_batch(self) -> list[tuple[Place, bytes]]:
-        batch = []
-        size = 0
-        for message in islice(self._pending, BATCH_MESSAGES_MAX):
-            batch.append(message)
-            size += len(message[1])
-            if size >= BATCH_BYTES_MAX:
-                break
-        return batch
-
-    def _forget(self, count: int) -> None:
-        for _ in range(count):
-            _, data = self._pending.popleft()
-            self.pending_bytes -= len(data) + MESSAGE_BYTES_OVERHEAD
-
-    async def _drain(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._pending:
-                batch = self._next_batch()
-                written = False
-                try:
-                    await self._write(batch)
-                    written = True
-                finally:
-                    if written or not self.repeats:
-                        self._forget(len(batch))
-                await asyncio.sleep(0)
-            self._idle.set()
 
     # The connection.
 
     def _begin(self, session: Session) -> None:
         self._session = session
-        if self._pending:
-            self._wake.set()
+        if self._outbox:
+            self._outbox.wake.set()
         self._up.set()
 
     async def _keep(self, session: Session) -> None:
@@ -384,7 +368,7 @@ class BrokerCarrier:
 
     async def _serve(self, session: Session) -> None:
         """Write until the session is lost."""
-        writer = asyncio.create_task(self._drain())
+        writer = asyncio.create_task(self._outbox.drain(self._write, repeats=self.repeats))
         ends: list[asyncio.Future[Any]] = [writer, session.lost]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -403,15 +387,7 @@ class BrokerCarrier:
                 async with asyncio.timeout(CONNECT_S):
                     await self._connect(session)
                 session.read(self._read(session))
-                places = list(self._receivers)
-                if places:
-                    async with asyncio.timeout(REOPEN_S):
-                        await self._during(session, self._take(places))
-                        for place in places:
-                            if place in self._receivers:
-                                session.taken.add(place)
-                            else:
-                                await self._during(session, self._drop(place))
+                await self._open_again(session)
             except Exception as error:  # noqa: BLE001 - clients raise what they like
                 words = _words(error)
                 refused = isinstance(error, TransportError) and words != told
@@ -431,9 +407,27 @@ class BrokerCarrier:
             else:
                 return session
 
+    async def _open_again(self, session: Session) -> None:
+        opened = dict(self._receivers)
+        if not opened:
+            return
+        async with asyncio.timeout(REOPEN_S):
+            await session.during(self._take(list(opened)))
+            # Also what was left and entered again: it begins anew.
+            while left := [
+                place
+                for place, receive in opened.items()
+                if self._receivers.get(place) is not receive
+            ]:
+                del opened[left[0]]
+                await session.during(self._drop(left[0]))
+        session.taken.update(opened)
+
     async def _part(self, session: Session) -> None:
         """Give a session up for good, whatever state it is in."""
         session.lose("closed")
+        if session.changing:
+            await asyncio.wait(session.changing.values())
         if session.reader is not None:
             await end([session.reader])
         await self._quietly(self._hang_up())

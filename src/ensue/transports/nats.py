@@ -225,9 +225,9 @@ class NatsCarrier(BrokerCarrier):
                     pending_msgs_limit=UNREAD_MESSAGES_MAX,
                     pending_bytes_limit=UNREAD_BYTES_MAX,
                 )
-        await self._settle()
+        await self._sync()
 
-    async def _settle(self) -> None:
+    async def _sync(self) -> None:
         """Return when the server has read everything."""
         # The client writes the PING of a flush at once, past what it has not written yet: only the
         # second one is sure to come behind.
@@ -286,14 +286,14 @@ class NatsCarrier(BrokerCarrier):
         subscription = self._subscriptions.pop(place, None)
         if subscription is not None:
             await subscription.unsubscribe()
-            await self._settle()
+            await self._sync()
 
     async def _hang_up(self) -> None:
         client = self._client
         if client.is_connected:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S / 2):
-                    await self._settle()
+                    await self._sync()
         await client.close()
         _abandon(client)
 

@@ -194,7 +194,10 @@ class RedisCarrier(BrokerCarrier):
         return isinstance(answer, bytes) and b"aof_enabled:1" in answer
 
     async def _ask(self, *commands: Sequence[bytes | str | int]) -> list[Any]:
-        """Send commands at once and take the answers; an error is an answer too."""
+        """Send commands at once and take the answers; an error is an answer too.
+
+        HAZARD: whoever cancels this ends the session, too: answers that are not taken are the next one's.
+        """
         async with self._turn:
             async with asyncio.timeout(ANSWER_S):
                 return await self._ask_on(self._asking, *commands)

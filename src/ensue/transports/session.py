@@ -1,10 +1,10 @@
 """One connection with a broker, and the end of whatever belongs to it."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
-__all__ = ["Place", "Session", "end"]
+__all__ = ["Place", "Session", "end", "finished"]
 
 AGAIN_S = 0.05
 """A task that swallowed being cancelled is cancelled again after so long."""
@@ -18,6 +18,9 @@ class Session:
 
     def __init__(self) -> None:
         self.taken: set[Place] = set()
+        """What the broker has agreed to give."""
+        self.changing: dict[Place, asyncio.Task[None]] = {}
+        """What the broker is being asked to give, or to give no more. Ends when the session is lost."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why, once it is."""
         self.reader: asyncio.Task[None] | None = None
@@ -32,11 +35,48 @@ class Session:
         self.reader = asyncio.create_task(reading)
         self.reader.add_done_callback(self._end)
 
+    def holds(self, place: Place) -> bool:
+        """Tell whether the broker gives a place, or is being asked about it."""
+        return place in self.taken or place in self.changing
+
+    def change(self, place: Place, changing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin to ask the broker about a place, whoever may wait for that; at the end it is taken out."""
+        task = self.changing[place] = asyncio.create_task(changing)
+        task.add_done_callback(_look)
+        return task
+
+    async def during(self, call: Awaitable[None]) -> None:
+        """Await something, but not beyond the session."""
+        task = asyncio.ensure_future(call)
+        task.add_done_callback(_look)
+        try:
+            ends: list[asyncio.Future[Any]] = [task, self.lost]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end([task])
+        if task.cancelled():
+            raise ConnectionError(self.lost.result() if self.lost.done() else "cancelled")
+        task.result()
+
     def _end(self, reader: asyncio.Task[None]) -> None:
         ended = "cancelled" if reader.cancelled() else reader.exception()
         while isinstance(ended, BaseExceptionGroup):
             ended = ended.exceptions[0]
         self.lose(ended or "the connection was closed")
+
+
+def _look(done: asyncio.Future[None]) -> None:
+    """See what something failed of: perhaps nobody comes to ask."""
+    if not done.cancelled():
+        done.exception()
+
+
+async def finished(task: asyncio.Task[None]) -> None:
+    """Wait for a task; being cancelled here does not cancel it."""
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise ConnectionError("ended with the session")
+    task.result()
 
 
 async def end(tasks: Sequence[asyncio.Future[None]]) -> None:
@@ -46,6 +86,4 @@ async def end(tasks: Sequence[asyncio.Future[None]]) -> None:
             task.cancel()
         await asyncio.wait(tasks, timeout=AGAIN_S)
     for task in tasks:
-        if not task.cancelled():
-            # What it failed of is looked at now: whoever ended it may not come to ask.
-            task.exception()
+        _look(task)
