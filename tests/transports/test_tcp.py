@@ -13,6 +13,8 @@ from tests.transports.suite import take
 import ensue
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
+from ensue.transports.tcp import TcpCarrier
+from ensue.transports.tcp_options import TcpOptions
 
 
 def spare_port() -> int:
@@ -80,6 +82,38 @@ def test_a_subscription_that_fell_behind_gets_what_is_kept_and_is_told_what_it_m
                 got = await take(events, 201 - last)
                 assert [int(each.payload.rstrip(b"\0")) for each in got] == [*range(last + 1, 202)]
                 assert [each.position for each in got] == [*range(2, 203 - last)]
+        await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", ["closed", "shut"])
+def test_entering_that_is_ended_by_somebody_else_is_an_error_and_cancels_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    config = ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0")
+
+    async def main() -> None:
+        server = Server(config)
+        await server.start()
+        # From now on it does not answer.
+        monkeypatch.setattr(server.listener, "let_in", lambda *_: None)
+        carrier = TcpCarrier(TcpOptions.parse(server.url), client="c")
+        await carrier.start()
+
+        async def enter() -> str:
+            with pytest.raises(ensue.TransportError) as caught:
+                await carrier.open("name", lambda _data: None)
+            return str(caught.value)
+
+        async with asyncio.TaskGroup() as group:
+            entering = group.create_task(enter())
+            await asyncio.sleep(0.05)
+            assert not entering.done()
+            await (carrier.close() if way == "closed" else carrier.shut("name"))
+        said = "the bus was closed before" if way == "closed" else "'name' was shut before"
+        assert entering.result().startswith(said)
+        await carrier.close()
         await server.stop()
 
     asyncio.run(main())

@@ -145,6 +145,11 @@ class _Name:
         self.waiting = 0
         """How many wait until it is entered."""
 
+    def give_up(self, why: str) -> None:
+        """Tell whoever waits. An error, because nobody has cancelled them."""
+        if not self.entered.done():
+            self.entered.set_exception(TransportError(why))
+
 
 class Link:
     """A server, and the connection to it that there is or will be again.
@@ -208,7 +213,7 @@ class Link:
         """Have no more bundles for a name."""
         known = self._names.pop(name, None)
         if known is not None:
-            known.entered.cancel()
+            known.give_up(f"{name!r} was shut before the server at {self.address} had let it in")
         if self._wire is not None:
             self._wire.write(encode_control(Exit(name=name)))
         self._answered(name)
@@ -240,8 +245,10 @@ class Link:
         """Let out what is pending and hang up."""
         if self._task is not None:
             self._task.cancel()
-        for known in self._names.values():
-            known.entered.cancel()
+        for name, known in self._names.items():
+            known.give_up(
+                f"the bus was closed before the server at {self.address} had let {name!r} in"
+            )
         wire, self._wire, self.connection = self._wire, None, None
         if wire is not None:
             wire.hang_up()
