@@ -19,7 +19,12 @@ from ensue.protocols.core import (
     Settle,
 )
 from ensue.protocols.ens import Accepted, Attached, Notify, Taken
-from ensue.protocols.unordered import RETRY_NS, UnorderedPublisher, UnorderedSubscriber
+from ensue.protocols.unordered import (
+    RETRY_NS,
+    UnorderedCounts,
+    UnorderedPublisher,
+    UnorderedSubscriber,
+)
 
 
 def drain(node: Node) -> list[Effect]:
@@ -168,6 +173,18 @@ def test_what_was_seen_before_is_dropped() -> None:
     for each in (event(2), event(1), event(1, publisher="q")):
         assert len(hear(subscriber, each)) == 1
         assert hear(subscriber, each) == [Discard(each, "duplicate")]
+
+
+def test_what_there_is_no_room_for_is_dropped_and_counted() -> None:
+    subscriber = joined("t")
+    hear(subscriber, event(1))
+    subscriber.pause()
+    assert hear(subscriber, event(2)) == [Discard(event(2), "overflow")]
+    assert hear(subscriber, event(1)) == [Discard(event(1), "duplicate")]
+    subscriber.resume(now_ns=0)
+    hear(subscriber, event(3))
+    counts = UnorderedCounts(received=4, delivered=2, duplicate=1, overflow=1)
+    assert subscriber.counts == counts
 
 
 def test_a_void_is_discarded() -> None:

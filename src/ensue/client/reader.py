@@ -17,7 +17,7 @@ from ensue.protocols.kept import Kept
 from ensue.protocols.merge.subscriber import MergeSubscriber
 from ensue.protocols.merge.watching import MergeCounts
 from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.unordered import UnorderedSubscriber
+from ensue.protocols.unordered import UnorderedCounts, UnorderedSubscriber
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub
 
@@ -65,10 +65,10 @@ class Reader:
         return self._driver is not None
 
     @property
-    def counts(self) -> MergeCounts | GossipCounts | None:
-        """What became of the events that came, if clocks decide on that."""
+    def counts(self) -> MergeCounts | GossipCounts | UnorderedCounts | None:
+        """What became of the events that came, if those that are dropped stay lost."""
         node = self.node
-        return node.counts if isinstance(node, MergeSubscriber) else None
+        return node.counts if isinstance(node, MergeSubscriber | UnorderedSubscriber) else None
 
     async def open(
         self,

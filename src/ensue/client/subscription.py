@@ -44,6 +44,7 @@ from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Re
 from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.kept import DISMISSED
 from ensue.protocols.merge.watching import MergeCounts
+from ensue.protocols.unordered import UnorderedCounts
 from ensue.runtime.driver import Failed
 from ensue.runtime.hub import Hub
 from ensue.runtime.names import check_text
@@ -120,8 +121,8 @@ class Subscription(Acknowledging):
         return 0 if node is None else node.held_count
 
     @property
-    def counts(self) -> MergeCounts | GossipCounts | None:
-        """What became of the events that came, where order is merged or has deadlines: how many were late, and why."""
+    def counts(self) -> MergeCounts | GossipCounts | UnorderedCounts | None:
+        """What became of the events that came, where order is merged, has deadlines or is none: how many were late or dropped, and why."""
         return None if self._reader is None else self._reader.counts
 
     async def __aenter__(self) -> Self:

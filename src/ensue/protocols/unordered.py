@@ -7,11 +7,13 @@ publisher's numbers. Nothing is persisted: it lives and dies with its process.
 Limit: `SEEN_MAX` numbers a publisher and topic beyond the first one missing. An event that comes later
 than that is taken for a repetition and dropped.
 
-HAZARD: while its application has no room, a subscriber drops what comes, as `overflow`. Nobody sends it again, and
-only the trace tells.
+HAZARD: while its application has no room, a subscriber drops what comes, and counts it (`overflow`): nobody sends it
+again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from ensue.event import Event
 from ensue.protocols.core import (
@@ -32,7 +34,7 @@ from ensue.protocols.ens import Accepted, Attached, Notify
 from ensue.protocols.exchange import Declined
 from ensue.protocols.numbering import EventNumbers
 
-__all__ = ["SEEN_MAX", "UnorderedPublisher", "UnorderedSubscriber"]
+__all__ = ["SEEN_MAX", "UnorderedCounts", "UnorderedPublisher", "UnorderedSubscriber"]
 
 SEEN_MAX = 4096
 RETRY_NS = 500_000_000
@@ -127,6 +129,16 @@ class _Seen:
         return True
 
 
+class UnorderedCounts(msgspec.Struct, kw_only=True):
+    """What became of the events that came to one subscriber."""
+
+    received: int = 0
+    delivered: int = 0
+    duplicate: int = 0
+    overflow: int = 0
+    """There was no room for them: dropped."""
+
+
 class UnorderedSubscriber:
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`."""
 
@@ -134,6 +146,7 @@ class UnorderedSubscriber:
 
     def __init__(self, *, name: str) -> None:
         self.name = name
+        self.counts = UnorderedCounts()
         self._attaching: dict[str, int] = {}
         """Topics that the ENS has not attached yet, and when to ask again."""
         self._seen: dict[str, dict[str, _Seen]] = {}
@@ -221,15 +234,20 @@ class UnorderedSubscriber:
         if publishers is None or event.void:
             self._effects.append(Discard(event, "void" if event.void else "not_subscribed"))
             return
+        counts = self.counts
+        counts.received += 1
         seen = publishers.get(event.publisher)
         if seen is None:
             # Earlier events of this publisher may still be on their way, but not many.
             seen = publishers[event.publisher] = _Seen(max(0, event.publisher_seq - SEEN_MAX // 2))
         if not seen.add(event.publisher_seq):
+            counts.duplicate += 1
             self._effects.append(Discard(event, "duplicate"))
             return
         if self._paused:
+            counts.overflow += 1
             self._effects.append(Discard(event, "overflow"))
             return
+        counts.delivered += 1
         self._delivered += 1
         self._effects.append(Deliver(event, self._delivered))
