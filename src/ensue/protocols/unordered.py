@@ -135,6 +135,8 @@ class UnorderedCounts(msgspec.Struct, kw_only=True):
     received: int = 0
     delivered: int = 0
     duplicate: int = 0
+    late: int = 0
+    """None ever is: there is no turn to be late for. As in the counts of the other orders."""
     overflow: int = 0
     """There was no room for them: dropped."""
 
