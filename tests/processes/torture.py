@@ -126,7 +126,7 @@ class Torture:
         try:
             await self._backend.start(clients)
             await self._go()
-            self._end_subscribers()
+            await self._end_subscribers()
             wrong = await self._backend.stop()
             wrong += await asyncio.to_thread(judge, self.records)
         finally:
@@ -269,9 +269,10 @@ class Torture:
             elif process.code != 0 or process.kind != "publisher":
                 raise Failure(f"{process.name} ended with {process.code}:\n{process.tail()}")
 
-    def _end_subscribers(self) -> None:
+    async def _end_subscribers(self) -> None:
         for process in (*self._subscribers, self._latecomer):
-            code = process.end()
+            # In a thread: it takes its leave by connections that go through this process.
+            code = await asyncio.to_thread(process.end)
             if code != 0:
                 raise Failure(f"{process.name} ended with {code}:\n{process.tail()}")
         had = self.records.deliveries
