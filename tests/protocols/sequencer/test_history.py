@@ -734,6 +734,60 @@ def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
     assert missed(net, "s") == [("a", 1, 6)]
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_who_starts_in_the_past_and_falls_behind_what_is_kept_is_told(crash: bool) -> None:
+    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    published(net, 10, "a")
+    net.trim("a", 3)  # Gone before it came: it never asked for that.
+    net.reader("s", acknowledge_each=True, start=1)
+    net.subscribe("s", "a")
+    while len(net.delivered("s")) < 2:
+        net.deliver(min(net.arrivals()))
+    net.acknowledge("s", 2)
+    net.pause("s")
+    if crash:
+        net.restart("s")
+    net.trim("a", 8)
+    net.resume("s")
+    net.come_to_rest()
+    assert net.delivered("s") == ["e3", "e4", "e8", "e9", "e10"]
+    assert missed(net, "s") == [("a", 5, 7)]
+
+
+def test_who_starts_at_a_place_and_read_nothing_is_told_from_that_place_on() -> None:
+    net = StationNet(ONE)
+    published(net, 10)
+    net.reader("s", acknowledge_each=True, start=5)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.crash("s")
+    net.trim("a", 5)
+    net.trim("b", 4)
+    before = len(net.delivered("s"))
+    net.restart("s")
+    net.come_to_rest()
+    assert net.delivered("s")[before:] == ["e8", "e9", "e10"]
+    assert missed(net, "s") == [("a", 3, 4), ("b", 3, 3)]
+
+
+def test_who_starts_in_the_past_and_comes_back_before_it_was_answered_starts_with_what_is_kept() -> (
+    None
+):
+    net = StationNet(ONE)
+    published(net, 6, "a")
+    net.reader("s", start=1)
+    net.subscribe("s", "a")
+    with net.holding(Fetched):
+        net.settle()
+        net.crash("s")
+    net.drop(Fetched)
+    net.trim("a", 4)
+    net.restart("s")
+    net.come_to_rest()
+    assert net.delivered("s") == ["e4", "e5", "e6"]
+    assert missed(net, "s") == []
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_told(
     seed: int,
@@ -744,19 +798,25 @@ def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_t
     net = StationNet(ONE, ens_config=small)
     net.publisher("p")
     readers = {"s0": "abc", "s1": "ab", "s2": "c"}
-    crashes = {name: [0] for name in readers}
+    crashes = {name: [0] for name in (*readers, "early")}
     each = random.random() < 0.5
     for name, topics in readers.items():
         net.reader(name, acknowledge_each=each)
         net.subscribe(name, *topics)
     net.settle()
     known: dict[str, tuple[int, str, int]] = {}
+    published(net, 12)
+    readers["early"] = "ab"  # It starts in the past, and has begun to read that.
+    net.reader("early", acknowledge_each=each, start=1)
+    net.subscribe("early", "a", "b")
+    while not net.delivered("early"):
+        net.deliver(min(net.arrivals()))
 
     def note() -> None:
         for slot, event in net.station("station").log.contents():
             known[event.payload.decode()] = (event.place, event.topic, slot)
 
-    numbers = iter(range(1, 10_000))
+    numbers = iter(range(13, 10_000))
     for _ in range(150):
         name = random.choice(sorted(readers))
         match random.choice(("publish", "publish", "publish", "arrive", "arrive", "trim", "crash", "join",

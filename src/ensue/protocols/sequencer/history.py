@@ -14,7 +14,8 @@ others have meanwhile may come behind something that is read now. Each gap is to
 joined again, with what was missed.
 
 Progress is persisted as `history/TOPIC`: the next slot, the cut and the place to start at, which is 0 for
-what is read on. A restart goes on there, whatever start it is given.
+what is read on, and for what has begun: as soon as the log has answered it is known which slot is the first, and
+what is dropped from there on before it was read is missed. A restart goes on there, whatever start it is given.
 
 Assumption: all topics are kept by one server. Places of two servers can't be compared, so a
 subscription to topics of several starts with what is new, or is refused.
@@ -73,8 +74,8 @@ class _Past:
         """The next slot to be fetched."""
         self.cut = cut
         self.place = place
-        """Only what was put out from this place on is of interest; 0: all from the slot on, and what
-        is not kept is missed."""
+        """Only what was put out from this place on is of interest; 0: that has begun, all from the slot
+        on is, and what is not kept is missed."""
         self.events: deque[Event] = deque()
         self.counts: dict[str, int] = {}
         """What the stamps of the events up to the last one that was taken say of other topics, …"""
@@ -162,8 +163,14 @@ class History:
         if past.events and past.events[0].slot != past.next:
             past.counts, past.whole = {}, False
         past.next = max(past.next, frame.next)
+        if past.place:
+            if past.next > frame.start:
+                # What was gone before it began was never asked for; what goes from now on is missed.
+                past.place = 0
+                past.slot = (past.events[0].slot if past.events else None) or past.next
+            return None
         past.slot = max(past.slot, missed[1] + 1)
-        return missed if past.place == 0 and missed[0] <= missed[1] else None
+        return missed if missed[0] <= missed[1] else None
 
     def take(self) -> Event | None:
         """Return the event whose turn it is, if it is certain which one that is."""
@@ -252,6 +259,8 @@ class Replay(Delivery):
         self._effects.append(Join(topic))
 
     def _resume_history(self, topic: str, slot: int, cut: int, place: int) -> None:
+        if slot > 1:
+            place = 0  # It has begun. Older records tell it by the slot alone.
         self._history.add(topic, slot, cut, place)
         self._unfinished[topic] = (cut, place)
         self._queue.await_cut(topic)
@@ -268,9 +277,14 @@ class Replay(Delivery):
     def _fetched(self, frame: Fetched, now_ns: int) -> None:
         if frame.topic not in self._history.topics or self._paused:
             return
+        past = self._history.topics[frame.topic]
+        place = past.place
         missed = self._history.fetched(frame)
         if missed is not None:
             self._effects += (Leave(frame.topic), Join(frame.topic, missed))
+        if place and not past.place:
+            self._unfinished[frame.topic] = (past.cut, 0)
+            self._persist_history(frame.topic, past.slot)
         if frame.next > frame.start:
             self._go_on_with_history(now_ns)
         # Else a slot is not filled yet: asked again in a while.
