@@ -1044,3 +1044,71 @@ def test_a_run_that_can_not_acknowledge_fails_and_does_not_hang() -> None:
             assert gate.calls == [1]
 
     asyncio.run(main())
+
+
+# -- Topics that are left -----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def on_two_topics(count: int) -> AsyncIterator[tuple[ensue.Bus, ensue.Subscription]]:
+    """A subscription that has received so many events of a, and of b, in turn."""
+    async with ensue.connect("memory://") as bus, bus.subscribe("a", "b") as events:
+        for number in range(count):
+            for topic in ("a", "b"):
+                await bus.publish(topic, str(number).encode(), key=topic.encode())
+        yield bus, events
+
+
+@pytest.mark.parametrize("concurrency", [ensue.Sequential(), ensue.PerKey(2)])
+def test_what_was_read_of_a_topic_that_a_handler_leaves_is_passed_over(
+    concurrency: ensue.Sequential | ensue.PerKey,
+) -> None:
+    seen: dict[str, list[bytes]] = {"a": [], "b": []}
+
+    async def main() -> None:
+        async with on_two_topics(5) as (bus, events):
+
+            async def handle(event: ensue.ReceivedEvent) -> None:
+                seen[event.topic].append(event.payload)
+                if (event.topic, event.payload) == ("a", b"1"):
+                    await rest()  # All that there is has been read.
+                    await events.unsubscribe("a")
+                    await events.subscribe("a")
+                    await bus.publish("a", b"new", key=b"a")
+                if b"new" in seen["a"] and b"4" in seen["b"]:
+                    events.close()
+
+            progress = await events.run(handle, concurrency=concurrency)
+            assert progress.handled == 8
+            assert events.pending == 0
+
+    asyncio.run(main())
+    assert seen == {"a": [b"0", b"1", b"new"], "b": [b"0", b"1", b"2", b"3", b"4"]}
+
+
+def test_no_run_begins_with_what_the_last_one_left_of_a_topic_that_was_left_meanwhile() -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    async def main() -> None:
+        async with on_two_topics(3) as (bus, events):
+
+            async def leave_and_fail(_event: ensue.ReceivedEvent) -> None:
+                await rest()
+                await events.unsubscribe("b")
+                raise ValueError
+
+            async def handle(event: ensue.ReceivedEvent) -> None:
+                seen.append((event.topic, event.payload))
+                events.close()
+
+            with pytest.raises(ensue.HandlerFailed):
+                await events.run(leave_and_fail)
+            assert events.pending == 3, "those of a"
+            await events.unsubscribe("a")
+            assert events.pending == 0
+            await events.subscribe("a")
+            await bus.publish("a", b"new")
+            await events.run(handle)
+
+    asyncio.run(main())
+    assert seen == [("a", b"new")]

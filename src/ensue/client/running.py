@@ -4,7 +4,7 @@ Guarantees. Handlers of one key begin in the order of delivery, each after the o
 returned, or its event was parked. An event is acknowledged when its handler has returned or it was
 parked, and the subscription lets an acknowledgement count only once all earlier positions have
 theirs. A handler that fails is tried again, parked or the end of the run, and nothing of its key
-overtakes it (`policies`).
+overtakes it (`policies`). What was read of a topic that is left meanwhile, and whose turn has not come, is passed over.
 
 How. Each key with unfinished events has a lane: a queue whose first event is running, waiting for a
 worker, or waiting to be tried again. Lanes take turns, so that a hot key does not starve the others.
@@ -28,7 +28,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -82,11 +82,15 @@ class _NotAsync(TypeError):
 class _Taken:
     """An event that was read."""
 
-    __slots__ = ("attempts", "event", "finished")
+    __slots__ = ("attempts", "begun", "event", "finished", "left")
 
     def __init__(self, event: ReceivedEvent) -> None:
         self.event = event
         self.attempts = 0
+        self.begun = False
+        """Whether its turn has come."""
+        self.left = False
+        """Whether its topic was left before that."""
         self.finished = False
 
 
@@ -161,7 +165,7 @@ class Runner:
         """Handle what the last run left and then what comes, until the source ends."""
         if ahead.running:
             raise LocalProtocolError("this subscription is being run already: one run at a time")
-        ahead.begin(self._tasks)
+        ahead.begin(self._tasks, self._pass_over)
         # Noted before anything can be cancelled: what was left must not be lost.
         self._window.extend(map(_Taken, ahead.left))
         self._reader = self._spawn(self._read(tuple(self._window)), self._read_ended)
@@ -169,7 +173,11 @@ class Runner:
             await self._until_over()
         finally:
             ahead.end()
-            ahead.left = [taken.event for taken in self._window if not taken.finished]
+            open_ones = [taken for taken in self._window if not taken.finished]
+            ahead.left = [taken.event for taken in open_ones if not taken.left]
+            for taken in open_ones:
+                if taken.left:
+                    self._source.acknowledge(taken.event.position)
         return self._progress
 
     async def _until_over(self) -> None:
@@ -218,6 +226,12 @@ class Runner:
         lane.events.append(taken)
         self._start()
 
+    def _pass_over(self, topics: Collection[str]) -> None:
+        """Call no handler with what was read of topics that are left, unless its turn has come."""
+        for taken in self._window:
+            if not taken.begun and taken.event.topic in topics:
+                taken.left = True
+
     def _key_of(self, event: ReceivedEvent) -> Hashable:
         if isinstance(self._concurrency, Sequential):
             return None
@@ -242,11 +256,15 @@ class Runner:
         """Give workers something to do while there is something to be done."""
         while self._ready and self._working < self._workers and not self._stopping:
             lane = self._ready.popleft()
+            taken = lane.events[0]
+            if taken.left:
+                self._finish(lane)
+                continue
+            taken.begun = True
             if lane.key in self._parked_keys:
                 self._park(lane, None)
             else:
-                call = _call(self._handler, lane.events[0].event)
-                self._work(call, partial(self._handled, lane))
+                self._work(_call(self._handler, taken.event), partial(self._handled, lane))
 
     def _work(self, call: Coroutine[Any, Any, None], then: Callable[[Task], None]) -> None:
         self._working += 1

@@ -202,6 +202,8 @@ class Subscription(Acknowledging):
             self._joining.give_up(topic, error)
         left = frozenset(topics)
         self._queue = deque(each for each in self._queue if each.event.topic not in left)
+        for position in self._ahead.leave(left):
+            self._handled(position)
         self._relieve()
 
     def __aiter__(self) -> Self:
