@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
 from ensue.order import ORDERS, Order, Total, spelled
+from ensue.protocols.overlay.frames import IDENTIFIER_LENGTH_MAX
 from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities, refusal
 
@@ -15,6 +16,7 @@ __all__ = [
     "Payload",
     "Start",
     "check_acknowledge",
+    "check_broker_name",
     "check_durable",
     "check_handler",
     "check_headers",
@@ -167,6 +169,16 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
                     "surrogate pair"
                 ) from None
     return copy
+
+
+def check_broker_name(name: object, given_by: str) -> None:
+    """Refuse what brokers can't have called an advertisement or a subscription; `given_by` says what tells."""
+    if not isinstance(name, str) or not name or len(name) > IDENTIFIER_LENGTH_MAX:
+        raise BadInput(f"give the name that {given_by} returned, not {name!r:.100}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"give the name that {given_by} returned, not {name!a:.100}") from None
 
 
 def check_token(token: Mapping[str, int]) -> None:

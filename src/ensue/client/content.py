@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ensue.client.checks import check_broker_name
 from ensue.client.futures import fail
 from ensue.client.received import CONTENT
 from ensue.client.wording import Situation, explained, failure_of, in_words, person
@@ -23,7 +24,7 @@ from ensue.errors import (
     LocalProtocolError,
     TransactionAborted,
 )
-from ensue.event import Event
+from ensue.event import NAME_LENGTH_MAX, Event
 from ensue.protocols.core import Outcome, Refuse, Told
 from ensue.protocols.overlay.client import Answered, Notified, SessionEnded, Welcomed
 from ensue.protocols.overlay.filters import event_of
@@ -36,6 +37,7 @@ from ensue.runtime.overlay import overlay_of
 
 __all__ = ["CONTENT", "ContentClient", "content_event"]
 
+BESIDES_BYTES = 64 * 1024
 _SUFFIX = f".{CONTENT}"
 
 _log = logging.getLogger("ensue")
@@ -89,6 +91,11 @@ class ContentClient:
         self._hub = hub
         self.bus = name
         self.name = f"{name}{_SUFFIX}"
+        if len(self.name) > NAME_LENGTH_MAX:
+            raise BadInput(
+                f"a bus that uses content has a name of at most {NAME_LENGTH_MAX - len(_SUFFIX)} characters; "
+                f"{name[:20]!r}… has {len(name)}"
+            )
         self._overlay = overlay_of(hub)
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._readers: dict[str, Listener] = {}
@@ -142,6 +149,17 @@ class ContentClient:
             seen_as=self.bus,
         )
         hub.watch(self._driver)
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """Bytes of a payload, at the most."""
+        return self._hub.payload_bytes_max
+
+    @property
+    def plan_bytes_max(self) -> int:
+        """Bytes of a whole plan, at the most: of one event of the largest payload, and of what goes with it."""
+        largest = self.payload_bytes_max
+        return largest + min(largest // 8, BESIDES_BYTES)
 
     # -- Requests -------------------------------------------------------------------------------
 
@@ -217,6 +235,7 @@ class ContentClient:
 
     async def unadvertise(self, name: str) -> None:
         """Withdraw an advertisement."""
+        check_broker_name(name, "advertise()")
         answer = await self.request(lambda client, now: client.unadvertise(name, now_ns=now))
         if answer.refused:
             raise BadInput(

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ensue.client.checks import Payload, check_payload
+from ensue.client.checks import Payload, check_broker_name, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import Where
 from ensue.client.operations import Operations
@@ -40,11 +40,13 @@ from ensue.protocols.overlay.frames import (
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import Operation
-from ensue.runtime.hub import PAYLOAD_BYTES_MAX
+from ensue.runtime.names import check_text
 
 __all__ = ["PlannedClient", "PlannedTransaction"]
 
 T = TypeVar("T")
+
+_encode = msgspec.msgpack.Encoder().encode
 
 _CALLED = {
     ADVERTISE: "advertise",
@@ -52,6 +54,7 @@ _CALLED = {
     SUBSCRIBE: "subscribe",
     UNSUBSCRIBE: "unsubscribe",
 }
+_NAMED_BY = {UNADVERTISE: "advertise()", UNSUBSCRIBE: "bus.content_name(subscription)"}
 
 
 class _Step(msgspec.Struct):
@@ -156,6 +159,7 @@ class PlannedTransaction:
     def client(self, name: str) -> PlannedClient:
         """Return what plans for another bus, by the name it was given, or by its whole `bus.name`."""
         self._check_open()
+        check_text(name, "a client's name")
         return PlannedClient(self, f"{name}.{CONTENT}")
 
     @contextmanager
@@ -178,7 +182,7 @@ class PlannedTransaction:
         self, client: str, attributes: Mapping[str, object], payload: Payload
     ) -> Coroutine[Any, Any, None]:
         """Write a publication down."""
-        checked = check_payload(payload, PAYLOAD_BYTES_MAX)
+        checked = check_payload(payload, self._client.payload_bytes_max)
         self._note(client, attributes=event_of(attributes), payload=checked)
         return self._operations.begin("publish", lambda: _value(None))
 
@@ -189,6 +193,7 @@ class PlannedTransaction:
 
     def note_end(self, client: str, action: str, name: str) -> Coroutine[Any, Any, None]:
         """Write down that one ends."""
+        check_broker_name(name, _NAMED_BY[action])
         self._note(client, action=action, name=name)
         return self._operations.begin(_CALLED[action], lambda: _value(None))
 
@@ -254,9 +259,14 @@ class PlannedTransaction:
 
         def submit(client: TransactionClient, now_ns: int) -> int:
             operations = [_operation(client, step, now_ns) for step in self._steps]
+            self._check_size(operations)
             return client.submit(operations, timeout_ns, now_ns=now_ns)
 
-        answering = self._client.ask(submit)
+        try:
+            answering = self._client.ask(submit)
+        except BaseException:
+            self._undo()  # It was not handed in.
+            raise
         done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
         if not done:
             raise TransactionPending(
@@ -275,6 +285,13 @@ class PlannedTransaction:
                 self._client.advertised[step.name] = step.where
             elif step.action == UNADVERTISE:
                 self._client.advertised.pop(step.name, None)
+
+    def _check_size(self, operations: list[Operation]) -> None:
+        """Throw a plan away that is too large for one message: it would stay on its way for ever."""
+        size, bytes_max = len(_encode(operations)), self._client.plan_bytes_max
+        if size > bytes_max:
+            why = f"it has {size} bytes, and at most {bytes_max} go in one message: do it in several plans"
+            raise TransactionAborted(f"the plan was thrown away: {why}", reason=why)
 
     def _explained(self, refused: str) -> str:
         """Return why a plan can't be had, with what the operation was that can't."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ensue.client.checks import Payload, check_payload
+from ensue.client.checks import Payload, check_broker_name, check_payload
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import ContentShare, Where
 from ensue.client.operations import Operations
@@ -22,7 +22,7 @@ from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.spaces import Value
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
-from ensue.runtime.hub import PAYLOAD_BYTES_MAX
+from ensue.runtime.names import check_text
 
 if TYPE_CHECKING:
     from ensue.protocols.overlay.client import Answered
@@ -71,7 +71,7 @@ class _Acting:
     ) -> Coroutine[Any, Any, None]:
         """Publish an event: delivered when the transaction is committed."""
         event = event_of(attributes)
-        checked = check_payload(payload, PAYLOAD_BYTES_MAX)
+        checked = check_payload(payload, self._client.payload_bytes_max)
         return self._begin("publish", lambda: self._publish(event, checked))
 
     def advertise(self, where: str) -> Coroutine[Any, Any, str]:
@@ -81,6 +81,7 @@ class _Acting:
 
     def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
         """Withdraw an advertisement."""
+        check_broker_name(name, "advertise()")
         return self._begin("unadvertise", lambda: self._unadvertise(name))
 
     def subscribe(self, where: str) -> Coroutine[Any, Any, Subscription]:
@@ -100,7 +101,8 @@ class _Acting:
 
         `attributes` and `payload` are what its handler is told.
         """
-        checked = check_payload(payload, PAYLOAD_BYTES_MAX)
+        check_text(client, "a client's name")
+        checked = check_payload(payload, self._client.payload_bytes_max)
         return self._begin("invite", lambda: self._invite(client, attributes, checked))
 
     def _begin(

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import LimitReached, LocalProtocolError
+from ensue.errors import BadInput, LimitReached, LocalProtocolError, RemoteProtocolError
 from ensue.protocols.core import Effect, Frame, Send, Told
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
@@ -185,8 +185,17 @@ class OverlayClient(Journaled):
                 value=self.config.requests_max,
             )
         numbered = msgspec.structs.replace(frame, number=self._numbered + 1)
+        if not isinstance(frame, f.Operate) or frame.publication is None:
+            self._check_readable(numbered)  # A publication was made here, of what was checked.
         self.take(numbered, source="", now_ns=now_ns)
         return int(numbered.number)
+
+    def _check_readable(self, frame: Any) -> None:
+        """Refuse what the home could not read: it would stay on its way for ever, and all behind it."""
+        try:
+            self.codec.decode(self.codec.encode(frame))
+        except (RemoteProtocolError, UnicodeEncodeError, TypeError, OverflowError) as error:
+            raise BadInput(f"brokers could not read it: {error}") from error
 
     # -- Driven from outside --------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from ensue.protocols.overlay.spaces import (
     EVERYTHING,
     Space,
     Value,
+    check_text,
     contains,
     covers,
     cut_after,
@@ -125,6 +126,7 @@ def check_name(name: str) -> None:
         raise BadInput(
             f"an attribute's name has from 1 to {NAME_LENGTH_MAX} characters, not {len(name)}"
         )
+    check_text(name, "an attribute's name")
 
 
 def event_of(attributes: Mapping[str, object]) -> dict[str, Value]:

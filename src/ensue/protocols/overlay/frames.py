@@ -16,6 +16,7 @@ __all__ = [
     "ADVERTISE",
     "CONTENT",
     "FRAMES",
+    "IDENTIFIER_LENGTH_MAX",
     "SUBSCRIBE",
     "UNADVERTISE",
     "UNSUBSCRIBE",
@@ -44,7 +45,8 @@ ADVERTISE, UNADVERTISE, SUBSCRIBE, UNSUBSCRIBE = "adv", "uadv", "sub", "usub"
 CONTENT = "content"
 """What stands for a topic in events that are described by their attributes."""
 
-Identifier = Annotated[str, msgspec.Meta(max_length=1024)]
+IDENTIFIER_LENGTH_MAX = 1024
+Identifier = Annotated[str, msgspec.Meta(max_length=IDENTIFIER_LENGTH_MAX)]
 """The name of an advertisement, a subscription, a transaction, or the place of an operation in one."""
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Value",
     "above",
     "below",
+    "check_text",
     "contains",
     "covers",
     "cut_after",
@@ -77,9 +78,23 @@ def value_of(value: object) -> Value:
         raise BadInput(
             f"a text attribute has at most {TEXT_LENGTH_MAX} characters, not {len(value)}"
         )
+    if isinstance(value, str):
+        check_text(value, "a text attribute")
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
         raise BadInput(f"a whole number lies between -2**63 and 2**63, not at {value}")
     return value  # type: ignore[return-value]
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse a text that no frame can carry."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadInput(
+            f"{what} must be text that UTF-8 can carry; {text[:20]!a} holds half a surrogate pair"
+        ) from None
 
 
 def cut_after(value: Value) -> Cut:
