@@ -30,7 +30,7 @@ from ensue.protocols.overlay.client import Answered, Notified, SessionEnded, Wel
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.nodes import ClientNode
-from ensue.protocols.transactions.client import Concluded, Invitation, TransactionClient
+from ensue.protocols.transactions.client import Ceased, Concluded, Invitation, TransactionClient
 from ensue.runtime.driver import Driver, Failed
 from ensue.runtime.hub import Hub
 from ensue.runtime.overlay import overlay_of
@@ -67,12 +67,16 @@ class Listener(Protocol):
     def lost(self, reason: str) -> None:
         """Hear that nothing more comes."""
 
+    def withdrawn(self) -> None:
+        """Hear that nothing more comes, as was wanted."""
+
 
 class _Kept:
     """What comes for a subscription that a plan has made, until its bus reads it: a turn of the event loop or two."""
 
     def __init__(self) -> None:
         self.events: list[Notified] = []
+        self.is_withdrawn = False
 
     def notified(self, notified: Notified) -> None:
         """Keep an event."""
@@ -82,6 +86,10 @@ class _Kept:
         """Forget them."""
         del reason
         self.events.clear()
+
+    def withdrawn(self) -> None:
+        """Keep that nothing more comes."""
+        self.is_withdrawn = True
 
 
 class ContentClient:
@@ -258,6 +266,8 @@ class ContentClient:
         if isinstance(kept, _Kept):
             for notified in kept.events:
                 reader.notified(notified)
+            if kept.is_withdrawn:
+                reader.withdrawn()
 
     def stop_reading(self, subscription: str) -> None:
         """Hand nothing over any more."""
@@ -287,15 +297,15 @@ class ContentClient:
     def _told(self, value: object) -> None:
         match value:
             case Answered():
-                future = self._answers.pop(value.number, None)
-                if future is not None and not future.done():
-                    future.set_result(value)
+                self._answered(value)
             case Notified():
                 reader = self._readers.get(value.subscription)
                 if reader is not None:
                     reader.notified(value)
             case Concluded():
                 self._over(value)
+            case Ceased():
+                self._cease(value.subscriptions)
             case Invitation():
                 self._do(self._act(value))
             case Welcomed() if not self._welcomed.done():
@@ -303,6 +313,17 @@ class ContentClient:
             case SessionEnded():
                 why = f"{self.bus} was silent for too long, or did not keep up: connect anew"
                 self._give_up(LocalProtocolError(why))
+
+    def _answered(self, answer: Answered) -> None:
+        future = self._answers.pop(answer.number, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def _cease(self, subscriptions: Sequence[str]) -> None:
+        """End what somebody's plan has withdrawn."""
+        for name in subscriptions:
+            if name in self._readers:
+                self._readers[name].withdrawn()
 
     def _over(self, concluded: Concluded) -> None:
         """See to the end of a transaction."""

@@ -21,6 +21,7 @@ from ensue.client.transaction import (
 from ensue.errors import BadInput, EnsueError, LocalProtocolError
 from ensue.event import Event
 from ensue.order import Order
+from ensue.protocols.core import Leave
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.frames import PLANNED
@@ -30,7 +31,11 @@ __all__ = ["ContentBus"]
 
 
 class _ByContent(Subscription):
-    """A subscription by content: what it asks for is said once."""
+    """A subscription by content: what it asks for is said once, and it is over when a transaction has withdrawn it."""
+
+    def __init__(self, hub: Hub, **options: Any) -> None:
+        super().__init__(hub, **options)
+        self._handlers[Leave] = lambda _outcome: self.close()
 
     async def subscribe(self, *topics: str) -> None:
         """Refuse topics; entering asks for `CONTENT`."""

@@ -85,7 +85,7 @@ class ContentShare:
             self._client.withdraw(name)
 
     def withdrawn(self) -> None:
-        """Hear that a transaction has withdrawn it."""
+        """Hear that a transaction has withdrawn it, whoever's that was."""
         self._client.stop_reading(self.subscription)
         self.subscription = ""
         if self.topics:

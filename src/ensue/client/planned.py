@@ -26,9 +26,10 @@ from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import Where
 from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
-from ensue.client.transaction import Subscribe, share_of
+from ensue.client.transaction import Subscribe, end_here, share_of
 from ensue.client.wording import Situation, explained, person
 from ensue.errors import LocalProtocolError, TransactionAborted, TransactionPending
+from ensue.protocols.overlay.client import Answered
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import (
     ADVERTISE,
@@ -119,7 +120,6 @@ class PlannedTransaction:
         self._groups = 0
         self._operations = Operations()
         self._made: list[Subscription] = []
-        self._withdrawn: list[Subscription] = []
         self.name = ""
         """The transaction's name, once it is committed."""
 
@@ -146,9 +146,7 @@ class PlannedTransaction:
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
         share = share_of(subscription)
-        noted = self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
-        self._withdrawn.append(subscription)
-        return noted
+        return self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
 
     def invite(self, client: str, *_: object) -> Coroutine[Any, Any, None]:
         """Say what to do instead: nobody acts while a plan is carried out."""
@@ -267,6 +265,7 @@ class PlannedTransaction:
         except BaseException:
             self._undo()  # It was not handed in.
             raise
+        answering.add_done_callback(self._answered)  # Also if that takes longer, or nobody waits.
         done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
         if not done:
             raise TransactionPending(
@@ -275,11 +274,18 @@ class PlannedTransaction:
             )
         answer = answering.result()
         if answer.refused:
-            self._undo()
             why = self._explained(answer.refused)
             raise TransactionAborted(f"the plan can't be carried out: {why}", reason=why)
+
+    def _answered(self, answering: "asyncio.Future[Answered]") -> None:
+        """See to what came of it."""
+        if answering.cancelled() or answering.exception() is not None:
+            return
+        answer = answering.result()
+        if answer.refused:
+            self._undo()
+            return
         self.name = answer.transaction
-        _end(self._withdrawn)
         for step in self._steps:
             if step.client == self._client.name and step.action == ADVERTISE:
                 self._client.advertised[step.name] = step.where
@@ -312,20 +318,15 @@ class PlannedTransaction:
         return explained(refused, asked)
 
     def _undo(self) -> None:
+        """End what the brokers don't have."""
         made, self._made = self._made, []
-        _end(made)
+        for subscription in made:
+            end_here(subscription)
 
 
 async def _value(of: T) -> T:
     """Return what was written down: there is nothing to wait for."""
     return of
-
-
-def _end(subscriptions: list[Subscription]) -> None:
-    """End subscriptions that the brokers have not, or no longer."""
-    for subscription in subscriptions:
-        share_of(subscription).withdrawn()
-        subscription.close()
 
 
 def _operation(client: TransactionClient, step: _Step, now_ns: int) -> Operation:

@@ -27,7 +27,14 @@ from ensue.runtime.names import check_text
 if TYPE_CHECKING:
     from ensue.protocols.overlay.client import Answered
 
-__all__ = ["InvitedTransaction", "Subscribe", "Transaction", "check_transaction", "share_of"]
+__all__ = [
+    "InvitedTransaction",
+    "Subscribe",
+    "Transaction",
+    "check_transaction",
+    "end_here",
+    "share_of",
+]
 
 Subscribe = Callable[[Where], Subscription]
 
@@ -45,11 +52,24 @@ def check_transaction(isolation: str, timeout: float) -> None:
 
 def share_of(subscription: Subscription) -> ContentShare:
     """Return what stands behind an open subscription by content."""
+    share = _share_of(subscription)
+    if share is None or not share.subscription:
+        raise LocalProtocolError("this is no subscription by content, or none that is open")
+    return share
+
+
+def end_here(subscription: Subscription) -> None:
+    """End a subscription that the brokers don't have, unless that was done."""
+    share = _share_of(subscription)
+    if share is not None:
+        share.withdrawn()
+    subscription.close()
+
+
+def _share_of(subscription: Subscription) -> ContentShare | None:
     reader = subscription._reader  # noqa: SLF001 - a part of the bus, as this is
     share = None if reader is None else reader.node
-    if not isinstance(share, ContentShare) or not share.subscription:
-        raise LocalProtocolError("only an open subscription by content can be withdrawn")
-    return share
+    return share if isinstance(share, ContentShare) else None
 
 
 class _Acting:
@@ -161,7 +181,6 @@ class _Acting:
         def over(committed: bool) -> None:
             if committed:
                 share.withdrawn()
-                subscription.close()
 
         self._client.when_over(self.name, over)
 

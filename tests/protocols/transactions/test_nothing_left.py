@@ -2,9 +2,9 @@
 
 import pytest
 
-from ensue.protocols.overlay.client import Notified
+from ensue.protocols.overlay.client import Answered, Notified
 from ensue.protocols.transactions.acting import OVER
-from ensue.protocols.transactions.client import Concluded
+from ensue.protocols.transactions.client import Ceased, Concluded
 
 from .harness import TransactionNet, adv, invite, line, pub, sub, usub
 
@@ -156,3 +156,22 @@ def test_whoever_acts_while_the_end_is_decided_on_still_hears_of_it(*, commit: b
     net.settle()
     assert not net.client("c0")._threads
     assert len(kept(net, "c0")) == commit
+
+
+def test_a_withdrawal_is_told_behind_the_events_of_its_plan_and_ahead_of_the_answer() -> None:
+    net = net_of_two()
+    for client in HOMES:
+        net.regular(client, adv(f"a-{client}", "x exists"))
+        net.regular(client, sub(f"s-{client}", "x = 1"))
+    net.settle()
+    for told in net.told.values():
+        told.clear()
+    planned = (pub("last", x=1), usub("s-c0"), invite("c1", usub("s-c1")), pub("late", x=1))
+    assert net.run("c0", *planned, isolation="planned") == ""
+    assert [type(each) for each in net.told["c0"]] == [Concluded, Notified, Ceased, Answered]
+    assert [type(each) for each in net.told["c1"]] == [Concluded, Notified, Ceased]
+    for client in HOMES:
+        assert net.payloads(client) == ["last"]
+        assert next(e for e in net.told[client] if isinstance(e, Notified)).position == 1
+        assert net.client(client).subscriptions == ()
+    net.at_rest()

@@ -20,7 +20,7 @@ from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.acting import OVER
 from ensue.wire import Codec, Records
 
-__all__ = ["Concluded", "Invitation", "TransactionClient"]
+__all__ = ["Ceased", "Concluded", "Invitation", "TransactionClient"]
 
 
 class Invitation(msgspec.Struct, frozen=True):
@@ -39,6 +39,12 @@ class Concluded(msgspec.Struct, frozen=True):
     reason: str = ""
     subscriptions: tuple[tuple[str, str], ...] = ()
     """Subscriptions that a plan made for this client, with their filters."""
+
+
+class Ceased(msgspec.Struct, frozen=True):
+    """A plan has withdrawn subscriptions of this client: nothing more comes for them."""
+
+    subscriptions: tuple[str, ...]
 
 
 class _Thread(msgspec.Struct, array_like=True):
@@ -189,6 +195,7 @@ class TransactionClient(OverlayClient):
         t.Submit: "_request",
         t.Invited: "_invited",
         t.Ended: "_ended_here",
+        t.Withdrawn: "_withdrawn_here",
     }
 
     def _request_in_turn(self, frame: f.Operate | t.Invite, now_ns: int) -> None:
@@ -269,6 +276,12 @@ class TransactionClient(OverlayClient):
             action="committed" if frame.committed else "aborted",
             transaction=frame.transaction,
         )
+
+    def _withdrawn_here(self, frame: t.Withdrawn, now_ns: int) -> None:
+        del now_ns
+        for name in frame.subscriptions:
+            self._positions.pop(name, None)
+        self._tell(Ceased(frame.subscriptions))
 
 
 def _thread_of(frame: f.Operate | t.Invite) -> str:

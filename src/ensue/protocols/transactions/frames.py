@@ -39,6 +39,7 @@ __all__ = [
     "Prepare",
     "Prepared",
     "Submit",
+    "Withdrawn",
     "sequence_of",
 ]
 
@@ -120,7 +121,14 @@ class Ended(Frame, frozen=True, tag=135):
     committed: bool
     reason: str = ""
     subscriptions: tuple[tuple[Identifier, str], ...] = ()
-    """Subscriptions that a plan made for this client, with their filters; with none: that it withdrew."""
+    """Subscriptions that a plan made for this client, with their filters; with none: that it withdrew (`Withdrawn` says that now)."""
+
+
+class Withdrawn(Frame, frozen=True, tag=137):
+    """Subscriptions of a client that a plan has withdrawn: nothing comes for them behind this."""
+
+    transaction: Identifier
+    subscriptions: tuple[Identifier, ...]
 
 
 class Submit(Frame, frozen=True, tag=136):
@@ -242,6 +250,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Finish,
     End,
     Ended,
+    Withdrawn,
     Submit,
     Open,
     Opened,

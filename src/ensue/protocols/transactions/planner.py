@@ -375,8 +375,11 @@ class TransactionBroker(Submitting):
             self._tell_participants(name, plan, commit=commit, reason=reason)
             if commit:
                 self._deliver(name, plan.deliveries)
+                self._tell_withdrawn(name, plan.issued)
                 done, plan.issued = plan.issued, []
                 self._withdrawn_for_good(done)
+            if name in self._handed:
+                self._answer_handed(name, reason)
         if plan.waiting:
             return
         if plan.parent:
@@ -394,8 +397,6 @@ class TransactionBroker(Submitting):
                 mine = made.setdefault(one.client, [])
                 if one.change is not None and one.change.action == f.SUBSCRIBE:
                     mine.append((one.change.name, one.change.where))
-                elif one.change is not None and one.change.action == f.UNSUBSCRIBE:
-                    mine.append((one.change.name, ""))
         for client, subscriptions in made.items():
             ended = t.Ended(
                 transaction=name,
@@ -404,8 +405,15 @@ class TransactionBroker(Submitting):
                 subscriptions=tuple(subscriptions) if commit else (),
             )
             self._send(client, ended)
-        if name in self._handed:
-            self._answer_handed(name, reason)
+
+    def _tell_withdrawn(self, name: str, issued: list[Issued]) -> None:
+        """Tell clients which of their subscriptions a plan has withdrawn, behind the events that it had for them."""
+        withdrawn: dict[str, list[str]] = {}
+        for one in issued:
+            if one.change.action == f.UNSUBSCRIBE and one.client in self._clients:
+                withdrawn.setdefault(one.client, []).append(one.change.name)
+        for client, names in withdrawn.items():
+            self._send(client, t.Withdrawn(transaction=name, subscriptions=tuple(names)))
 
     def _closed(self, frame: t.Closed, source: str, now_ns: int) -> None:
         del now_ns

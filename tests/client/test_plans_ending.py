@@ -1,0 +1,92 @@
+"""What becomes of subscriptions that a plan makes and withdraws: they get all that comes for them, and then they are over."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.client.test_planned import SYNC_S, TRANSPORTS, read, three
+from tests.server.helpers import until, within
+from tests.server.test_serving import chain
+
+import ensue
+from ensue.errors import TransactionPending
+from ensue.server import Server
+
+LARGE = bytes(200_000)
+
+
+async def rest_of(events: ensue.Subscription) -> list[bytes]:
+    """Read on until it is over."""
+    return [event.payload async for event in events]
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_a_subscription_gets_what_a_plan_published_before_it_withdrew_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with three(kind, tmp_path) as (a, b, _):
+            await within(a.advertise(where="x exists"))
+            mine = await within(a.subscribe(where="x exists").__aenter__())
+            theirs = await within(b.subscribe(where="x exists").__aenter__())
+            reading = [asyncio.create_task(rest_of(each)) for each in (mine, theirs)]
+            async with a.transaction(isolation="planned", timeout=60) as plan:
+                for number in range(40):
+                    await plan.publish({"x": number}, LARGE)
+                await plan.unsubscribe(mine)
+                await plan.client("b").unsubscribe(b.content_name(theirs))
+                await plan.publish({"x": 40}, b"for nobody")
+            for each in reading:
+                assert await within(each) == [LARGE] * 40
+            assert mine.topics == theirs.topics == ()
+
+    asyncio.run(main())
+
+
+def test_a_plan_that_takes_long_sees_to_its_subscriptions_when_it_is_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = await chain(tmp_path, 2, sync_s=SYNC_S)
+        try:
+            async with (
+                ensue.connect(servers[0].url, order=None, name="a") as a,
+                ensue.connect(servers[1].url, order=None, name="b") as b,
+            ):
+                await within(a.advertise(where="x exists"))
+                await within(b.on_subscription(rest_of))  # type: ignore[arg-type]
+                old = await within(a.subscribe(where="x = 1").__aenter__())
+                await servers[1].stop()
+                plan = a.transaction(isolation="planned", timeout=0.3)
+                await plan.__aenter__()
+                await plan.advertise("y exists")  # Has to be echoed.
+                await plan.unsubscribe(old)
+                with pytest.raises(TransactionPending):
+                    await plan.__aexit__(None, None, None)
+                assert not plan.name
+                servers[1] = Server(servers[1].config)
+                await within(servers[1].start())
+                assert await within(rest_of(old)) == []
+                await until(lambda: plan.name)
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+def test_who_closes_a_subscription_within_a_plan_is_told_what_went_wrong_and_nothing_else() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://", order=None, name="a") as a:
+            await within(a.advertise(where="x exists"))
+
+            async def fail() -> None:
+                async with a.transaction(isolation="planned", timeout=60) as plan:
+                    (await plan.subscribe("x = 1")).close()
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await fail()
+            async with a.subscribe(where="x = 1") as events:
+                await within(a.publish({"x": 1}, b"goes on"))
+                assert await read(events, 1) == [b"goes on"]
+
+    asyncio.run(main())
