@@ -10,6 +10,7 @@ from tests.server.test_serving import chain
 
 import ensue
 from ensue.errors import TransactionPending
+from ensue.protocols.overlay.frames import PLANNED_FROM
 from ensue.server import Server
 
 LARGE = bytes(200_000)
@@ -88,5 +89,40 @@ def test_who_closes_a_subscription_within_a_plan_is_told_what_went_wrong_and_not
             async with a.subscribe(where="x = 1") as events:
                 await within(a.publish({"x": 1}, b"goes on"))
                 assert await read(events, 1) == [b"goes on"]
+
+    asyncio.run(main())
+
+
+def test_all_events_have_names_of_their_own_whoever_planned_them() -> None:
+    async def main() -> None:
+        url = "memory://names?brokers=3"
+        async with (
+            ensue.connect(url, order=None, name="a") as a,
+            ensue.connect(url, order=None, name="b") as b,
+            ensue.connect(url, order=None, name="c") as c,
+        ):
+            for bus in (a, b):
+                await within(bus.advertise(where="x exists"))
+            async with c.subscribe(where="x exists") as events:
+                for planner in (a, b, c):
+                    for bus in (a, b):
+                        await within(bus.publish({"x": 0}))
+                    async with planner.transaction(isolation="planned", timeout=60) as plan:
+                        for name in ("a", "b", "a"):
+                            await plan.client(name).publish({"x": 1})
+                        if planner is not c:
+                            await plan.publish({"x": 2})
+                            await plan.publish({"x": 2})
+                    for bus in (a, b):
+                        await within(bus.publish({"x": 3}))
+                came = [await within(anext(events)) for _ in range(25)]
+            assert len({event.id for event in came}) == 25
+            for bus in (a, b):
+                mine = [event.id for event in came if event.publisher == bus.name]
+                numbers = [int(name.rpartition("/")[2]) for name in mine]
+                own = [number for number in numbers if number < PLANNED_FROM]
+                assert own == list(range(1, len(own) + 1)), "its own are counted, in its order"
+                planned = [number for number in numbers if number > PLANNED_FROM]
+                assert planned == sorted(planned)
 
     asyncio.run(main())

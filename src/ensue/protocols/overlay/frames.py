@@ -17,6 +17,7 @@ __all__ = [
     "CONTENT",
     "FRAMES",
     "IDENTIFIER_LENGTH_MAX",
+    "PLANNED_FROM",
     "SUBSCRIBE",
     "UNADVERTISE",
     "UNSUBSCRIBE",
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 ADVERTISE, UNADVERTISE, SUBSCRIBE, UNSUBSCRIBE = "adv", "uadv", "sub", "usub"
+PLANNED_FROM = 2**40
+"""Behind this its home numbers what others planned for a client, apart from what the client numbers itself."""
 CONTENT = "content"
 """What stands for a topic in events that are described by their attributes."""
 
@@ -67,7 +70,7 @@ class Publication(
 
     publisher: Name
     number: Count
-    """1, 2, 3, … per publisher."""
+    """1, 2, 3, … per publisher; above `PLANNED_FROM` what others had it publish, as only its home can number that."""
     attributes: dict[str, bool | int | float | str]
     payload: bytes = b""
     published_at_ns: int = 0

@@ -6,6 +6,7 @@ those that wait behind it.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from ensue.protocols.overlay.frames import Change, Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.acting import OVER
+from ensue.protocols.transactions.plans import numbered
 from ensue.wire import Codec, Records
 
 __all__ = ["Ceased", "Concluded", "Invitation", "TransactionClient"]
@@ -164,15 +166,20 @@ class TransactionClient(OverlayClient):
         hold: bool = False,
     ) -> int:
         """Hand in a whole transaction."""
-        frame = t.Submit(number=0, operations=tuple(operations), timeout_ns=timeout_ns, hold=hold)
+        own = count(self._published + 1)
+        planned = tuple(
+            numbered(one, next(own)) if one.publication and one.client == self.name else one
+            for one in operations
+        )
+        frame = t.Submit(number=0, operations=planned, timeout_ns=timeout_ns, hold=hold)
         return self._ask(frame, now_ns)
 
     def planned_publication(
         self, client: str, attributes: Mapping[str, object], payload: bytes, *, now_ns: int
     ) -> Publication:
-        """Return a publication for a plan: another client's, numbered by this one."""
+        """Return a publication for a plan; it is numbered when the plan is handed in, or by the client's home."""
         made = self._publication(attributes, payload, now_ns)
-        return msgspec.structs.replace(made, publisher=client)
+        return msgspec.structs.replace(made, publisher=client, number=0)
 
     def planned_name(self, client: str, number: int) -> str:
         """Return a name for what the next plan makes for a client: nobody else will ever use it."""
@@ -192,7 +199,7 @@ class TransactionClient(OverlayClient):
         f.Operate: "_request_in_turn",
         t.Finish: "_request",
         t.End: "_request",
-        t.Submit: "_request",
+        t.Submit: "_request_plan",
         t.Invited: "_invited",
         t.Ended: "_ended_here",
         t.Withdrawn: "_withdrawn_here",
@@ -218,6 +225,12 @@ class TransactionClient(OverlayClient):
             if frame.publication is not None:
                 self._published = frame.publication.number
             thread.queue.append(frame.number)
+
+    def _request_plan(self, frame: t.Submit, now_ns: int) -> None:
+        for one in frame.operations:
+            if one.publication is not None and one.client == self.name:
+                self._published = one.publication.number
+        self._request(frame, now_ns)
 
     def _answered(self, asked: Any, frame: f.Done) -> None:
         super()._answered(asked, frame)

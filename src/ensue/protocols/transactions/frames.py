@@ -213,6 +213,8 @@ class Ordered(Frame, frozen=True, tag=151):
     whole: bool
     refused: str = ""
     """Why something of the plan could not be done, if so."""
+    number: Count = 0
+    """Of a publication, as its publisher's home has numbered it."""
 
 
 class Echo(Frame, frozen=True, tag=152):

@@ -24,11 +24,11 @@ from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.frames import Change
-from ensue.protocols.overlay.refusing import INVERSE, overfull, uncovered
+from ensue.protocols.overlay.refusing import INVERSE
 from ensue.protocols.overlay.tables import Outputs
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import Delivery, Issued
-from ensue.protocols.transactions.plans import Plan, PlannerRecord, waits
+from ensue.protocols.transactions.plans import Plan, PlannerRecord, numbered, waits
 from ensue.protocols.transactions.submitting import Submitting
 from ensue.wire import Records
 
@@ -72,6 +72,7 @@ class TransactionBroker(Submitting):
                 list(self._leaving),
                 self._homes,
                 list(self._left_out),
+                self._numbers,
             )
         )
 
@@ -80,6 +81,7 @@ class TransactionBroker(Submitting):
         self._plans, self._handed = record.plans, record.handed
         self._leaving = dict.fromkeys(record.leaving)
         self._homes, self._left_out = record.homes, dict.fromkeys(record.left_out)
+        self._numbers = record.numbers
         self._blocked = {name: None for name, plan in self._plans.items() if waits(plan)}
 
     _HANDLERS: Mapping[type[Frame], str] = {
@@ -96,6 +98,7 @@ class TransactionBroker(Submitting):
 
     def _depart(self, client: str, now_ns: int) -> None:
         if not self._is_planned(client):
+            self._numbers.pop(client, None)
             super()._depart(client, now_ns)
             return
         # As if it had gone after that: what it advertised and subscribed stays until then.
@@ -171,6 +174,7 @@ class TransactionBroker(Submitting):
         plan = self._plans.get(frame.transaction)
         if plan is not None:
             plan.arrived[frame.path] = (source, frame.whole)
+            plan.operations[frame.path] = numbered(plan.operations[frame.path], frame.number)
             plan.refused = plan.refused or frame.refused
             self._advance(frame.transaction, now_ns)
 
@@ -260,16 +264,18 @@ class TransactionBroker(Submitting):
         return other in seen
 
     def _process(self, name: str, plan: Plan, operation: t.Operation) -> None:
-        path, change, publication = operation.path, operation.change, operation.publication
+        path = operation.path
         hop, whole = plan.arrived[path]
         plan.started[path] = None
-        origin = hop or operation.client
         if not hop:
+            operation = plan.operations[path] = self._numbered_here(operation)
             refused = self._refusal(operation)
             plan.refused = plan.refused or refused
             whole = not refused
             if whole:
-                self._record_operation(name, path, change, publication)
+                self._record_operation(name, path, operation.change, operation.publication)
+        change, publication = operation.change, operation.publication
+        origin, number = hop or operation.client, 0 if publication is None else publication.number
         wholes: list[str] = []
         if whole and change is not None:
             if not hop:
@@ -287,29 +293,17 @@ class TransactionBroker(Submitting):
             self._send(
                 neighbour,
                 t.Ordered(
-                    transaction=name, path=path, whole=neighbour in wholes, refused=plan.refused
+                    transaction=name,
+                    path=path,
+                    whole=neighbour in wholes,
+                    refused=plan.refused,
+                    number=number,
                 ),
             )
         if change is not None and change.action in _FLOODED and behind:
             plan.echoes[path] = behind
         else:
             self._processed(name, plan, path)
-
-    def _refusal(self, operation: t.Operation) -> str:
-        """Say why a client of this broker can't do what is planned, if so: things are not as the plan was made for."""
-        client, change, publication = operation.client, operation.change, operation.publication
-        if client not in self._clients:
-            return f"{client} is gone"
-        if publication is not None:
-            return uncovered(publication, client, self.tables, within=True)
-        assert change is not None
-        held = self.tables.table(change).get(change.name)
-        if change.action in INVERSE:
-            already = f"there is a {change.name!r} already" if held is not None else ""
-            return already or overfull(change, client, self.tables, self.config)
-        if held is None:
-            return f"there is no {change.name!r}"
-        return f"{change.name!r} belongs to somebody else" if held.hop != client else ""
 
     def _change_planned(self, plan: Plan, change: Change, hop: str) -> list[str]:
         """Change the tables; return who has to be sent the change, and send what follows besides ahead of it."""

@@ -5,7 +5,7 @@ import msgspec
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import Delivery, Issued
 
-__all__ = ["Handed", "Plan", "PlannerRecord", "waits"]
+__all__ = ["Handed", "Plan", "PlannerRecord", "numbered", "waits"]
 
 
 class Plan(msgspec.Struct, array_like=True):
@@ -51,6 +51,16 @@ class PlannerRecord(msgspec.Struct, array_like=True):
     leaving: list[str]
     homes: dict[str, str] = {}
     left_out: list[str] = []
+    numbers: dict[str, int] = {}
+
+
+def numbered(operation: t.Operation, number: int) -> t.Operation:
+    """Return an operation whose publication, if it has one, bears a number."""
+    publication = operation.publication
+    if publication is None or publication.number == number:
+        return operation
+    made = msgspec.structs.replace(publication, number=number)
+    return msgspec.structs.replace(operation, publication=made)
 
 
 def waits(plan: Plan) -> bool:

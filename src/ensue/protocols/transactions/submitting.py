@@ -1,6 +1,6 @@
 """Where plans are handed in: the home of a client that coordinates one judges it, names it, and decides about it.
 
-What a plan is, and how it goes on from there: `planner`.
+And the home of a client that has a part in one says what of that can't be done, and numbers what others have the client publish. What a plan is, and how it goes on from there: `planner`.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,11 @@ import msgspec
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.frames import Change
+from ensue.protocols.overlay.refusing import INVERSE, overfull, uncovered
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.coordinator import Coordinator
 from ensue.protocols.transactions.planning import flaw
-from ensue.protocols.transactions.plans import Handed
+from ensue.protocols.transactions.plans import Handed, numbered
 
 __all__ = ["Submitting"]
 
@@ -24,6 +25,8 @@ class Submitting(Coordinator):
 
     def __init__(self, **options: Any) -> None:
         self._handed: dict[str, Handed] = {}
+        self._numbers: dict[str, int] = {}
+        """By client of this broker: the number of what others had it publish last."""
         super().__init__(**options)
 
     _HANDLERS: Mapping[type[Frame], str] = {
@@ -50,8 +53,11 @@ class Submitting(Coordinator):
             self._send(client, f.Done(number=frame.number, refused=refused))
             return
         name = self._new_name()
+        # Of others nobody but their homes knows what is numbered already.
         operations = tuple(
-            msgspec.structs.replace(one, home=self._members[one.client][0])
+            msgspec.structs.replace(
+                one if one.client == client else numbered(one, 0), home=self._members[one.client][0]
+            )
             for one in frame.operations
         )
         deadline_ns = now_ns + frame.timeout_ns
@@ -122,3 +128,29 @@ class Submitting(Coordinator):
         for name, handed in list(self._handed.items()):
             if not handed.decided and handed.client == client:
                 self._settle_plan(name, now_ns, commit=False, reason=f"{client} is gone")
+
+    # -- What is planned for clients of this broker ---------------------------------------------
+
+    def _numbered_here(self, operation: t.Operation) -> t.Operation:
+        """Return what is planned for a client of this broker; a publication that others planned is given its number."""
+        if operation.publication is None or operation.publication.number:
+            return operation
+        number = self._numbers.get(operation.client, f.PLANNED_FROM) + 1
+        self._numbers[operation.client] = number
+        return numbered(operation, number)
+
+    def _refusal(self, operation: t.Operation) -> str:
+        """Say why a client of this broker can't do what is planned, if so: things are not as the plan was made for."""
+        client, change, publication = operation.client, operation.change, operation.publication
+        if client not in self._clients:
+            return f"{client} is gone"
+        if publication is not None:
+            return uncovered(publication, client, self.tables, within=True)
+        assert change is not None
+        held = self.tables.table(change).get(change.name)
+        if change.action in INVERSE:
+            already = f"there is a {change.name!r} already" if held is not None else ""
+            return already or overfull(change, client, self.tables, self.config)
+        if held is None:
+            return f"there is no {change.name!r}"
+        return f"{change.name!r} belongs to somebody else" if held.hop != client else ""
