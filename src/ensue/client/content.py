@@ -108,8 +108,10 @@ class ContentClient:
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._readers: dict[str, Listener] = {}
         """By subscription: who reads it."""
+        self._beginning: dict[int, None] = {}
+        """Requests for transactions that are to begin."""
         self._concluded: dict[str, list[Callable[[bool], object]]] = {}
-        """By transaction: what to do when it is over."""
+        """By transaction that is open here: what to do when it is over."""
         self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Given the name and the filter of a subscription that somebody's plan has made for this client."""
@@ -201,6 +203,24 @@ class ContentClient:
         if slow is not None:
             await slow.room.wait()
 
+    def begin(self, isolation: str, timeout_ns: int) -> "asyncio.Future[Answered]":
+        """Have a transaction begin; return the answer to come, which has its name."""
+
+        def begin(client: TransactionClient, now_ns: int) -> int:
+            number = client.begin(isolation, timeout_ns, now_ns=now_ns)
+            self._beginning[number] = None
+            return number
+
+        return self.ask(begin)
+
+    def abort(self, begun: "asyncio.Future[Answered]") -> None:
+        """End a transaction for which nobody waits any more, if it has begun: those that come after would wait for it."""
+        if begun.cancelled() or begun.exception() is not None or begun.result().refused:
+            return
+        name = begun.result().transaction
+        if self._failure is None and self._driver is not None and not self._driver.closed:
+            self.ask(lambda client, now: client.end(name, commit=False, now_ns=now))
+
     def withdraw(self, subscription: str) -> None:
         """Withdraw a subscription; nobody waits for that."""
         if self._driver is not None and not self._driver.closed:
@@ -274,8 +294,15 @@ class ContentClient:
         self._readers.pop(subscription, None)
 
     def when_over(self, transaction: str, call: Callable[[bool], object]) -> None:
-        """Be told whether a transaction was committed, when it is over."""
-        self._concluded.setdefault(transaction, []).append(call)
+        """Be told whether a transaction was committed, when it is over; at once, if it is.
+
+        None is committed before whatever was begun in it is over: so it was aborted.
+        """
+        waiting = self._concluded.get(transaction)
+        if waiting is None:
+            call(False)
+        else:
+            waiting.append(call)
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
@@ -307,6 +334,7 @@ class ContentClient:
             case Ceased():
                 self._cease(value.subscriptions)
             case Invitation():
+                self._concluded.setdefault(value.transaction, [])
                 self._do(self._act(value))
             case Welcomed() if not self._welcomed.done():
                 self._welcomed.set_result(None)
@@ -315,6 +343,10 @@ class ContentClient:
                 self._give_up(LocalProtocolError(why))
 
     def _answered(self, answer: Answered) -> None:
+        if answer.number in self._beginning:
+            del self._beginning[answer.number]
+            if not answer.refused:
+                self._concluded[answer.transaction] = []
         future = self._answers.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer)
@@ -374,6 +406,11 @@ class ContentClient:
                 await self.handler(invitation.transaction, invitation.path, invitation.publication)
             except TransactionAborted as error:
                 refused = error.reason
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise  # The bus is closed: its broker answers for it.
+                refused = f"the handler of {who!r} failed: {failure_of(error)}"
             except Exception as error:  # noqa: BLE001 - whatever it is, the transaction must not wait
                 _log.warning(
                     "the handler that %r gave to on_invitation failed", who, exc_info=error

@@ -10,6 +10,7 @@ from ensue.client.reader import Reader
 from ensue.order import Order
 from ensue.protocols.core import Deliver, Join, Leave, Outcome, Refuse
 from ensue.protocols.overlay.client import Answered, Notified
+from ensue.protocols.transactions.acting import OVER
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.runtime.hub import Hub
 
@@ -41,6 +42,10 @@ class ContentShare:
         self._client: ContentClient = wanted.client
         self._on_outcome = on_outcome
         self._position = 0
+        self._undecided = bool(wanted.transaction)
+        """Whether the transaction that subscribes is not over."""
+        self._ended = ""
+        """Its name among brokers, if it was ended before that."""
         self.subscription = ""
         """Its name among brokers."""
         self.topics: tuple[str, ...] = ()
@@ -82,7 +87,10 @@ class ContentShare:
         self.topics = ()
         if name:
             self._client.stop_reading(name)
-            self._client.withdraw(name)
+            if self._undecided:
+                self._ended = name  # Brokers don't have it, or not for good.
+            else:
+                self._client.withdraw(name)
 
     def withdrawn(self) -> None:
         """Hear that a transaction has withdrawn it, whoever's that was."""
@@ -103,13 +111,18 @@ class ContentShare:
             self._client.stop_reading(self.subscription)
             self.subscription = ""
             self._on_outcome(Refuse((CONTENT,), refused))
+        elif not self.subscription:
+            self._on_outcome(Refuse((CONTENT,), OVER))  # It was aborted meanwhile.
         else:
             self.topics = (CONTENT,)
             self._on_outcome(Join(CONTENT))
 
     def _concluded(self, committed: bool) -> None:
+        self._undecided = False
         if not committed:
             self.withdrawn()
+        elif self._ended:
+            self._client.withdraw(self._ended)
 
     def lost(self, reason: str) -> None:
         """Tell that nothing more comes."""

@@ -5,6 +5,7 @@ it may invite others. Leaving the block commits, and an exception in it aborts. 
 `isolation="serializable"` a conflict with another transaction is one reason: try again.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -15,7 +16,13 @@ from ensue.client.content_reader import ContentShare, Where
 from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.client.wording import Situation, explained, in_words
-from ensue.errors import BadInput, LocalProtocolError, SubscriptionRefused, TransactionAborted
+from ensue.errors import (
+    BadInput,
+    EnsueError,
+    LocalProtocolError,
+    SubscriptionRefused,
+    TransactionAborted,
+)
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
@@ -244,10 +251,13 @@ class Transaction(_Acting):
         if self._entered:
             raise LocalProtocolError("a transaction is entered once")
         self._entered = True
-        isolation, timeout_ns = self.isolation, self._timeout_ns
-        answer = await self._client.request(
-            lambda node, now: node.begin(isolation, timeout_ns, now_ns=now)
-        )
+        await self._client.open()
+        beginning = self._client.begin(self.isolation, self._timeout_ns)
+        try:
+            answer = await self._client.answer(beginning)
+        except asyncio.CancelledError:
+            beginning.add_done_callback(self._client.abort)
+            raise
         self._check(answer)
         self.name = answer.transaction
         return self
@@ -261,12 +271,18 @@ class Transaction(_Acting):
         if kind is None:
             self.check_awaited()
         name, commit = self.name, kind is None and self.failure is None
-        ending = self._client.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
-        if commit:
-            self._check(await self._client.answer(ending))
-        elif kind is None or issubclass(kind, Exception):
-            await self._client.answer(ending)
-        self.end()
+        try:
+            ending = self._client.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
+            if commit:
+                self._check(await self._client.answer(ending))
+            elif kind is None or issubclass(kind, Exception):
+                await self._client.answer(ending)
+        except EnsueError:
+            if kind is None:
+                raise
+            # The broker aborts for who is gone; what went wrong in the block is what people want to know.
+        finally:
+            self.end()
         if kind is None and self.failure is not None:
             raise self.failure
 

@@ -1,0 +1,137 @@
+"""Transactions that end while somebody is at something: nothing of them stays, and nobody waits."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from tests.server.helpers import until, within
+
+import ensue
+from ensue.protocols.core import Outcome
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.runtime import overlay
+
+LONG_S = 600
+
+
+def connected(name: str) -> ensue.Bus:
+    return ensue.connect("memory://ending?brokers=3", order=None, name=name)
+
+
+def subscriptions() -> list[str]:
+    """What brokers have of subscriptions."""
+    drivers = [driver for each in overlay._overlays.values() for driver in each._drivers]
+    return [name for each in drivers for name in each.node.broker.tables.subscriptions]
+
+
+@pytest.mark.parametrize("turns", range(10))
+def test_who_is_cancelled_while_a_transaction_begins_holds_nobody_up(turns: int) -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await within(a.on_invitation(lambda _tx: asyncio.sleep(0)))
+            await within(b.advertise(where="x exists"))
+
+            async def begin() -> None:
+                async with a.transaction(timeout=LONG_S):
+                    await asyncio.sleep(LONG_S)
+
+            async def commit() -> None:
+                async with b.transaction(timeout=LONG_S) as tx:
+                    await tx.publish({"x": 1})
+
+            beginning = asyncio.create_task(begin())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            beginning.cancel()
+            await within(commit())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+def test_a_subscription_that_is_closed_in_its_transaction_is_not_kept_by_brokers(
+    isolation: str,
+) -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+            await within(b.advertise(where="x exists"))
+            async with a.transaction(isolation=isolation, timeout=60) as tx:
+                (await tx.subscribe("x = 1")).close()
+            await until(lambda: not subscriptions(), "nothing is kept")
+
+    asyncio.run(main())
+
+
+def test_a_subscription_whose_transaction_is_aborted_as_it_is_answered_is_over() -> None:
+    async def main() -> None:
+        async with connected("a") as a:
+            await within(a.advertise(where="x exists"))
+            tx = a.transaction(timeout=60)
+            await within(tx.__aenter__())
+            client = a._content
+            assert client is not None
+            assert client._driver is not None
+            held: list[Outcome] = []
+
+            def hold(outcomes: Sequence[Outcome]) -> None:
+                held.extend(outcomes)
+
+            client._driver._on_outcomes = hold
+            subscribing = asyncio.create_task(tx.subscribe("x = 1"))
+            await until(lambda: held, "the answer")
+
+            def abort(node: TransactionClient, now_ns: int) -> int:
+                return node.end(tx.name, commit=False, now_ns=now_ns)
+
+            client.ask(abort)
+            await until(lambda: len(held) > 2, "the end")
+            client._driver._on_outcomes = client._outcomes
+            client._outcomes(held)  # As if they came together.
+            with pytest.raises(ensue.TransactionAborted, match="the transaction is over"):
+                await within(subscribing)
+            with pytest.raises(ensue.TransactionAborted, match="the transaction is over"):
+                await within(tx.subscribe("x = 2"))
+            with pytest.raises(ensue.TransactionAborted, match="the transaction is over"):
+                await within(tx.advertise("x = 2"))
+            assert not client._concluded, "nothing is kept of what is over"
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_is_cancelled_aborts_at_once() -> None:
+    async def main() -> None:
+        async with connected("a") as a, connected("b") as b:
+
+            async def act(_tx: ensue.InvitedTransaction) -> None:
+                other = asyncio.create_task(asyncio.sleep(LONG_S))
+                other.cancel()
+                await other
+
+            await within(b.on_invitation(act))
+
+            async def invite() -> None:
+                async with a.transaction(timeout=LONG_S) as tx:
+                    await tx.invite("b")
+
+            with pytest.raises(
+                ensue.TransactionAborted, match="handler of 'b' failed: CancelledError"
+            ):
+                await within(invite())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "planned"])
+def test_what_goes_wrong_in_a_block_is_told_though_the_bus_is_closed(isolation: str) -> None:
+    async def main() -> None:
+        async with connected("a") as a:
+
+            async def fail() -> None:
+                async with a.transaction(isolation=isolation, timeout=60):
+                    await a.close()
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                await within(fail())
+
+    asyncio.run(main())
