@@ -350,6 +350,26 @@ def test_permissions_hold_for_content(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_who_has_no_part_in_content_begins_no_transaction(tmp_path: Path) -> None:
+    people = People(alice=(["content"], []), bob=([], ["content"]), carol=(["orders"], ["orders"]))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+            ensue.connect(people.url(server, "bob"), order=None, name="bob") as bob,
+            ensue.connect(people.url(server, "carol"), order=None, name="carol") as carol,
+        ):
+            for isolation in ("serializable", "atomic"):
+                with pytest.raises(ensue.TransactionAborted, match="may neither publish on"):
+                    await within(carol.transaction(isolation=isolation, timeout=60).__aenter__())
+                for bus in (alice, bob):
+                    async with bus.transaction(isolation=isolation, timeout=60):
+                        pass
+
+    asyncio.run(main())
+
+
 def test_of_what_travels_together_only_what_is_not_permitted_is_refused(tmp_path: Path) -> None:
     """Requests of one moment are one message of the link; each is looked at by itself."""
     people = People(alice=(["content"], []), bob=([], ["content"]))

@@ -9,7 +9,7 @@ A frame that makes the broker raise is a bug, and costs what it had not made saf
 crash, while everybody stays connected. A journal that can't be read any more ends the server.
 
 Permissions. Content is one topic, `content`: who may publish on it may advertise and publish by content, who may subscribe to it may subscribe by
-content, within transactions too. A request that is not permitted is answered with why, in its turn (`Forbidden`). A plan may act for other clients of the same user only. Whoever sends what no
+content, within transactions too; who may do neither begins no transaction. A request that is not permitted is answered with why, in its turn (`Forbidden`). A plan may act for other clients of the same user only. Whoever sends what no
 client would, is hung up on.
 
 HAZARD: where names are given by people, two users may have clients of one name; an invitation goes to the one that came last. Invite by the
@@ -258,9 +258,12 @@ def _refusals(rules: Rules, visitor: Visitor, source: str, frame: Request) -> It
         if (frame.change is None) == (frame.publication is None):
             raise RemoteProtocolError("an operation that is none, or two")
         yield from _operation(rules, visitor, source, frame.change, frame.publication)
+    elif isinstance(frame, t.Begin):
+        yield _no_part(rules, visitor)
     elif isinstance(frame, t.Invite):
         # Said to one client, within a transaction: nobody else reads it.
         _check_publication(source, frame.publication)
+        yield _no_part(rules, visitor)
     elif isinstance(frame, t.Submit):
         for one in frame.operations:
             _check_path(one.path)
@@ -268,6 +271,15 @@ def _refusals(rules: Rules, visitor: Visitor, source: str, frame: Request) -> It
                 raise RemoteProtocolError("a plan that says where a client is at home")
             yield rules.acting_refusal(visitor, source, one.client)
             yield from _operation(rules, visitor, one.client, one.change, one.publication)
+
+
+def _no_part(rules: Rules, visitor: Visitor) -> str:
+    """Say so if somebody has no part in content: then it could only hold up others' transactions."""
+    if not rules.why_not(visitor, "publish", f.CONTENT):
+        return ""
+    if not rules.why_not(visitor, "subscribe", f.CONTENT):
+        return ""
+    return f"{visitor.grants.user!r} may neither publish on {f.CONTENT!r} nor subscribe to it"
 
 
 def _operation(
