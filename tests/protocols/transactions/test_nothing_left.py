@@ -3,6 +3,7 @@
 import pytest
 
 from ensue.protocols.overlay.client import Answered, Notified
+from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.transactions.acting import OVER
 from ensue.protocols.transactions.client import Ceased, Concluded
 
@@ -175,3 +176,27 @@ def test_a_withdrawal_is_told_behind_the_events_of_its_plan_and_ahead_of_the_ans
         assert next(e for e in net.told[client] if isinstance(e, Notified)).position == 1
         assert net.client(client).subscriptions == ()
     net.at_rest()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
+@pytest.mark.parametrize("kind", ["pub", "sub", "invite"])
+def test_a_transaction_has_so_many_operations_of_whatever_kind(isolation: str, kind: str) -> None:
+    few = OverlayConfig(lease_ns=10**15, beat_ns=10**14, operations_max=3, journal_bytes_min=1)
+    net = TransactionNet(line(2), HOMES, config=few)
+    net.regular("c0", adv("a", "x exists"))
+    net.settle()
+    acts = {
+        "pub": [pub(str(number), x=1) for number in range(5)],
+        "sub": [sub(str(number), "x = 1") for number in range(5)],
+        "invite": [invite("c1") for _ in range(5)],
+    }[kind]
+    assert net.run("c0", *acts[:3], isolation=isolation) == ""
+    assert net.run("c0", *acts[:4], isolation=isolation) == "aborted"
+    assert [one for one in net.told["c0"] if "operations_max" in getattr(one, "refused", "")]
+    name = begun(net, isolation)
+    for number in range(4):
+        if number == 2:
+            net.crash("b0")
+        net.command("c0", lambda node, now: node.invite(name, "c1", now_ns=now))
+        net.settle()
+    assert "operations_max" in net.told["c0"][-1].refused

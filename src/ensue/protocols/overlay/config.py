@@ -34,7 +34,7 @@ class OverlayConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactions_max: int = 1_000
     """Transactions that one client coordinates at once; more are refused."""
     operations_max: int = 1_000
-    """Operations of one transaction."""
+    """Operations of a plan; of any other transaction, those of the clients of one broker."""
     journal_bytes_min: int = 64 * 1024
     """A node's journal is replaced by its state when it is longer than this and than the state."""
 

@@ -128,14 +128,13 @@ class Acting(Joining):
         context = self._may_act(frame.transaction, frame.path, client)
         if context is None:
             refused = OVER
-        elif len(context.issued) >= self.config.operations_max:
-            refused = f"it has {self.config.operations_max} operations (operations_max)"
         else:
-            refused = refusal(frame, client, context.tables, self.config)
+            refused = self._overlong(context) or refusal(frame, client, context.tables, self.config)
         if context is None or refused:
             self._send(client, f.Done(number=frame.number, refused=refused))
             return
         context.participants[client] = None
+        context.operations += 1
         self._record_operation(frame.transaction, frame.path, frame.change, frame.publication)
         changes: tuple[Change, ...] = ()
         if frame.change is not None:
@@ -145,13 +144,20 @@ class Acting(Joining):
         pending = Pending(client, frame.number, frame.transaction, frame.path, [])
         self._within(context, pending, client, changes, frame.publication)
 
+    def _overlong(self, context: Context) -> str:
+        """Say so if clients of this broker have done as much in a transaction as they may."""
+        limit = self.config.operations_max
+        return f"it has {limit} operations (operations_max)" if context.operations >= limit else ""
+
     def _invite(self, frame: t.Invite, client: str, now_ns: int) -> None:
         del now_ns
         context = self._may_act(frame.transaction, frame.path, client)
-        if context is None:
-            self._send(client, f.Done(number=frame.number, refused=OVER))
+        refused = OVER if context is None else self._overlong(context)
+        if context is None or refused:
+            self._send(client, f.Done(number=frame.number, refused=refused))
             return
         context.participants[client] = None
+        context.operations += 1
         pending = Pending(client, frame.number, frame.transaction, frame.path, [])
         self._hand_on(context, pending, self._whole_name(frame.client), frame.publication)
 

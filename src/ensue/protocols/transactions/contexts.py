@@ -61,6 +61,7 @@ class ContextRecord(msgspec.Struct, array_like=True):
     participants: list[str]
     invitations: dict[str, tuple[str, int]]
     layer: LayerRecord | None
+    operations: int = 0
 
 
 class Context:
@@ -78,6 +79,8 @@ class Context:
         """Clients of this broker that took part: told how it ended."""
         self.invitations: dict[str, tuple[str, int]] = {}
         """By path: a client of this broker that was invited and has not finished, and the number of the step that waits."""
+        self.operations = 0
+        """What clients of this broker have done in it, invitations and all."""
         self.tables: Tables = tables.layer() if isolated else tables
 
     def record(self) -> ContextRecord:
@@ -93,6 +96,7 @@ class Context:
             list(self.participants),
             self.invitations,
             layer.layer_record() if isinstance(layer, Layer) else None,
+            self.operations,
         )
 
     @staticmethod
@@ -102,6 +106,7 @@ class Context:
         context.voted, context.log, context.deliveries = record.voted, record.log, record.deliveries
         context.issued, context.invitations = record.issued, record.invitations
         context.participants = dict.fromkeys(record.participants)
+        context.operations = record.operations
         if record.layer is not None:
             assert isinstance(context.tables, Layer)
             context.tables.restore(record.layer)
