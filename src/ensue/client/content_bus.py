@@ -139,7 +139,8 @@ class ContentBus:
         """Return a transaction, to be entered with `async with`.
 
         `isolation` is `serializable`; or `atomic`: all or nothing, but others may see parts of it before it is over; or `planned`: the same, for
-        operations that are all known beforehand, and the fastest. One that is not over after `timeout` seconds is aborted.
+        operations that are all known beforehand, and the fastest. One that is not over after `timeout` seconds is aborted. Serializable ones are committed in the order
+        in which they began: one that is open for long holds up those behind it.
         """
         check_transaction(isolation, timeout)
         client = self._overlay_client()

@@ -2,7 +2,8 @@
 
 The home, not the client, holds the decision; it is persisted before it is told to anybody. So nobody waits for a client: each
 transaction has a deadline on the clock of the coordinator's home, behind which it is aborted unless it was decided; the same happens if the
-client leaves or is taken for gone. A client that hangs costs its transaction, and nobody else's.
+client leaves or is taken for gone. HAZARD: a client that hangs costs its transaction; if that is serializable, those that began after it can't be committed
+before its deadline, for that is their order (D5), and may time out.
 
 A serializable transaction that some broker refused to open (D5) is begun again under a later name, after a pause that doubles each time, until its
 deadline: nothing of it has happened yet, so its client need not know.
