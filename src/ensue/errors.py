@@ -178,7 +178,7 @@ class TransactionAborted(EnsueError):
 
 
 class TransactionPending(EnsueError, TimeoutError):
-    """A planned transaction was accepted, and is not over yet: it must not be repeated."""
+    """A planned transaction was handed in, and what came of it is not known yet: it must not be repeated."""
 
 
 class LogDamaged(EnsueError):

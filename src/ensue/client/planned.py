@@ -9,8 +9,8 @@ The calls only write the plan down, in the order in which everybody does it, and
 the block throws the plan away: nothing has happened. Leaving it hands the plan in, and returns when it is committed. What a plan subscribes
 for another bus is handed to that bus (`bus.on_subscription`).
 
-A plan that was accepted is carried out also if this process dies, and aborted only if a client that has to do something in it turns out to be gone or to have withdrawn what it
-publishes under (`TransactionAborted`). If a broker that has to take part is away, it is carried out when that is back: after `timeout` seconds `TransactionPending` says so, and the plan must not be repeated.
+A plan that the bus's server has is carried out also if this process dies, and aborted only if a client that has to do something in it turns out to be gone or to have withdrawn what it
+publishes under (`TransactionAborted`). If that server is away, or a broker that has to take part, it is carried out when that is back: after `timeout` seconds `TransactionPending` says so, and the plan must not be repeated.
 """
 
 import asyncio
@@ -269,8 +269,8 @@ class PlannedTransaction:
         done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
         if not done:
             raise TransactionPending(
-                f"the plan was accepted, and is not over after {self._timeout_s:g} s: a broker is away, or "
-                "there is much to do; don't repeat it"
+                f"the plan was handed in, and what came of it is not known after {self._timeout_s:g} s: the "
+                "server or a broker is away, or there is much to do; don't repeat it"
             )
         answer = answering.result()
         if answer.refused:
