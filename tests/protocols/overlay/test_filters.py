@@ -1,6 +1,8 @@
 """Filters: what they mean, how they are written, and where their text is wrong."""
 
 import contextlib
+import gc
+import weakref
 from random import Random
 from typing import Any
 
@@ -11,7 +13,7 @@ from ensue.protocols.overlay import filters, spaces
 from ensue.protocols.overlay.filters import ALL, NOTHING, Filter, event_of, inside
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.index import PENDING_MAX, MatchIndex
-from ensue.protocols.overlay.parsing import NEGATED, parse
+from ensue.protocols.overlay.parsing import LONG_KEPT, NEGATED, parse
 from ensue.protocols.overlay.spaces import Value
 
 NAMES = ("price", "symbol", "urgent", "size")
@@ -342,3 +344,20 @@ def test_the_index_lets_go_of_what_was_removed_though_nothing_is_matched() -> No
     assert len(index._boxes) <= 6 * PENDING_MAX
     expected = [f"s{n}" for n in range(8 * PENDING_MAX, 10 * PENDING_MAX) if n % 7 == 1]
     assert index.match({"x": 1}) == [*expected, "one"], "in the order they were added"
+
+
+def test_long_filters_that_nobody_has_any_more_are_forgotten() -> None:
+    """A long list that is changed again and again, as by whoever follows so many orders, must not fill the memory."""
+    made = [
+        weakref.ref(parse(f"order in ({', '.join(map(str, range(at, at + 500)))})"))
+        for at in range(200)
+    ]
+    gc.collect()
+    assert sum(each() is not None for each in made) <= LONG_KEPT
+    text = f"order in ({', '.join(map(str, range(1000, 1500)))})"
+    index = MatchIndex()
+    index.add("kept", parse(text))
+    for at in range(100):
+        parse(f"order in ({', '.join(map(str, range(at, at + 501)))})")
+    gc.collect()
+    assert parse(text) is index._filters["kept"], "one that is in use is not read again"

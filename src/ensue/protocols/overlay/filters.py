@@ -67,7 +67,7 @@ Box = tuple[tuple[str, Space], ...]
 """Attributes and their spaces, sorted by name; no space is empty."""
 
 
-class Filter(msgspec.Struct, frozen=True):
+class Filter(msgspec.Struct, frozen=True, weakref=True):
     """A choice of boxes. Made by `parsing.parse`, `every`, `where`, `both` and `either`."""
 
     boxes: tuple[Box, ...]

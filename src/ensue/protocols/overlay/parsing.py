@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NoReturn
+from weakref import WeakValueDictionary
 
 from ensue.errors import BadInput, FilterError
 from ensue.protocols.overlay import spaces
@@ -58,6 +59,11 @@ _TOKENS = re.compile(
     )""",
     re.VERBOSE,
 )
+SHORT = 1024
+"""Characters of a filter's text up to which it is remembered among many others: longer ones take up to megabytes, so few are, beside those in use."""
+LONG_KEPT = 64
+_in_use: WeakValueDictionary[str, Filter] = WeakValueDictionary()
+"""Long filters that somebody has, such as the index of subscriptions."""
 _TESTS = ("in", "between", "starts", "exists")
 _SPACE = re.compile(r"\s*")
 
@@ -68,12 +74,20 @@ def parse(text: str) -> Filter:
         raise BadInput(f"a filter is a text, not {type(text).__name__}")
     if len(text) > TEXT_LENGTH_MAX:
         raise BadInput(f"a filter has at most {TEXT_LENGTH_MAX} characters, not {len(text)}")
-    return _parse(text)
+    return _parse(text) if len(text) <= SHORT else _parse_long(text)
 
 
 @lru_cache(maxsize=65_536)
 def _parse(text: str) -> Filter:
     return _Parser(text).filter()
+
+
+@lru_cache(maxsize=LONG_KEPT)
+def _parse_long(text: str) -> Filter:
+    found = _in_use.get(text)
+    if found is None:
+        found = _in_use[text] = _Parser(text).filter()
+    return found
 
 
 class _Parser:
