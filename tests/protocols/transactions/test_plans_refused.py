@@ -186,3 +186,28 @@ def test_what_a_plan_withdraws_first_makes_room() -> None:
     assert net.run("c1", usub("s"), sub("u", "x = 1"), isolation="planned") == ""
     assert len(net.broker("b0").tables.subscriptions) == 2
     net.at_rest()
+
+
+@pytest.mark.parametrize("isolation", ["planned", "atomic", ""])
+def test_advertisements_have_a_limit_too(isolation: str) -> None:
+    config = OverlayConfig(lease_ns=10**15, beat_ns=10**14, advertisements_max=2)
+    net = TransactionNet(line(4), HOMES, config=config)
+    net.regular("c3", adv("a", "x = 1"))
+    net.regular("c3", adv("b", "x = 2"))
+    net.settle()
+    why = "the broker of c1 has 2 advertisements (advertisements_max): withdraw some"
+    if isolation:
+        told = net.run("c1", adv("c", "x = 3"), isolation=isolation)
+        assert told == (why if isolation == "planned" else "aborted")
+    else:
+        net.regular("c1", adv("c", "x = 3"))
+        net.settle()
+        assert why in [one.refused for one in net.told["c1"] if isinstance(one, Answered)]
+    for name in net.tree:
+        assert len(net.broker(name).tables.advertisements) == 2
+    net.regular("c3", uadv("a"))
+    net.settle()
+    net.regular("c1", adv("d", "x = 3"))
+    net.settle()
+    assert len(net.broker("b3").tables.advertisements) == 2
+    net.at_rest()

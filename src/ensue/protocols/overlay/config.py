@@ -29,6 +29,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The longest time that a transaction may ask for."""
     subscriptions_max: int = 1_000_000
     """Subscriptions that a broker keeps; more are refused."""
+    advertisements_max: int = 100_000
+    """Advertisements that a broker keeps, which are those of all clients; more are refused."""
     requests_max: int = 10_000
     """Requests of a client that are not answered yet; more are refused at the client."""
     transactions_max: int = 1_000

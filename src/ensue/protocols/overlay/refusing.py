@@ -57,12 +57,16 @@ def no_such(change: Change) -> str:
 
 
 def overfull(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
-    """Say so if a client's broker keeps as many subscriptions as it may, and would have to keep another."""
-    count = len(tables.subscriptions)
-    is_another = change.action == SUBSCRIBE and change.name not in tables.subscriptions
-    if not is_another or count < config.subscriptions_max:
+    """Say so if a client's broker keeps as many subscriptions, or advertisements, as it may, and would have to keep another."""
+    if change.action not in INVERSE or change.name in tables.table(change):
         return ""
-    return f"the broker of {client} has {count} subscriptions (subscriptions_max): withdraw some"
+    count = len(tables.table(change))
+    if change.action == SUBSCRIBE:
+        limit, kind, named = config.subscriptions_max, "subscriptions", "subscriptions_max"
+    else:
+        limit, kind, named = config.advertisements_max, "advertisements", "advertisements_max"
+    full = f"the broker of {client} has {count} {kind} ({named}): withdraw some"
+    return full if count >= limit else ""
 
 
 def _change(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
