@@ -16,6 +16,14 @@ def test_a_title_is_not_wrapped_where_its_table_ends(capsys: pytest.CaptureFixtu
     assert title in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize("name", [r"\[/x]", "[bold]a[/bold]", "orders:x:new", ":warning:", "a\\"])
+def test_names_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(name, ("topic", "verdict"), [(name, "valid")])
+    output.print_lines([name])
+    first, *_, row, _, last = capsys.readouterr().out.splitlines()
+    assert (first, row.split(), last) == (name, [name, "valid"], name)
+
+
 def test_a_hint_calls_the_program_as_it_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ensue.checkers import Finding, Report, Verdict
 from ensue.checkers.statistics import RunStatistics
@@ -215,7 +216,7 @@ def print_lines(lines: Iterable[str], *, style: str | None = None) -> None:
     """Print sentences as they are, never cut nor wrapped, so that they can be searched for."""
     console = _Console(highlight=False)
     for line in lines:
-        console.print(line, style=style, markup=False, soft_wrap=True)
+        console.print(line, style=style, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(
@@ -323,7 +324,6 @@ def statistics_rows(statistics: RunStatistics) -> list[tuple[str, str]]:
     return rows
 
 
-def _styled(cell: str) -> str:
-    style = _STYLES.get(cell)
-    escaped = cell.replace("[", r"\[")
-    return f"[{style}]{escaped}[/{style}]" if style else escaped
+def _styled(cell: str) -> Text:
+    # Not as markup: names are whatever clients made them, and mean nothing to Rich.
+    return Text(cell, style=_STYLES.get(cell, ""))
