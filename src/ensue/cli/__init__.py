@@ -20,6 +20,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line."""
     try:
+        _see_to_streams()
         _look_for_extras()
         build()()
     except KeyboardInterrupt:
@@ -33,6 +34,26 @@ def main() -> None:
         return
     sys.stderr.write("ensue: interrupted\n")
     raise SystemExit(2) from None
+
+
+def _see_to_streams() -> None:
+    """Fill in for standard streams that were closed by whoever started this.
+
+    Their numbers would go to the next file or socket. Who reads or writes there is told as if they were closed; but stderr,
+    where that would have to be said, takes everything.
+    """
+    import os  # noqa: PLC0415 - see above
+
+    for number, name, flags, mode in (
+        (0, "stdin", os.O_WRONLY, "r"),
+        (1, "stdout", os.O_RDONLY, "w"),
+        (2, "stderr", os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
 def _look_for_extras() -> None:

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, ParamSpec
 
@@ -48,6 +48,7 @@ __all__ = [
     "program",
     "statistics_rows",
     "stream_command",
+    "tell",
     "warnings_told",
     "were",
 ]
@@ -134,7 +135,8 @@ def _command(
             raise typer.Exit(code)
         print_error(problem)
         if tells_json and options.get("json"):
-            print_json({"error": problem})
+            with suppress(OSError):  # It may be that which went wrong.
+                print_json({"error": problem})
         raise typer.Exit(EXIT_UNKNOWN)
 
     return run
@@ -184,17 +186,23 @@ def print_json(value: dict[str, Any]) -> None:
         _silence()
 
 
+def tell(line: str) -> None:
+    """Say something on stderr. If there is no room for it, nobody is told, and the work goes on."""
+    with suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
 def print_error(line: str) -> None:
-    """Say what went wrong, in one line, on stderr."""
-    sys.stderr.write(f"ensue: {line}\n")
+    """Say what went wrong, or how things are, in one line on stderr."""
+    tell(f"ensue: {line}")
 
 
 class _Warnings(logging.Handler):
     """Writes what is logged as commands say things."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(f"{self.format(record)}\n")
-        sys.stderr.flush()
+        tell(self.format(record))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from ensue.cli.ordering import (
     check_content,
     chosen_order,
 )
-from ensue.cli.streams import lines_of
+from ensue.cli.streams import as_bytes, lines_of
 from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
 from ensue.order import Order
@@ -135,8 +135,8 @@ def pub(
         check_topics((topic,))
         source = _Source(
             topic,
-            key=None if key is None else key.encode(),
-            key_separator=None if key_separator is None else key_separator.encode(),
+            key=None if key is None else as_bytes(key),
+            key_separator=None if key_separator is None else as_bytes(key_separator),
             headers=headers,
             json=json,
             what=what,
@@ -159,7 +159,7 @@ def _telling(source: "_Source | ContentSource", *, quiet: bool) -> Iterator[None
         raise KeyboardInterrupt(f"{least}{published} published") from None
     finally:
         if tells:
-            sys.stderr.write(f"{output.counted(source.published, 'event')} published\n")
+            output.tell(f"{output.counted(source.published, 'event')} published")
 
 
 class _Source:
@@ -211,7 +211,8 @@ class _Source:
             if self._separator is not None:
                 found, separator, payload = line.partition(self._separator)
                 if not separator:
-                    raise BadInput(f"there is no {self._separator.decode()!r} to part its key")
+                    separator_text = self._separator.decode(errors="backslashreplace")
+                    raise BadInput(f"there is no {separator_text!r} to part its key")
                 key = found
             return self._topic, payload, key, self._headers
         read = _LINES.loads_json(line)
@@ -283,7 +284,7 @@ async def _publish_lines(source: _Source | ContentSource, bus: Bus) -> None:
 async def _publish_all(source: _Source | ContentSource, bus: Bus, messages: list[str]) -> None:
     await source.begin(bus)
     for text in messages:
-        await source.publish(bus, text.encode())
+        await source.publish(bus, as_bytes(text))
     await source.settle()
 
 
@@ -361,7 +362,6 @@ class _Waiting:
             output.print_error(
                 f"waiting up to {self._wait_s:g} s for {self._where} to answer (--wait)"
             )
-            sys.stderr.flush()
 
     def end(self) -> None:
         """Say no more."""

@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -301,8 +300,7 @@ async def _serve(config: ServerConfig, url: str | None, *, json: bool) -> None:
         output.print_json(ready)
     else:
         where = f" in {config.site}" if config.site else ""
-        sys.stderr.write(f"ensue: {config.name}{where} is ready: {server.url}\n")
-        sys.stderr.flush()
+        output.print_error(f"{config.name}{where} is ready: {server.url}")
     ended = asyncio.ensure_future(server.wait())
     stopped = asyncio.ensure_future(told.wait())
     try:

@@ -8,10 +8,10 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar, cast
 
-__all__ = ["Output", "lines_of"]
+__all__ = ["Output", "as_bytes", "lines_of"]
 
 CHUNK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -38,8 +38,24 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
         yield [rest]
 
 
+def as_bytes(text: str) -> bytes:
+    """Return what was given as an option as bytes, also if it is no text."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+@contextlib.contextmanager
+def _called(name: str) -> Iterator[None]:
+    """Have what the system says of a stream say of which."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = name
+        raise
+
+
 async def _read(descriptor: int) -> bytes:
-    return await _in_thread(lambda: os.read(descriptor, CHUNK_BYTES))
+    with _called("standard input"):
+        return await _in_thread(lambda: os.read(descriptor, CHUNK_BYTES))
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
@@ -123,10 +139,11 @@ class Output:
             sys.stdout.buffer.write(data)
             return
         try:
-            if len(data) <= select.PIPE_BUF and _takes(descriptor):
-                os.write(descriptor, data)
-            else:
-                await _in_thread(lambda: _write(descriptor, data))
+            with _called("standard output"):
+                if len(data) <= select.PIPE_BUF and _takes(descriptor):
+                    os.write(descriptor, data)
+                else:
+                    await _in_thread(lambda: _write(descriptor, data))
         except BrokenPipeError:
             self.broken = True
 

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import re
 import signal
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -26,7 +25,7 @@ from ensue.cli.ordering import (
     chosen_order,
 )
 from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
-from ensue.cli.streams import Output
+from ensue.cli.streams import Output, as_bytes
 from ensue.client.checks import Start
 from ensue.errors import BadInput
 from ensue.order import Order
@@ -68,9 +67,9 @@ def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
                 f"--format has no {{{found[1]}}}; there are "
                 + ", ".join(f"{{{name}}}" for name in _FIELDS)
             )
-        parts += (text[at : found.start()].encode(), field)
+        parts += (as_bytes(text[at : found.start()]), field)
         at = found.end()
-    parts.append(text[at:].encode())
+    parts.append(as_bytes(text[at:]))
     return lambda event: b"".join(
         part if isinstance(part, bytes) else part(event) for part in parts
     )
@@ -309,7 +308,6 @@ async def _follow(
     finally:
         if bus is not None:
             await _close(bus)
-        sys.stderr.flush()
 
 
 async def _close(bus: Bus) -> None:

@@ -63,11 +63,19 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not host or parts.path not in ("", "/") or parts.fragment or "@" in parts.netloc:
             raise BadInput(f"{shown}: expected ensue://HOST:PORT, with options after a '?'")
         given = read_options(parts.query, (*TLS_OPTIONS, "token", "server_name"), shown=shown)
+        token = given.get("token") or os.environ.get("ENSUE_TOKEN", "")
+        try:
+            token.encode()
+        except UnicodeEncodeError:
+            raise BadInput(
+                f"{shown}: a token is text that UTF-8 can carry, and the one given, in the URL or as "
+                "ENSUE_TOKEN, is not"
+            ) from None
         return cls(
             host=unquote(host),
             port=DEFAULT_PORT if port is None else port,
             tls=TlsOptions.read(given, shown=shown),
-            token=given.get("token") or os.environ.get("ENSUE_TOKEN", ""),
+            token=token,
             server_name=given.get("server_name", ""),
         )
 

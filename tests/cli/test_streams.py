@@ -1,0 +1,115 @@
+"""What goes in and out of commands as bytes: closed and full streams, bytes that are no text, lines too long."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.cli.test_pub_sub import DEADLINE_S, ENSUE, Served, ended, pub, started, sub
+from tests.cli.test_pub_sub import process as process  # noqa: PLC0414 - a fixture
+from tests.cli.test_pub_sub import server as server  # noqa: PLC0414 - a fixture
+from tests.cli.test_pub_sub import topic as topic  # noqa: PLC0414 - a fixture
+
+from ensue.errors import BadInput
+from ensue.transports.tcp_options import TcpOptions
+
+FULL = Path("/dev/full")
+
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no device that is full")
+
+
+def beginning_with(before: str, *words: object) -> "subprocess.Popen[bytes]":
+    """Start a command as somebody does who has done something with its standard streams."""
+    code = f"import os, sys; {before}; os.execv(sys.argv[1], sys.argv[1:])"
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *ENSUE, *map(str, words)], stdin=pipe, stdout=pipe, stderr=pipe
+    )
+
+
+def closing(number: int, *words: object) -> tuple[int, bytes, str]:
+    """Run a command that is started with one of its standard streams closed."""
+    process = beginning_with(f"os.close({number})", *words)
+    return ended(process, None if number == 0 else b"1\n2\n")
+
+
+# -- Closed and full ----------------------------------------------------------------------------------
+
+
+def test_standard_input_that_is_closed_is_said(server: Served, topic: str) -> None:
+    code, out, err = closing(0, "pub", topic, "--url", server.url)
+    assert (code, out) == (2, b"")
+    assert err == "ensue: standard input: Bad file descriptor\n"
+
+
+def test_standard_output_that_is_closed_is_said_and_nothing_counts_as_printed(
+    server: Served, topic: str
+) -> None:
+    pub(server, topic, "-m", "1")
+    words = ("sub", topic, "--name", f"desk-{topic}", "--from", "earliest", "-n", 1)
+    code, _, err = closing(1, *words, "--url", server.url)
+    assert code == 2
+    assert err == "ensue: standard output: Bad file descriptor\n"
+    assert sub(server, topic, "--name", f"desk-{topic}", "-n", 1) == b"1\n"
+
+
+def test_standard_error_that_is_closed_costs_nothing(server: Served, topic: str) -> None:
+    assert closing(2, "pub", topic, "--url", server.url) == (0, b"", "")
+    words = ("sub", topic, "--from", "earliest", "-n", 2)
+    assert closing(2, *words, "--url", server.url) == (0, b"1\n2\n", "")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "os.close(2)",
+        pytest.param(f"os.dup2(os.open({str(FULL)!r}, os.O_WRONLY), 2)", marks=needs_full),
+    ],
+)
+def test_a_server_that_can_say_nothing_serves(tmp_path: Path, before: str) -> None:
+    place = ("--data", str(tmp_path / "d"), "--listen", "127.0.0.1:0")
+    process = beginning_with(before, "serve", "--name", "quiet", *place, "--admin", "127.0.0.1:0")
+    try:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (tmp_path / "d").exists() and process.poll() is None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs_full
+@pytest.mark.parametrize("words", [("status", "--json", "--url", "ensue://127.0.0.1:9"), ("token", "a", "--json")])  # fmt: skip
+def test_no_room_for_what_a_program_reads_is_said(words: tuple[str, ...]) -> None:
+    with FULL.open("wb") as full:
+        done = subprocess.run([*ENSUE, *words], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+
+
+# -- Bytes that are no text ---------------------------------------------------------------------------
+
+
+def test_bytes_of_options_are_taken_as_they_are(server: Served, topic: str) -> None:
+    odd = os.fsdecode(b"\xff\xfe")
+    words = ("pub", topic, "-m", odd, "--key", odd)
+    assert ended(started(*words, url=server.url)) == (0, b"", "")
+    lines = b"a\xff\xfeb\n"
+    words = ("pub", topic, "--key-separator", odd)
+    assert ended(started(*words, url=server.url), lines) == (0, b"", "")
+    words = ("sub", topic, "--from", "earliest", "-n", "2", "--format", odd + r"{key}={payload}\n")
+    code, out, err = ended(started(*words, url=server.url))
+    assert (code, err) == (0, "")
+    assert out == b"\xff\xfe\xff\xfe=\xff\xfe\n\xff\xfea=b\n"
+
+
+def test_a_token_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENSUE_TOKEN", os.fsdecode(b"\xff"))
+    with pytest.raises(BadInput, match="a token is text that UTF-8 can carry"):
+        TcpOptions.parse("ensue://127.0.0.1")
