@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.test_pub_sub import DEADLINE_S, ENSUE, Served, ended, pub, started, sub
+from tests.cli.test_pub_sub import DEADLINE_S, ENSUE, Served, ended, pub, rows, started, sub
 from tests.cli.test_pub_sub import process as process  # noqa: PLC0414 - a fixture
 from tests.cli.test_pub_sub import server as server  # noqa: PLC0414 - a fixture
 from tests.cli.test_pub_sub import topic as topic  # noqa: PLC0414 - a fixture
 
+from ensue.cli.streams import CHUNK_BYTES, LINE_BYTES_MAX
 from ensue.errors import BadInput
 from ensue.transports.tcp_options import TcpOptions
 
@@ -113,3 +114,35 @@ def test_a_token_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("ENSUE_TOKEN", os.fsdecode(b"\xff"))
     with pytest.raises(BadInput, match="a token is text that UTF-8 can carry"):
         TcpOptions.parse("ensue://127.0.0.1")
+
+
+# -- Lines --------------------------------------------------------------------------------------------
+
+
+def test_a_line_that_is_too_long_is_named(server: Served, topic: str) -> None:
+    lines = b"1\n2\n" + b"x" * (LINE_BYTES_MAX + CHUNK_BYTES + 1)
+    code, out, err = ended(started("pub", topic, url=server.url), lines)
+    assert (code, out) == (2, b"")
+    assert err == (
+        f"ensue: line 3: has more than {LINE_BYTES_MAX} bytes; 2 were published before it\n"
+    )
+    assert sub(server, topic, "-n", 2) == b"1\n2\n"
+
+
+def test_json_lines_without_a_payload_are_empty_and_an_empty_topic_is_no_topic(
+    server: Served, topic: str
+) -> None:
+    lines = b'{"key":"gone"}\n{"payload":null}\n{"payload":"x","topic":""}\n'
+    code, out, err = ended(started("pub", topic, "--json", url=server.url), lines)
+    assert (code, out) == (2, b"")
+    assert "line 3: a topic has 1 to 255 bytes; the empty one has 0; 2 were published" in err
+    assert sub(server, topic, "-n", 2, "--format", r"{key}:{payload}\n") == b"gone:\n:null\n"
+
+
+def test_keys_that_are_no_text_can_be_told_apart_in_json(server: Served, topic: str) -> None:
+    pub(server, topic, "--key-separator", "=", data=b"\xff=1\n\xfe=2\nk=3\n")
+    keys = [
+        (row.get("key"), row.get("key_base64"))
+        for row in rows(sub(server, topic, "-n", 3, "--json"))
+    ]
+    assert keys == [(None, "/w=="), (None, "/g=="), ("k", None)]

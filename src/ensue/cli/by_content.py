@@ -60,7 +60,7 @@ class ContentSource:
             attributes, payload = self._read(line)
         except BadInput as error:
             await self.settle()
-            raise self._wrong(self.line, str(error)) from None
+            raise self.wrong(self.line, str(error)) from None
         while len(self._under_way) >= UNDER_WAY_MAX:
             await self._settle_one()
         self._under_way.append((self.line, asyncio.ensure_future(bus.publish(attributes, payload))))
@@ -77,11 +77,12 @@ class ContentSource:
         except (BadInput, EventRefused) as error:
             for _, other in self._under_way:
                 other.cancel()
-            raise self._wrong(number, str(error)) from None
+            raise self.wrong(number, str(error)) from None
         self._under_way.popleft()
         self.published += 1
 
-    def _wrong(self, number: int, why: str) -> BadInput:
+    def wrong(self, number: int, why: str) -> BadInput:
+        """Return what is wrong with a line."""
         return BadInput(
             f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
         )

@@ -23,7 +23,7 @@ from ensue.cli.ordering import (
     check_content,
     chosen_order,
 )
-from ensue.cli.streams import as_bytes, lines_of
+from ensue.cli.streams import LineTooLong, as_bytes, lines_of
 from ensue.client.checks import check_topics
 from ensue.errors import BadInput, EnsueError, TransportError
 from ensue.order import Order
@@ -55,7 +55,7 @@ WaitOption = Annotated[
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
     """One line of `--json`."""
 
-    payload: Any = None
+    payload: Any = ""
     key: str | None = None
     headers: dict[str, str] = {}
     topic: str | None = None
@@ -72,7 +72,7 @@ JsonOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Each line is an object: payload (text, or any other JSON as it is), and if "
+        help="Each line is an object: payload (text, or any other JSON as it is; nothing unless given), and if "
         "wished key, headers, topic; with --where: attributes and payload.",
     ),
 ]
@@ -200,10 +200,14 @@ class _Source:
             topic, payload, key, headers = self._read(line)
             await bus.publish(topic, payload, key=key, headers=headers, receipt=False)
         except BadInput as error:
-            raise BadInput(
-                f"{self._what} {self.line}: {error}; {output.were(self.published)} published before it"
-            ) from None
+            raise self.wrong(self.line, str(error)) from None
         self.published += 1
+
+    def wrong(self, number: int, why: str) -> BadInput:
+        """Return what is wrong with a line."""
+        return BadInput(
+            f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
+        )
 
     def _read(self, line: bytes) -> tuple[str, bytes, bytes | None, dict[str, str]]:
         if not self._json:
@@ -219,7 +223,8 @@ class _Source:
         value = read.payload
         payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         key = None if read.key is None else read.key.encode()
-        return read.topic or self._topic, payload, key, {**self._headers, **read.headers}
+        topic = self._topic if read.topic is None else read.topic
+        return topic, payload, key, {**self._headers, **read.headers}
 
 
 async def _publish(
@@ -275,10 +280,13 @@ async def _see_through(bus: Bus, signals: "asyncio.Queue[None]", *, told: bool) 
 
 async def _publish_lines(source: _Source | ContentSource, bus: Bus) -> None:
     await source.begin(bus)
-    async for lines in lines_of(sys.stdin.fileno()):
-        for line in lines:
-            await source.publish(bus, line)
-        await source.settle()
+    try:
+        async for lines in lines_of(sys.stdin.fileno()):
+            for line in lines:
+                await source.publish(bus, line)
+            await source.settle()
+    except LineTooLong as error:
+        raise source.wrong(source.line + 1, str(error)) from None
 
 
 async def _publish_all(source: _Source | ContentSource, bus: Bus, messages: list[str]) -> None:

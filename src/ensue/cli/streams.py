@@ -11,12 +11,16 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar, cast
 
-__all__ = ["Output", "as_bytes", "lines_of"]
+__all__ = ["LineTooLong", "Output", "as_bytes", "lines_of"]
 
 CHUNK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 16 * 1024 * 1024
 
 T = TypeVar("T")
+
+
+class LineTooLong(Exception):
+    """A line that nobody would take, behind those that were yielded."""
 
 
 async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
@@ -33,7 +37,7 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
         if whole:
             yield [line.removesuffix(b"\r") if line.endswith(b"\r") else line for line in whole]
         if len(rest) > LINE_BYTES_MAX:
-            raise ValueError(f"a line is longer than {LINE_BYTES_MAX} bytes")
+            raise LineTooLong(f"has more than {LINE_BYTES_MAX} bytes")
     if rest:
         yield [rest]
 

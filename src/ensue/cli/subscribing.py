@@ -82,9 +82,9 @@ def _as_json(event: ReceivedEvent) -> bytes:
         "place": event.place,
         "publisher": event.publisher,
         "id": event.id,
-        "key": None if event.key is None else event.key.decode(errors="replace"),
+        **_text_or_base64("key", event.key),
         "headers": dict(event.headers),
-        **_payload(event),
+        **_text_or_base64("payload", event.payload),
     }
     if event.verdict:
         fields["verdict"] = event.verdict
@@ -97,16 +97,17 @@ def _content_as_json(event: ReceivedEvent) -> bytes:
         "publisher": event.publisher,
         "id": event.id,
         "attributes": event.attributes,
-        **_payload(event),
+        **_text_or_base64("payload", event.payload),
     }
     return msgspec.json.encode(fields) + b"\n"
 
 
-def _payload(event: ReceivedEvent) -> dict[str, str]:
+def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Return bytes as text under a name; what is no text under another, so that nothing is lost of it."""
     try:
-        return {"payload": event.payload.decode()}
+        return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(event.payload).decode()}
+        return {f"{name}_base64": base64.b64encode(value or b"").decode()}
 
 
 DurableOption = Annotated[
@@ -151,7 +152,11 @@ def sub(
     start: StartOption = "latest",
     template: FormatOption = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a line for each event.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object a line for each event; a key or payload that is no text as key_base64 or payload_base64.",
+        ),
     ] = False,
     wait: WaitOption = 10.0,
     timeout: Annotated[
