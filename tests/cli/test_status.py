@@ -16,6 +16,7 @@ from tests.transports.stations import StationThread
 import ensue
 from ensue.cli import status as command
 from ensue.protocols.sequencer.frames import OrderRequest
+from ensue.runtime import looking
 from ensue.runtime.looking import look
 from ensue.server import Server, ServerConfig, state
 from ensue.transports.tcp_messages import Member
@@ -300,6 +301,19 @@ def test_what_makes_no_sense_is_refused(shell: Shell, words: list[str], why: str
     ended = shell("status", *words)
     assert ended.code == 2
     assert why in ended.stderr
+
+
+def test_the_password_of_a_broker_is_shown_to_nobody(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(*_: Any) -> looking._Chain:
+        return looking._Chain((Member("s0", "", ()),), closed=False)
+
+    monkeypatch.setattr(looking, "_stations", nobody)
+    for more in ((), ("--json",)):
+        ended = shell("status", "redis://desk:secret@127.0.0.1:1?prefix=shop", *more)
+        assert "redis://desk:***@127.0.0.1:1" in ended.stdout
+        assert "secret" not in ended.stdout + ended.stderr
 
 
 def test_a_user_sees_what_it_may_subscribe_to(

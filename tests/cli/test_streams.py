@@ -98,14 +98,12 @@ def test_no_room_for_what_a_program_reads_is_said(words: tuple[str, ...]) -> Non
 
 
 def test_bytes_of_options_are_taken_as_they_are(server: Served, topic: str) -> None:
-    odd = os.fsdecode(b"\xff\xfe")
-    words = ("pub", topic, "-m", odd, "--key", odd)
-    assert ended(started(*words, url=server.url)) == (0, b"", "")
-    lines = b"a\xff\xfeb\n"
-    words = ("pub", topic, "--key-separator", odd)
-    assert ended(started(*words, url=server.url), lines) == (0, b"", "")
-    words = ("sub", topic, "--from", "earliest", "-n", "2", "--format", odd + r"{key}={payload}\n")
-    code, out, err = ended(started(*words, url=server.url))
+    odd, url = os.fsdecode(b"\xff\xfe"), server.url
+    assert ended(started("pub", topic, "-m", odd, "--key", odd, url=url)) == (0, b"", "")
+    parting = started("pub", topic, "--key-separator", odd, url=url)
+    assert ended(parting, b"a\xff\xfeb\n") == (0, b"", "")
+    words = ("--from", "earliest", "-n", 2, "--format", odd + r"{key}={payload}\n")
+    code, out, err = ended(started("sub", topic, *words, url=url))
     assert (code, err) == (0, "")
     assert out == b"\xff\xfe\xff\xfe=\xff\xfe\n\xff\xfea=b\n"
 

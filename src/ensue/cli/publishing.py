@@ -30,7 +30,7 @@ from ensue.order import Order
 from ensue.tables import TableReader
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
-from ensue.transports.tcp_options import TcpOptions
+from ensue.transports.tcp_options import TcpOptions, write_address
 
 __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
 
@@ -356,7 +356,7 @@ class _Waiting:
         self._options = options
         self._wait_s = wait_s
         if isinstance(options, TcpOptions):
-            self._where = f"{options.host}:{options.port}"
+            self._where = write_address(options.host, options.port)
         else:
             self._where = options.url
         self._told = wait_s <= TOLD_S

@@ -19,13 +19,14 @@ from ensue.protocols.looking import TOPICS_MAX, Look, Seen
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FRAMES
 from ensue.runtime.remote import discover
+from ensue.transports.address import hide
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member
-from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.transports.tcp_options import TcpOptions, parse_address, write_address
 from ensue.wire import Codec
 
 __all__ = ["ANSWER_S", "look"]
@@ -50,12 +51,13 @@ async def look(url: str, *, answer_s: float = ANSWER_S) -> Json:
         else:
             chain = await _stations(options, stack, answer_s)
         states = await chain.ask_all()
+        place = hide(url).partition("?")[0]
         try:
             bounds = await chain.ask_bounds(states)
-            return chain.merged(url, states, bounds)
+            return chain.merged(place, states, bounds)
         except (KeyError, TypeError, AttributeError) as error:
             raise RemoteProtocolError(
-                f"what a server of {url.partition('?')[0]} says can't be read ({error!r}): is it of "
+                f"what a server of {place} says can't be read ({error!r}): is it of "
                 "another version?"
             ) from None
 
@@ -166,7 +168,7 @@ class _Chain:
         whole = [state for state in states.values() if state["everything"]]
         subscriptions = _subscriptions(states.values(), bounds)
         found: Json = {
-            "url": url.partition("?")[0],
+            "url": url,
             "complete": not self.errors,
             "everything": len(whole) == len(states),
             "servers": servers,
@@ -191,7 +193,7 @@ async def _servers(options: TcpOptions, stack: AsyncExitStack, answer_s: float) 
     """Connect to the servers of a chain, each by itself."""
     first = TcpCarrier(options, client="status")
     stack.push_async_callback(first.close)
-    own = f"{options.host}:{options.port}"
+    own = write_address(options.host, options.port)
     async with _in_time(own, answer_s):
         welcome = await first.start_one()
     members = [Member(each.name, each.address or own, each.topics) for each in welcome.chain]

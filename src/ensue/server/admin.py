@@ -21,7 +21,7 @@ from http import HTTPStatus
 from ensue.errors import TransportError
 from ensue.server.metrics import CONTENT_TYPE, Metrics
 from ensue.server.state import View
-from ensue.transports.tcp_options import parse_address
+from ensue.transports.tcp_options import parse_address, write_address
 
 __all__ = ["CONNECTIONS_MAX", "REQUEST_BYTES_MAX", "REQUEST_S", "RESPONSE_S", "Admin"]
 
@@ -58,8 +58,7 @@ class Admin:
     @property
     def url(self) -> str:
         """Where it is."""
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{shown}:{self.port}"
+        return f"http://{write_address(self.host, self.port)}"
 
     async def start(self) -> None:
         """Begin to listen."""
@@ -70,7 +69,8 @@ class Admin:
         except OSError as error:
             self._metrics.stop()
             raise TransportError(
-                f"the admin port can't listen on {self.host}:{self.port}: {error.strerror or error}"
+                f"the admin port can't listen on {write_address(self.host, self.port)}: "
+                f"{error.strerror or error}"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
         _log.info("the admin port is %s", self.url)

@@ -35,7 +35,9 @@ class BrokeredServer(StationServer):
     def __init__(self, config: ServerConfig, url: str) -> None:
         options = parse_url(url, expected=BROKERED)
         if not isinstance(options, BrokerOptions):
-            raise BadInput(f"{url} is no broker: name one, or listen on an address")
+            raise BadInput(
+                f"{url.partition('?')[0]} is no broker: name one, or listen on an address"
+            )
         _refuse_ignored(config)
         super().__init__(config)
         self.options = options

@@ -39,7 +39,7 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.transports.tcp_options import CAPABILITIES, parse_address
+from ensue.transports.tcp_options import CAPABILITIES, parse_address, write_address
 from ensue.wire import Codec, bundle
 
 __all__ = ["Listener", "Outside", "check_free"]
@@ -64,7 +64,7 @@ async def check_free(address: str, *, what: str = "") -> None:
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
     except OSError as error:
         raise TransportError(
-            f"{what}can't listen on {host}:{port}: {error.strerror or error}"
+            f"{what}can't listen on {write_address(host, port)}: {error.strerror or error}"
         ) from error
     server.close()
 
@@ -165,7 +165,7 @@ class Listener:
             self._server = await self.loop.create_server(accept, self.host, self.port)
         except OSError as error:
             raise TransportError(
-                f"can't listen on {self.host}:{self.port}: {error.strerror or error}"
+                f"can't listen on {write_address(self.host, self.port)}: {error.strerror or error}"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -28,7 +28,7 @@ from ensue.server.stations import OWNER
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member, Welcome
-from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.transports.tcp_options import TcpOptions, parse_address, write_address
 from ensue.transports.tls import TlsOptions
 from ensue.wire import Codec
 
@@ -55,9 +55,8 @@ class Server(StationServer):
     def url(self) -> str:
         """Where clients reach it."""
         assert self.listener is not None
-        host = self.listener.host
-        shown = f"[{host}]" if ":" in host else host
-        return f"ensue://{shown}:{self.listener.port}{'?tls=1' if self.config.tls else ''}"
+        address = write_address(self.listener.host, self.listener.port)
+        return f"ensue://{address}{'?tls=1' if self.config.tls else ''}"
 
     async def _prepare(self) -> None:
         config = self.config

@@ -37,6 +37,7 @@ from ensue.server.gate import Gate
 from ensue.server.listener import Listener
 from ensue.server.rooms import Rooms
 from ensue.transports.framed import FramedTransport
+from ensue.transports.tcp_options import write_address
 from ensue.transports.traffic import Traffic
 
 __all__ = ["Progress", "View"]
@@ -294,7 +295,7 @@ class View:
 
     def _listening(self) -> str:
         listener = self.listener
-        return "" if listener is None else f"{listener.host}:{listener.port}"
+        return "" if listener is None else write_address(listener.host, listener.port)
 
     def _topics(self, patterns: tuple[str, ...] | None, told: int) -> Json:
         log = self.station.log

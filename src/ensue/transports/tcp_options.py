@@ -10,7 +10,7 @@ from ensue.transports.address import read_options
 from ensue.transports.base import Capabilities
 from ensue.transports.tls import TLS_OPTIONS, TlsOptions
 
-__all__ = ["CAPABILITIES", "DEFAULT_PORT", "TcpOptions", "parse_address"]
+__all__ = ["CAPABILITIES", "DEFAULT_PORT", "TcpOptions", "parse_address", "write_address"]
 
 DEFAULT_PORT = 7400
 CAPABILITIES = Capabilities(
@@ -33,6 +33,11 @@ def parse_address(text: str, *, what: str) -> tuple[str, int]:
     if not host or parts.path or parts.query:
         raise BadInput(f"{what} {text!r} is no address; expected HOST:PORT, as 127.0.0.1:7400")
     return host, DEFAULT_PORT if port is None else port
+
+
+def write_address(host: str, port: int) -> str:
+    """Write an address as `parse_address` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shown(url: str) -> str:
