@@ -1,5 +1,6 @@
 """Durations and sizes as people write them: `250ms`, `7d`, `10GB`. In numbers: nanoseconds and bytes."""
 
+import math
 import re
 from typing import Any
 
@@ -60,7 +61,7 @@ def duration_ns(raw: Any, *, negative: bool = False) -> int:
     match = NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     if match is None or match[2] not in UNITS_NS:
         raise ValueError(f"expected a duration like {example}; not {shown(raw)}")
-    duration = round(float(match[1]) * UNITS_NS[match[2]])
+    duration = _whole(float(match[1]) * UNITS_NS[match[2]], raw)
     if duration < 0 and not negative:
         raise ValueError(f"expected a duration of at least 0, not {shown(raw)}")
     return duration
@@ -77,7 +78,13 @@ def size_bytes(raw: Any) -> int:
         raise ValueError(
             f'expected a size in bytes like 512 or "1kB" (units are {units}), not {shown(raw)}'
         )
-    return round(float(match[1]) * unit)
+    return _whole(float(match[1]) * unit, raw)
+
+
+def _whole(number: float, raw: Any) -> int:
+    if not math.isfinite(number):
+        raise ValueError(f"{shown(raw)} is more than there is of anything")
+    return round(number)
 
 
 def shown(raw: Any) -> str:

@@ -301,6 +301,7 @@ def test_a_bad_line_is_named_with_code_2_and_those_before_it_are_out(
         (("pub", "t", "--key-separator", "", "-m", "x"), "--key-separator: expected what stands"),
         (("sub", "t", "--url", "foo"), "no transport for 'foo'; expected ensue://HOST:PORT, or a"),
         (("sub", "t", "--order", "deadline", "--ms", "-5"), "--ms must be from 1 to"),
+        (("sub", "t", "--timeout", "nan"), "--timeout: expected a number of seconds above 0"),
         (("sub", "t", "--timeout", "0"), "--timeout: expected a number of seconds above 0"),
         (("pub", "", "-m", "x"), "a topic has 1 to 255 bytes"),
         (("pub", "t", "-m", "x", "--url", "memory://shop"), "memory://shop is within one process"),

@@ -99,9 +99,11 @@ def test_being_told_again_while_it_ends_changes_nothing(
         assert process.returncode == 0
 
 
-def test_without_json_its_url_is_on_stderr(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["text", "json"])
+def test_without_json_its_url_is_on_stderr(tmp_path: Path, kind: str) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--log-format", kind)
     process = subprocess.Popen(
-        [*ENSUE, "serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "d")],
+        [*ENSUE, "serve", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -109,7 +111,12 @@ def test_without_json_its_url_is_on_stderr(tmp_path: Path) -> None:
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert line.startswith("ensue: node-1 is ready: ensue://127.0.0.1:")
+        if kind == "json":
+            said = json.loads(line)
+            assert said["url"].startswith("ensue://127.0.0.1:")
+            assert said["message"] == f"node-1 is ready: {said['url']}"
+        else:
+            assert line.startswith("ensue: node-1 is ready: ensue://127.0.0.1:")
         process.terminate()
         out, _ = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out) == (0, "")
@@ -200,6 +207,7 @@ def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_ther
         (("--data", "d", "--sync", "sometimes"), '--sync: expected "always" or a duration'),
         (("--data", "d", "--sync", "0"), '--sync: expected "always" or a duration'),
         (("--data", "d", "--retain-bytes", "much"), "--retain-bytes: expected a size in bytes"),
+        (("--data", "d", "--retain-bytes", "9" * 400 + "GB"), "is more than there is of anything"),
         (("--data", "d", "--retain-age", "7"), "--retain-age: expected a duration like"),
         (("--data", "d", "--retain-age", "0s"), "retention.age_s must be above 0"),
         (("--data", "d", "--listen", "nowhere:x"), "the address to listen on 'nowhere:x'"),

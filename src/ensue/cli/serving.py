@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -31,6 +32,8 @@ SECOND_NS = 1_000_000_000
 STOPS = (signal.SIGINT, signal.SIGTERM)
 STATIONS = "station"
 """Not a user: the servers of a chain among themselves."""
+
+_log = logging.getLogger("ensue")
 
 
 class LogFormat(StrEnum):
@@ -157,7 +160,7 @@ def serve(
         chosen = config_file.load(config, name=name)
     start_logging(log_format.value, log_level.value)
     with _signals_held():
-        asyncio.run(_serve(chosen, url, json=json))
+        asyncio.run(_serve(chosen, url, json=json, logs_json=log_format is LogFormat.JSON))
     return output.EXIT_VALID
 
 
@@ -288,7 +291,9 @@ def _stop_on_signals(told: asyncio.Event) -> None:
         signal.signal(number, stop)
 
 
-async def _serve(config: ServerConfig, url: str | None, *, json: bool) -> None:
+async def _serve(
+    config: ServerConfig, url: str | None, *, json: bool, logs_json: bool = False
+) -> None:
     told = asyncio.Event()
     _stop_on_signals(told)
     server = Server(config) if url is None else BrokeredServer(config, url)
@@ -300,7 +305,13 @@ async def _serve(config: ServerConfig, url: str | None, *, json: bool) -> None:
         output.print_json(ready)
     else:
         where = f" in {config.site}" if config.site else ""
-        output.print_error(f"{config.name}{where} is ready: {server.url}")
+        ready_text = f"{config.name}{where} is ready: {server.url}"
+        if logs_json:
+            _log.info(
+                "%s", ready_text, extra={"url": server.url}
+            )  # Programs read that line by line.
+        else:
+            output.print_error(ready_text)
     ended = asyncio.ensure_future(server.wait())
     stopped = asyncio.ensure_future(told.wait())
     try:

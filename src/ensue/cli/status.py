@@ -55,13 +55,13 @@ def status(
         if source is not None and source.name == "COMMANDLINE":
             raise BadInput("--url and an argument both name a server: leave one of them out")
         url = where
-    if timeout <= 0:
+    if not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     if watch is None:
         found = asyncio.run(look(url, answer_s=timeout))
         _show(found, json=json)
         return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
-    if watch < WATCH_S_MIN:
+    if not watch >= WATCH_S_MIN:
         raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, not {watch:g}")
     with contextlib.suppress(KeyboardInterrupt):  # That is how it ends.
         asyncio.run(_watch(url, watch, timeout, json=json))

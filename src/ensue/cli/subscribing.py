@@ -175,7 +175,7 @@ def sub(
     """
     if json and template is not None:
         raise BadInput("--json and --format exclude each other")
-    if timeout is not None and timeout <= 0:
+    if timeout is not None and not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     wanted = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms, late=late)
     usual, as_json = r"{payload}\n", _as_json
