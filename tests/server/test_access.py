@@ -612,6 +612,51 @@ def test_required_certificates_are_a_login_of_their_own(tmp_path: Path, files: P
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ("", r"does it want to see a certificate of this side \(cert=FILE&key=FILE\)\?"),
+        ("mallory", r"does it know who signed .*mallory.pem \(tls.ca there\)\?"),
+    ],
+)
+def test_whoever_shows_no_certificate_or_a_strangers_is_told_so_and_counted(
+    tmp_path: Path, files: Path, shown: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        trust = tls(files, clients="required")
+        async with serving(tmp_path / "d", tls=trust) as server:
+            url = f"{server.url}&ca={files}/ca.pem"
+            if shown:
+                url += f"&cert={files}/{shown}.pem&key={files}/{shown}.key"
+            with pytest.raises(TransportError, match=told):
+                await within(ensue.connect(url).__aenter__())
+            listener = server.listener
+            assert listener is not None
+            await until(lambda: listener.errors == {"tls": 1}, "it is counted")
+
+    asyncio.run(main())
+    (said,) = (each for each in caplog.records if vars(each).get("fault") == "tls")
+    assert said.getMessage().startswith("127.0.0.1:")
+
+
+def test_whoever_begins_no_handshake_is_counted_as_silent(tmp_path: Path, files: Path) -> None:
+    async def main() -> None:
+        limits = Limits(unauthenticated_s=0.05)
+        async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
+            raw = await Raw.connect(server)
+            listener = server.listener
+            assert listener is not None
+            await until(lambda: listener.errors == {"silent": 1}, "it is counted")
+            raw.close()
+            gone = await Raw.connect(server)
+            await until(lambda: listener.at_door)
+            gone.close()
+            await until(lambda: not listener.at_door)
+            assert listener.errors == {"silent": 1}, "who goes by itself has done nothing wrong"
+
+    asyncio.run(main())
+
+
 def test_the_name_of_a_process_is_its_users_also_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

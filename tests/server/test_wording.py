@@ -65,3 +65,12 @@ def test_what_is_withdrawn_twice_is_said_to_be_done_once(tmp_path: Path) -> None
                 await within(bus.unadvertise(name))
 
     asyncio.run(main())
+
+
+def test_whoever_finds_nobody_at_an_address_with_colons_is_told_what_can_be_typed() -> None:
+    async def main() -> str:
+        with pytest.raises(ensue.TransportError) as caught:
+            await within(ensue.connect("ensue://[::1]:1").__aenter__())
+        return str(caught.value)
+
+    assert "ensue serve --listen [::1]:1 --data DIR" in asyncio.run(main())

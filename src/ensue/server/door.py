@@ -22,7 +22,8 @@ _log = logging.getLogger("ensue")
 class Door:
     """Lets those in as visitors who have shaken hands.
 
-    `may_wait` tells, given how many wait at the door, whether another one may; `visitor` makes one.
+    `may_wait` tells, given how many wait at the door, whether another one may; `visitor` makes one; `fault` is told who failed, by
+    which kind of fault, and why.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class Door:
         handshake_s: float,
         may_wait: Callable[[int], bool],
         visitor: Callable[[], Visitor],
+        fault: Callable[[str, str, str], None],
     ) -> None:
         self._context = context
         self._handshake_s = handshake_s
         self._may_wait = may_wait
         self._visitor = visitor
+        self._fault = fault
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[asyncio.Task[None], None] = {}
 
@@ -76,7 +79,7 @@ class Door:
                 ssl_shutdown_timeout=LINGER_S,
             )
         except (OSError, ssl.SSLError) as error:
-            _log.debug("somebody did not get through the TLS handshake: %s", error)
+            self._failed(transport, error)
             return
         if secured is None or doorstep.lost:
             return
@@ -86,6 +89,17 @@ class Door:
         visitor.connection_made(secured)
         if doorstep.early:
             visitor.data_received(b"".join(doorstep.early))
+
+    def _failed(self, transport: asyncio.Transport, error: OSError) -> None:
+        """Count who did not get through the handshake; whoever goes away by itself did nothing wrong."""
+        peer = transport.get_extra_info("peername")
+        address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        if isinstance(error, ssl.SSLError):
+            self._fault(address, "tls", f"no TLS: {error}")
+        elif isinstance(error, ConnectionAbortedError):
+            self._fault(address, "silent", f"no TLS handshake within {self._handshake_s:g} s")
+        else:
+            _log.debug("%s did not get through the TLS handshake: %s", address, error)
 
 
 class _Doorstep(asyncio.Protocol):

@@ -142,6 +142,7 @@ class Listener:
                 handshake_s=self.limits.unauthenticated_s,
                 may_wait=self._may_wait,
                 visitor=self._make_visitor,
+                fault=self._fault_of,
             )
         self._inboxes: dict[str, Inbox] = {}
         self._receive: Inbox | None = None
@@ -324,11 +325,13 @@ class Listener:
 
     def fault(self, visitor: Visitor, kind: str, why: str) -> None:
         """Count what somebody did wrong."""
-        self.errors[kind] += 1
         visitor.faults += 1
-        if visitor.faults > FAULTS_TOLD:
-            return
-        _log.warning("%s: %s", visitor.address, why, extra={"fault": kind})
+        self._fault_of(visitor.address, kind, why, told=visitor.faults <= FAULTS_TOLD)
+
+    def _fault_of(self, address: str, kind: str, why: str, *, told: bool = True) -> None:
+        self.errors[kind] += 1
+        if told:
+            _log.warning("%s: %s", address, why, extra={"fault": kind})
 
     def dropped_one(self) -> None:
         """Count a message that was dropped because too much was pending."""
@@ -357,7 +360,8 @@ class Listener:
             return frames
         admitted, answers = self.screens[target](visitor, source, frames)
         for answer in answers:
-            self.fault(visitor, "permission", getattr(answer, "reason", "not permitted"))
+            of = f"not permitted of {source!r}, for {getattr(answer, 'topic', '')!r}"
+            self.fault(visitor, "permission", getattr(answer, "reason", of))
         if answers:
             # Together, so that whoever is refused a run of events looks at all of it at once.
             bodies = [self._codec.body(answer) for answer in answers]

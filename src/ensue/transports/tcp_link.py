@@ -26,8 +26,8 @@ from ensue.transports.tcp_messages import (
     decode_control,
     encode_control,
 )
-from ensue.transports.tcp_options import TcpOptions
-from ensue.transports.tls import what_failed
+from ensue.transports.tcp_options import TcpOptions, write_address
+from ensue.transports.tls import TlsOptions, what_failed
 
 __all__ = ["PENDING_BYTES_MAX", "Connection", "Link", "Owner"]
 
@@ -161,7 +161,7 @@ class Link:
     def __init__(self, carrier: "Owner", address: tuple[str, int]) -> None:
         self.carrier = carrier
         self.loop = asyncio.get_running_loop()
-        self.address = f"{address[0]}:{address[1]}"
+        self.address = write_address(*address)
         self.welcome: Welcome | None = None
         self.connection: Connection | None = None
         """What bundles go through: None until all names are entered on it."""
@@ -336,8 +336,7 @@ class Link:
         if not self._welcomed.done():
             connection.abort()
             raise TransportError(
-                f"the server at {self.address} hung up before it said welcome"
-                + ("" if options.tls.on else ": does it want TLS (tls=1), or is it an admin port?")
+                f"the server at {self.address} hung up before it said welcome: {_guess(options.tls)}"
             )
         welcome = self._welcomed.result()
         self.welcome, self._wire = welcome, connection
@@ -430,6 +429,16 @@ class Link:
             for name in tuple(self._unanswered):
                 # The answer may have been dropped, as too much was pending.
                 self._ask(name, self._names[name])
+
+
+def _guess(tls: TlsOptions) -> str:
+    """Ask what may be wrong, of whoever was hung up on without a word."""
+    if not tls.on:
+        return "does it want TLS (tls=1), or is it an admin port?"
+    # A server looks at this side's certificate when for this side all is agreed on.
+    if tls.cert:
+        return f"does it know who signed {tls.cert} (tls.ca there)?"
+    return "does it want to see a certificate of this side (cert=FILE&key=FILE)?"
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:
