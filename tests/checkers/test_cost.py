@@ -43,7 +43,16 @@ def long_trace(event_count: int, order: Callable[[int, list[str]], list[str]]) -
     return script.rows
 
 
-def lines_run(rows: list[Row]) -> int:
+def many_runs(run_count: int) -> list[Row]:
+    """Runs of one event each."""
+    rows: list[Row] = []
+    for number in range(run_count):
+        script = Script(run=f"r{number}").subscribe("s", "x").publish("p", "e").deliver("s", "e")
+        rows += script.rows
+    return rows
+
+
+def lines_run(rows: list[Row], order: str = "total") -> int:
     count = 0
 
     def step(frame: FrameType, event: str, argument: Any) -> Any:
@@ -54,7 +63,7 @@ def lines_run(rows: list[Row]) -> int:
     previous = sys.gettrace()
     sys.settrace(step)
     try:
-        check(rows, causal=True, settle_ns=0)
+        check(rows, order, causal=True, settle_ns=0)
     finally:
         sys.settrace(previous)
     return count
@@ -64,3 +73,7 @@ def lines_run(rows: list[Row]) -> int:
 def test_the_work_grows_with_the_rows(make: Callable[[int], list[Row]]) -> None:
     assert (check(make(400), causal=True).verdict == "valid") == (make is agreed)
     assert lines_run(make(800)) < 2.2 * lines_run(make(400))
+
+
+def test_the_work_grows_with_the_runs() -> None:
+    assert lines_run(many_runs(200), "deadline") < 2.2 * lines_run(many_runs(100), "deadline")

@@ -102,6 +102,13 @@ def test_who_crashed_left_or_had_no_room_missed_nothing() -> None:
     assert not finding(start().arrive("s", "e", 60)).violations, "the trace ends before"
 
 
+def test_another_subscription_of_the_node_that_leaves_excuses_nobody() -> None:
+    script = start()
+    script.subscribe("s", "x", subscription="other")
+    script.arrive("s", "e", 9).leave("s", "x", subscription="other")
+    assert finding(script.wait(9)).anomaly_counts == {"missed": 1}
+
+
 def test_a_crash_after_the_deadline_excuses_nobody() -> None:
     script = start().arrive("s", "e", 4).wait(3)
     script.crash("s")

@@ -5,6 +5,7 @@ from random import Random
 
 import msgspec
 from pyspark.sql import SparkSession
+from tests.checkers.helpers import Script
 
 from ensue import trace
 from ensue.checkers import Report, Verdict, check
@@ -76,3 +77,19 @@ def test_the_audit_says_of_broken_runs_what_the_checker_says(
     assert set(report["deadline"].anomaly_counts) == {"expired", "missed"}
     assert len(report["deadline"].violations) == 4, "two of each, and the others are counted"
     assert told(report) < told(expected)
+
+
+def test_another_subscription_of_the_node_that_leaves_excuses_nobody(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    script = Script().subscribe("s", "x").subscribe("s", "x", subscription="other")
+    script.publish("p", "e").deliver("s", "e", subscription="other")
+    columns = {"topic": "x", "publisher": "p", "publisher_seq": 1, "subscription": "main"}
+    script.row("s", "received", event="e", deadline_ns=8, **columns)
+    script.leave("s", "x", subscription="other").row("s", "sent").row("s", "sent")
+    trace.write(script.rows, tmp_path / "run")
+    expected = check(script.rows, "deadline", lossy=True)["deadline"]
+    assert expected.anomaly_counts == {"missed": 1}
+
+    found = audit(tmp_path / "run", "deadline", lossy=True).report()["deadline"]
+    assert found.violations == expected.violations

@@ -10,7 +10,7 @@ its own, which opens with its exact definition: `fifo`, `total`, `causal`, `dead
 `transactional`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ensue.checkers import causal as causal_order
 from ensue.checkers import complete, deadline, fifo, timely, total, transactional
@@ -78,12 +78,13 @@ def check(
     if within_ns is not None:
         rules.insert(-1, "timely")
     collectors = {rule: Collector(rule, violations_max=violations_max) for rule in rules}
+    dated = _rows_by_run(rows) if "deadline" in rules else {}
     for history in runs:
         if not any(history.delivered.values()):
             # Nothing can be said of the order; but if something was owed, it was lost.
             reasons.append(f"run {history.run} has no deliveries")
         judge(history, collectors, terms, violations_max)
-        _judge_times(history, rows, collectors, within_ns, clock_error_ns)
+        _judge_times(history, dated.get(history.run, ()), collectors, within_ns, clock_error_ns)
     if not rows:
         reasons.append("the trace is empty")
     for rule in ("complete", "deadline"):
@@ -103,23 +104,31 @@ def check(
     )
 
 
+def _rows_by_run(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
+    """Return by run the rows of each of its nodes, in step order."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(row.run, {}).setdefault(row.node, []).append(row)
+    for nodes in found.values():
+        for node_rows in nodes.values():
+            node_rows.sort(key=lambda row: row.step)
+    return {run: list(nodes.values()) for run, nodes in found.items()}
+
+
 def _judge_times(
     history: History,
-    rows: Sequence[Row],
+    dated: Iterable[Sequence[Row]],
     collectors: dict[str, Collector],
     within_ns: int | None,
     clock_error_ns: int,
 ) -> None:
-    """Judge one run by the rules that ask for times, if there are collectors for them."""
+    """Judge one run by the rules that ask for times, if there are collectors for them.
+
+    `dated` are the rows of each node, in step order.
+    """
     if "deadline" in collectors:
-        nodes: dict[str, list[Row]] = {}
-        for row in rows:
-            if row.run == history.run:
-                nodes.setdefault(row.node, []).append(row)
-        for node_rows in nodes.values():
-            node_rows.sort(key=lambda row: row.step)
         found = collectors["deadline"]
-        deadline.judge(history.run, nodes.values(), found, clock_error_ns=clock_error_ns)
+        deadline.judge(history.run, dated, found, clock_error_ns=clock_error_ns)
     if within_ns is not None:
         found = collectors["timely"]
         timely.judge(history, found, within_ns=within_ns, clock_error_ns=clock_error_ns)

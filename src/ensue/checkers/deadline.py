@@ -6,8 +6,8 @@ Rules, for each subscriber, by the clock of its node and the deadline that came 
 - `missed`: an event arrived before its deadline, with the clock error to spare, and was not delivered: whatever became of
   those before it, it should have been.
 
-An event is not missed if the node crashed or left the topic before the deadline, if the trace of the node ends before it, or if the
-node had no room (`overflow`) or no business with it (`not_subscribed`, `before_join`).
+An event is not missed if the node crashed or the subscription left the topic before the deadline, if the trace of the node ends before
+it, or if the node had no room (`overflow`) or no business with it (`not_subscribed`, `before_join`).
 
 Of an event that arrives twice the first arrival counts. Tagged deliveries are late by their own account: they break no rule, and
 whoever arrived in time and is tagged was missed.
@@ -41,7 +41,7 @@ class _Seen(msgspec.Struct):
     """The first delivery that is not tagged."""
     excused: dict[Key, None]
     interrupted: list[Row]
-    """Crashes, and topics that were left."""
+    """Crashes, and topics that subscriptions left."""
     last_ns: int = 0
 
 
@@ -100,9 +100,14 @@ def _is_missed(key: Key, row: Row, seen: _Seen, clock_error_ns: int) -> bool:
     return not any(
         each.step > row.step
         and each.at_ns <= deadline_ns
-        and (each.action == "crashed" or each.topic == row.topic)
+        and (each.action == "crashed" or _left(each, row))
         for each in seen.interrupted
     )
+
+
+def _left(each: Row, row: Row) -> bool:
+    """Whether the subscription that an event arrived at left its topic; others at the node may leave as they like."""
+    return (each.topic, each.subscription or "") == (row.topic, row.subscription or "")
 
 
 def _expired(row: Row) -> str:

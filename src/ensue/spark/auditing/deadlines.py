@@ -63,14 +63,18 @@ def _missed(
         f.col("step").alias("cut_step"),
         f.col("at_ns").alias("cut_ns"),
         f.col("topic").alias("cut_topic"),
+        f.col("subscription").alias("cut_subscription"),
         f.col("action").alias("cut_action"),
+    )
+    left = (f.col("cut_topic") == f.col("topic")) & (
+        f.col("cut_subscription") == f.col("subscription")
     )
     interrupted = (
         (f.col("run") == f.col("cut_run"))
         & (f.col("node") == f.col("cut_node"))
         & (f.col("cut_step") > f.col("step"))
         & (f.col("cut_ns") <= f.col("deadline_ns"))
-        & ((f.col("cut_action") == "crashed") | (f.col("cut_topic") == f.col("topic")))
+        & ((f.col("cut_action") == "crashed") | left)
     )
     return open_ones.join(cut, interrupted, "left_anti")
 
