@@ -1,5 +1,7 @@
 """The checker of transactions: each anomaly is found in a small trace, and a good trace is valid."""
 
+from itertools import permutations
+from random import Random
 from typing import Any
 
 import pytest
@@ -116,6 +118,42 @@ def test_commits_have_one_sequence() -> None:
         for name in names:
             trace.add(node, "committed", transaction=name)
     assert trace.anomalies() == {"cycle": 1}
+
+
+def test_commits_have_one_sequence_where_nobody_has_all_of_them() -> None:
+    commits = {"b1": ["t", "u", "v"], "b2": ["t", "v", "w"], "b3": ["w", "v"]}
+    trace = Trace()
+    for name in ("t", "u", "v", "w"):
+        trace.add("b1", "began", transaction=name, topic="serializable")
+    for node, names in commits.items():
+        for name in names:
+            trace.add(node, "committed", transaction=name)
+    (told,) = check(trace.rows, "transactions")["serializable"].violations
+    assert (told.anomaly, told.nodes) == ("cycle", ("b3",))
+    assert (told.first_event, told.second_event) == ("w", "v")
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_two_nodes_that_commit_the_other_way_round_are_found_whatever_others_have(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    commits = {node: [name for name in "tuvwx" if random.random() < 0.7] for node in "abc"}
+    for names in commits.values():
+        if random.random() < 0.3:
+            random.shuffle(names)
+    trace = Trace()
+    for name in "tuvwx":
+        trace.add("a", "began", transaction=name, topic="serializable")
+    for node, names in commits.items():
+        for name in names:
+            trace.add(node, "committed", transaction=name)
+    opposite = any(
+        mine.index(one) < mine.index(other) and theirs.index(one) > theirs.index(other)
+        for mine, theirs in permutations(commits.values(), 2)
+        for one, other in permutations(set(mine) & set(theirs), 2)
+    )
+    assert ("cycle" in trace.anomalies()) == opposite
 
 
 def test_a_commit_that_seems_to_come_before_its_beginning_has_a_place_too() -> None:
