@@ -265,6 +265,31 @@ def test_a_trace_of_topics_is_not_judged() -> None:
     assert "not one of content" in report.reasons[0]
 
 
+@pytest.mark.parametrize("topic", ["orders", "a = b", "a = 1.2.3", "a = .", "a ="])
+def test_of_a_trace_of_topics_nothing_is_told_but_that(topic: str) -> None:
+    trace = Trace().add("c", "subscribed", subscription="c.s", topic="true")
+    trace.add("p", "published", event="p/orders/1", topic=topic)
+    trace.add("c", "delivered", event="p/orders/1", subscription="c.s")
+    trace.add("c", "delivered", event="p/orders/1", subscription="c.s")
+    report = check(trace.rows, order="transactions")
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == (
+        f"run r is not one of content: {topic!r} does not describe an event",
+    )
+
+
+@pytest.mark.parametrize("action", ["published", "received"])
+def test_an_operation_that_does_not_say_its_place_makes_a_run_unknown(action: str) -> None:
+    trace = moved()
+    trace.add("b", action, event="1-b#second", topic="x = 1", transaction="1-b")
+    report = check(trace.rows, order="transactions")
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.reasons == (
+        "run r is not one of content: '1-b#second' does not say which operation of a transaction it "
+        "is, as 't#2.1' does",
+    )
+
+
 def test_filters_are_read_as_brokers_write_them() -> None:
     event = attributes_of("\"two words\" = 'it''s' and price = 10.5 and urgent = true")
     assert event == {"two words": "it's", "price": 10.5, "urgent": True}

@@ -225,3 +225,28 @@ def test_what_is_not_a_trace_of_content_is_not_judged(spark: SparkSession, tmp_p
     assert_same(audit(tmp_path / "empty", "transactions").report(), check([], "transactions"))
     with pytest.raises(BadInput, match="at least 1"):
         audit(tmp_path / "runs", "transactions", violations_max=0)
+
+
+def test_an_operation_that_does_not_say_its_place_makes_a_run_unknown(
+    spark: SparkSession, tmp_path: Path, runs: list[Row]
+) -> None:
+    rows = list(runs)
+    done = {row.transaction for row in runs if row.action == "committed"}
+    for action in ("published", "received"):
+        one = next(row for row in runs if row.action == action and row.transaction in done)
+        for place in ("second", "2 ", "-1", "1.", "9" * 19, "٣"):
+            spoilt = _replaced(runs, one, event=f"{one.transaction}#{place}")
+            rows += [
+                msgspec.structs.replace(row, run=f"{action} {place}")
+                for row in sequential(spoilt, Random(1))
+                if row.run == one.run
+            ]
+    # What stands behind a zero has no place, wherever that stands.
+    like = next(row for row in runs if row.action == "received" and row.transaction)
+    for place in ("2.0", "2", "0.3", "2.0.9", "2.0.1"):
+        rows = _added(rows, like, event=f"{like.transaction}#{place}")
+    trace.write(rows, tmp_path / "runs")
+    expected = check(rows, "transactions", violations_max=ALL)
+    assert len(expected.reasons) == 12
+    report = audit(tmp_path / "runs", "transactions", violations_max=ALL).report(violations_max=ALL)
+    assert_same(report, expected)

@@ -32,7 +32,10 @@ def attributes_of(text: str) -> Event:
         name, sign, value = tokens[start : start + 3]
         if sign != "=":
             raise BadInput(f"{text!r} does not describe an event")
-        event[_name(name)] = _value(value)
+        try:
+            event[_name(name)] = _value(value)
+        except ValueError:
+            raise BadInput(f"{text!r} does not describe an event") from None
     return event
 
 

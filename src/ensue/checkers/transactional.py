@@ -21,6 +21,7 @@ if one was over before the other began; if they were concurrent, either is right
 or from the moment it withdrew a subscription.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -32,9 +33,11 @@ from ensue.checkers.verdict import Collector, Report, Subscriber, Verdict
 from ensue.errors import BadInput
 from ensue.trace import Row
 
-__all__ = ["RULES", "Ledger", "check", "judge", "ledgers"]
+__all__ = ["PLACE", "RULES", "Ledger", "check", "judge", "misnamed"]
 
 RULES = ("atomic", "sequential", "serializable", "converged")
+PLACE = r"([0-9]{1,18}(\.[0-9]{1,18})*)?"
+"""How an operation's place is written."""
 _FOREVER = 1 << 62
 Place = tuple[int, tuple[int, ...]]
 """The number of a commit, and an operation's place in that transaction."""
@@ -83,7 +86,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """One run, put together."""
+    """One run, put together. Raises BadInput if it is not one of content, or operations don't say their places."""
 
     def __init__(self, run: str, rows: Sequence[Row]) -> None:
         self.run = run
@@ -118,6 +121,11 @@ class Ledger:
         self.sequence = {name: number for number, name in enumerate(order, 1)}
         for row in self._rows:
             self._relate(row)
+        # Read once before anything is judged, so that a run is judged whole or not at all.
+        for published in self.events:
+            attributes_of(published.text)
+        for held in self.subscriptions.values():
+            matches(held.where, {})
 
     def _read(self, row: Row) -> None:
         name = row.transaction or ""
@@ -195,12 +203,17 @@ class Ledger:
         return None if self.owner(held.name) in self.gone else True
 
 
-def ledgers(rows: Sequence[Row]) -> list[Ledger]:
-    """Return one ledger a run."""
+def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each run, by its name."""
     runs: dict[str, list[Row]] = {}
     for row in rows:
         runs.setdefault(row.run, []).append(row)
-    return [Ledger(run, runs[run]) for run in sorted(runs)]
+    return {run: runs[run] for run in sorted(runs)}
+
+
+def misnamed(event: str) -> str:
+    """Say that an operation can't be told apart from others by its name."""
+    return f"{event!r} does not say which operation of a transaction it is, as 't#2.1' does"
 
 
 def judge(ledger: Ledger, collectors: dict[str, Collector]) -> None:
@@ -376,13 +389,16 @@ def _explained(
 def check(rows: Sequence[Row], *, violations_max: int) -> Report:
     """Judge a trace of transactions."""
     collectors = {rule: Collector(rule, violations_max=violations_max) for rule in RULES}
-    runs = ledgers(rows)
+    runs = _by_run(rows)
+    ledgers: list[Ledger] = []
     reasons = [] if rows else ["the trace is empty"]
-    for ledger in runs:
+    for run, its in runs.items():
         try:
-            judge(ledger, collectors)
+            ledgers.append(Ledger(run, its))
         except BadInput as error:
-            reasons.append(f"run {ledger.run} is not one of content: {error}")
+            reasons.append(f"run {run} is not one of content: {error}")
+    for ledger in ledgers:
+        judge(ledger, collectors)
     findings = tuple(collector.finding() for collector in collectors.values())
     return Report(
         verdict=Verdict.worst(
@@ -392,9 +408,9 @@ def check(rows: Sequence[Row], *, violations_max: int) -> Report:
         findings=findings,
         reasons=tuple(reasons),
         run_count=len(runs),
-        event_count=sum(len(ledger.events) for ledger in runs),
-        delivery_count=sum(len(one) for ledger in runs for one in ledger.delivered.values()),
-        subscriber_count=sum(len(ledger.subscriptions) for ledger in runs),
+        event_count=sum(len(ledger.events) for ledger in ledgers),
+        delivery_count=sum(len(one) for ledger in ledgers for one in ledger.delivered.values()),
+        subscriber_count=sum(len(ledger.subscriptions) for ledger in ledgers),
     )
 
 
@@ -422,6 +438,8 @@ def _time(row: Row) -> int:
 
 def _path(row: Row) -> tuple[int, ...]:
     text = (row.event or "").rpartition("#")[2]
+    if re.fullmatch(PLACE, text) is None:
+        raise BadInput(misnamed(row.event or ""))
     path = tuple(int(part) for part in text.split(".")) if text else ()
     # What stands behind a zero was planned to happen in any order.
     return path[: path.index(0)] if 0 in path else path

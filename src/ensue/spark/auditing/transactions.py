@@ -7,6 +7,7 @@ subscriptions there were when an event was published, which depends on all commi
 HAZARD: a run's rows without `received` and `held` must fit into the memory of one task.
 """
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -35,17 +36,24 @@ def audit_transactions(trace: DataFrame, *, violations_max: int) -> Audit:
     def judge_run(table: pa.Table) -> pa.Table:
         return judge(table)
 
-    rest = trace.where("action NOT IN ('received', 'held')").select(*COLUMNS)
+    unreadable = {
+        run: _unreadable(run, transactional.misnamed(event))
+        for run, event in _misnamed(trace).items()
+    }
+    rest = _without(trace, unreadable).where("action NOT IN ('received', 'held')").select(*COLUMNS)
+    whole = rest.groupBy("run").applyInArrow(judge_run, words.JUDGED).toArrow()
+    told = whole.to_pylist()
+    unreadable |= {row["run"]: row["because"] for row in told if row["what"] == "reason"}
+    readable = _without(trace, unreadable)
     judged = pa.concat_tables(
         [
-            rest.groupBy("run").applyInArrow(judge_run, words.JUDGED).toArrow(),
-            _found(_out_of_sequence(trace), "sequential", violations_max),
-            _found(_unlike(trace), "converged", violations_max),
+            whole,
+            _found(_out_of_sequence(readable), "sequential", violations_max),
+            _found(_unlike(readable), "converged", violations_max),
         ]
     )
-    told = judged.to_pylist()
     runs = trace.select("run").distinct().count()
-    reasons = sorted(row["because"] for row in told if row["what"] == "reason")
+    reasons = [unreadable[run] for run in sorted(unreadable)]
     if not runs:
         reasons.append("the trace is empty")
     tallies = dict.fromkeys(TALLIES, 0)
@@ -67,20 +75,30 @@ def _judge_run(table: pa.Table, violations_max: int) -> pa.Table:
     """Judge one run by the rules that ask for all of it."""
     run = table.column("run")[0].as_py()
     collectors = {rule: Collector(rule, violations_max=violations_max) for rule in WHOLE}
-    (ledger,) = transactional.ledgers(words.rows_of(table, COLUMNS))
     judged: list[dict[str, Any]] = []
+    counts = (0, 0, 0)
     try:
-        transactional.judge(ledger, collectors)
+        ledger = transactional.Ledger(run, words.rows_of(table, COLUMNS))
     except BadInput as error:
-        judged.append({"what": "reason", "because": f"run {run} is not one of content: {error}"})
+        judged.append({"what": "reason", "because": _unreadable(run, error)})
+    else:
+        counts = (len(ledger.events), _count(ledger), len(ledger.subscriptions))
+        transactional.judge(ledger, collectors)
     for collector in collectors.values():
         judged += words.told(collector.finding())
-    counts = (len(ledger.events), _count(ledger), len(ledger.subscriptions))
     judged += [
         {"what": "tally", "anomaly": name, "count": count}
         for name, count in zip(TALLIES, counts, strict=True)
     ]
     return words.judged_table(run, judged)
+
+
+def _without(trace: DataFrame, runs: Collection[str]) -> DataFrame:
+    return trace.where(~f.col("run").isin(list(runs))) if runs else trace
+
+
+def _unreadable(run: str, why: object) -> str:
+    return f"run {run} is not one of content: {why}"
 
 
 def _count(ledger: transactional.Ledger) -> int:
@@ -111,15 +129,32 @@ def _found(violations: DataFrame, rule: str, violations_max: int) -> pa.Table:
 # -- sequential ------------------------------------------------------------------------------------
 
 
+_OPERATIONS = "action = 'received' AND transaction != ''"
+
+
+def _at() -> Column:
+    return f.coalesce("true_ns", "at_ns")
+
+
+def _place() -> Column:
+    return f.coalesce(f.substring_index("event", "#", -1), f.lit(""))
+
+
+def _misnamed(trace: DataFrame) -> dict[str, str]:
+    """Return by run the first operation whose place can't be told."""
+    odd = trace.where(_OPERATIONS).where(~_place().rlike(f"^{transactional.PLACE}\\z"))
+    first = f.min_by("event", f.struct(_at(), "node", "step")).alias("event")
+    return {row["run"]: row["event"] for row in odd.groupBy("run").agg(first).collect()}
+
+
 def _out_of_sequence(trace: DataFrame) -> DataFrame:
     """Return, for each broker and transaction, the first operation that was processed after a later one."""
-    at = f.coalesce("true_ns", "at_ns")
-    within = Window.partitionBy("run", "node", "transaction").orderBy(at, "step")
-    place = f.coalesce(f.substring_index("event", "#", -1), f.lit(""))
+    within = Window.partitionBy("run", "node", "transaction").orderBy(_at(), "step")
     # What stands behind a zero was planned to happen in any order.
-    numbers = f.split(f.regexp_replace(place, r"\.0\..*", ""), r"\.").cast("array<int>")
-    path = f.when(place == "", f.array().cast("array<int>")).otherwise(numbers)
-    steps = trace.where("action = 'received' AND transaction != ''").withColumns(
+    place = f.regexp_replace(_place(), r"(^|\.)0+(\..*)?$", "")
+    numbers = f.split(place, r"\.").cast("array<bigint>")
+    path = f.when(place == "", f.array().cast("array<bigint>")).otherwise(numbers)
+    steps = trace.where(_OPERATIONS).withColumns(
         {
             "path": path,
             "path_before": f.lag(path).over(within),
