@@ -28,7 +28,9 @@ def judge_deadlines(trace: DataFrame, *, clock_error_ns: int, violations_max: in
     found = expired.unionByName(missed.withColumn("anomaly", f.lit("missed")))
     rows: list[dict[str, Any]] = []
     for anomaly, count in found.groupBy("anomaly").count().collect():
-        told = found.where(f.col("anomaly") == anomaly).orderBy("run", "node", "at_ns", "event")
+        told = found.where(f.col("anomaly") == anomaly).orderBy(
+            "run", "node", "at_ns", "event", "subscription"
+        )
         some = [row.asDict() for row in told.limit(violations_max).collect()]
         rows += (_row(one, len(rows) + place) for place, one in enumerate(some))
         if count > len(some):
@@ -50,7 +52,8 @@ def _missed(
     excused = named.where(f.col("action") == "discarded").where(f.col("verdict").isin(*EXCUSES))
     ends = named.groupBy("run", "node").agg(f.max("at_ns").alias("last_ns"))
     open_ones = (
-        arrived.where(f.col("at_ns") <= f.col("deadline_ns") - clock_error_ns)
+        # Nothing comes before a time that no clock of 64 bits can show.
+        arrived.where(f.col("at_ns") <= f.try_subtract("deadline_ns", f.lit(clock_error_ns)))
         .join(delivered.select(*KEY), KEY, "left_anti")
         .join(excused.select(*KEY), KEY, "left_anti")
         .join(ends, ["run", "node"])

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from ensue.checkers import rules_of, sum_up
 from ensue.checkers.complete import Terms
+from ensue.checkers.history import Excerpt
 from ensue.checkers.verdict import Collector
 from ensue.errors import BadInput
 from ensue.spark.auditing import gather as g
@@ -82,18 +83,8 @@ def audit(
             found = pieces(Path(trace), sizes.fragment_rows)
     if order == "transactions":
         return audit_transactions(frame, violations_max=violations_max)
-    slow: pa.Table | None = None
-    if within_ns is not None:
-        slow = judge_times(
-            frame,
-            within_ns=within_ns,
-            clock_error_ns=clock_error_ns,
-            violations_max=violations_max,
-        )
-    dated: pa.Table | None = None
-    if "deadline" in rules:
-        dated = judge_deadlines(frame, clock_error_ns=clock_error_ns, violations_max=violations_max)
-    return _Auditor(frame, found, order, rules, terms, violations_max, sizes).audit(slow, dated)
+    auditor = _Auditor(frame, found, order, rules, terms, violations_max, sizes)
+    return auditor.audit(within_ns)
 
 
 class _Auditor:
@@ -124,30 +115,29 @@ class _Auditor:
         self._many_strays = False
         """Whether there are more of them than were told."""
 
-    def audit(self, slow: pa.Table | None, dated: pa.Table | None) -> Audit:
-        """Judge by all rules; `slow` and `dated` are what those have found that ask for times."""
+    def audit(self, within_ns: int | None) -> Audit:
+        """Judge by all rules, and by how long deliveries took if `within_ns` says what is too long."""
         found = self._look_until_clear()
         names = [run.name for run in self._gathered.facts.runs]
         doubts, malformed = self._doubts(found, names)
-        whole, excerpts, reasons = self._split(found, doubts, malformed, names)
+        whole, excerpts, unknown = self._split(found, doubts, malformed, names)
         judged = pa.concat_tables(
             [self._judge_whole(whole), self._judge_excerpts(excerpts, doubts)]
         )
-        rules = list(self._promised)
-        if RULE in rules:
+        if RULE in self._promised:
             judged = pa.concat_tables([judged, self._judge_topics(judged, malformed)])
-        if dated is not None:
-            judged = pa.concat_tables([judged, dated])
-        if slow is not None:
-            judged = pa.concat_tables([judged, slow])
-            rules.insert(-1, "timely")
         told = _reasons(judged)
-        reasons += [row["because"] for row in told]
+        unknown |= {row["run"]: row["because"] for row in told}
         unreadable = malformed | {row["run"] for row in told}
+        judged = pa.concat_tables([judged, *self._judge_times(unreadable, within_ns)])
         totals, silent = self._totals(found, names, unreadable)
-        reasons = sorted(reasons) + [f"run {run} has no deliveries" for run in silent]
+        reasons = [unknown[run] for run in sorted(unknown)]
+        reasons += [f"run {run} has no deliveries" for run in silent]
         if not totals.runs:
             reasons.append("the trace is empty")
+        rules = list(self._promised)
+        if within_ns is not None:
+            rules.insert(-1, "timely")
         return Audit(
             self._spark,
             order=self._order,
@@ -157,6 +147,21 @@ class _Auditor:
             reasons=reasons,
             notes=self._notes(found, names, whole | unreadable, judged),
         )
+
+    def _judge_times(self, unreadable: set[str], within_ns: int | None) -> Iterator[pa.Table]:
+        """Judge by the rules that ask for times; runs that can't be believed are left out."""
+        limits = {
+            "clock_error_ns": self._terms.clock_error_ns,
+            "violations_max": self._violations_max,
+        }
+        readable = self._trace
+        if unreadable:
+            readable = readable.where(~f.col("run").isin(*unreadable))
+        if "deadline" in self._promised:
+            yield judge_deadlines(readable, **limits)
+        if within_ns is not None:
+            simulated = {run.name: run.simulated for run in self._gathered.facts.runs}
+            yield judge_times(readable, simulated, within_ns=within_ns, **limits)
 
     def _look_until_clear(self) -> Found:
         """Look at all deliveries, again with larger units or sorted rows where that is needed."""
@@ -273,12 +278,12 @@ class _Auditor:
 
     def _split(
         self, found: Found, doubts: list[dict[str, Any]], malformed: set[str], names: list[str]
-    ) -> tuple[set[str], set[str], list[str]]:
-        """Return the runs to judge whole, those to judge by excerpts, and what can't be judged."""
+    ) -> tuple[set[str], set[str], dict[str, str]]:
+        """Return the runs to judge whole, those to judge by excerpts, and why others can't be judged."""
         index = {name: number for number, name in enumerate(names)}
         whole: set[str] = set()
         excerpts: set[str] = set()
-        reasons: list[str] = []
+        unknown: dict[str, str] = {}
         for name in sorted({row["run"] for row in doubts} | malformed):
             number = index.get(name)
             size = self._stray_counts.get(name, 0)
@@ -288,10 +293,10 @@ class _Auditor:
             if size <= self._sizes.whole_rows:
                 whole.add(name)
             elif name in malformed:
-                reasons.append(f"run {name} is malformed: {self._problem(found, number)}")
+                unknown[name] = f"run {name} is malformed: {self._problem(found, number)}"
             else:
                 excerpts.add(name)
-        return whole, excerpts, reasons
+        return whole, excerpts, unknown
 
     def _problem(self, found: Found, run: int | None) -> str:
         """Say what keeps the rows of a run from being believed."""
@@ -300,7 +305,7 @@ class _Auditor:
             subscriber = self._gathered.subscribers.get(owner)
             node = "a node" if subscriber is None else f"node {subscriber.node}"
             return f"{node} has two rows with step {step}"
-        return "rows lack what their action needs, or have an unknown one"
+        return "rows lack what their action needs, have an unknown one, or give two events one id"
 
     def _judge_whole(self, runs: set[str]) -> pa.Table:
         judge = partial(
@@ -319,12 +324,15 @@ class _Auditor:
         if not runs:
             return words.JUDGED_ARROW.empty_table()
         gathered = self._gathered
+        # Of runs with nothing but deliveries nothing is known beforehand.
+        excerpts = dict.fromkeys(runs, Excerpt(simulated=True, furthest={}))
+        for run in gathered.facts.runs:
+            if run.name in runs:
+                excerpts[run.name] = excerpt(gathered, run)
         judge = partial(
             words.judge_excerpt,
             changes={run: gathered.changes.get(run, []) for run in runs},
-            excerpts={
-                run.name: excerpt(gathered, run) for run in gathered.facts.runs if run.name in runs
-            },
+            excerpts=excerpts,
             rules=self._rules,
             terms=self._terms,
             violations_max=self._violations_max,
@@ -352,22 +360,37 @@ class _Auditor:
         self, found: Found, names: list[str], unreadable: set[str]
     ) -> tuple[Totals, list[str]]:
         """Add up what was looked at, and name the runs in which nothing was delivered."""
-        runs = self._gathered.facts.runs
+        spans = {run.name: len(run.spans) for run in self._gathered.facts.runs}
+        known = {name: found.totals.get(index, {}) for index, name in enumerate(names)}
+        # Whoever delivered nothing but strays is in no tile, and a run of those in none at all.
+        stray = self._count_subscribers(self._stray_counts.keys() - unreadable)
         events = deliveries = subscribers = 0
         silent = []
-        for index, name in enumerate(names):
+        for name in (*names, *sorted(stray.keys() - set(names))):
             if name in unreadable:
                 continue
-            known = found.totals.get(index, {})
-            events += known.get("events", 0)
-            delivered = known.get("deliveries", 0) + self._stray_counts.get(name, 0)
+            totals = known.get(name, {})
+            events += totals.get("events", 0)
+            delivered = totals.get("deliveries", 0) + self._stray_counts.get(name, 0)
             deliveries += delivered
-            subscribers += known.get("uninvited", 0) + len(runs[index].spans)
+            counted = totals.get("uninvited", 0) + spans.get(name, 0)
+            subscribers += stray.get(name, counted)
             if not delivered:
                 silent.append(name)
-        count = len(set(names) | unreadable)
-        totals = Totals(runs=count, events=events, deliveries=deliveries, subscribers=subscribers)
-        return totals, silent
+        count = len({*names, *unreadable, *stray})
+        return (
+            Totals(runs=count, events=events, deliveries=deliveries, subscribers=subscribers),
+            silent,
+        )
+
+    def _count_subscribers(self, runs: Iterable[str]) -> dict[str, int]:
+        """Count by run all who subscribed or delivered, in these runs."""
+        wanted = sorted(runs)
+        if not wanted:
+            return {}
+        frame = self._spark.createDataFrame(pa.table({"run": wanted}))
+        found = words.subscribers_of(self._trace.join(f.broadcast(frame), "run"))
+        return {run: len(ones) for run, ones in found.items()}
 
     def _notes(
         self, found: Found, names: list[str], counted: set[str], judged: pa.Table

@@ -67,8 +67,8 @@ class RunFacts:
     """By the hash of the subscriber: that of its node."""
     down: frozenset[int] = frozenset()
     """Hashes of the nodes that crashed for good."""
-    restarted: frozenset[int] = frozenset()
-    """Hashes of the nodes that ever restarted: they may say `published` again."""
+    restarted: dict[int, int] = field(default_factory=dict)
+    """By the hash of a node: the step of its first restart, after which it may say `published` again."""
     unit_count: int = 1
 
 

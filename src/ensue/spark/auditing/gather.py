@@ -67,7 +67,7 @@ class Gathered:
 
     facts: Facts
     named: bool
-    """Whether ids are anything else than publisher, topic and number."""
+    """Whether ids are anything else than publisher, topic and number, or may be those of two events."""
     rows: tuple[int, ...]
     """By run: how many rows there are of anything but deliveries."""
     malformed: frozenset[int]
@@ -137,12 +137,14 @@ def gather(
     unit_counts = _unit_counts(trace, overviews, sizes, {**coarser, **in_one})
     changes, owners = _changes(trace)
     lanes, topics = _lanes(trace, overviews, unit_counts)
+    named = any(one.named for one in overviews)
+    ambiguous = _ambiguous(trace) if named else set()
     runs: list[RunFacts] = []
     malformed: set[int] = set()
     for index, (one, units) in enumerate(zip(overviews, unit_counts, strict=True)):
         rows = changes.get(one.run, [])
         found, reasons = histories(rows, excerpt=Excerpt(simulated=one.simulated, furthest={}))
-        if one.bad or reasons:
+        if one.bad or reasons or one.run in ambiguous:
             malformed.add(index)
         run = RunFacts(name=one.run, simulated=one.simulated, unit_count=units)
         runs.append(_told(run, found, rows, owners, partial(_topic_index, topics, index)))
@@ -154,7 +156,7 @@ def gather(
     )
     return Gathered(
         facts=facts,
-        named=any(one.named for one in overviews),
+        named=named,
         rows=tuple(one.rows for one in overviews),
         malformed=frozenset(malformed),
         changes=changes,
@@ -189,7 +191,9 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
             f.count("*").alias("rows"),
             f.count_if(is_published).alias("published"),
             f.count_if(timed & true_ns.isNull()).alias("untrue"),
-            f.count_if(is_published & ~canonical()).alias("named"),
+            f.count_if(is_published & (~canonical() | f.col("publisher").contains("/"))).alias(
+                "named"
+            ),
             f.count_if(bad).alias("bad"),
             f.max(f.when(~numbered, f.col("publisher_seq"))).alias("beyond"),
             f.count_if(_nameless_void()).alias("nameless_voids"),
@@ -227,6 +231,14 @@ def _nameless_void() -> Column:
     nameless = [f.col(name).isNull() for name in ("topic", "publisher", "publisher_seq")]
     void = (f.col("action") == "discarded") & (f.col("verdict") == "void")
     return void & f.col("event").isNotNull() & (nameless[0] | nameless[1] | nameless[2])
+
+
+def _ambiguous(trace: DataFrame) -> set[str]:
+    """Return the runs in which one id is that of two events."""
+    label = f.struct("publisher", "topic", "publisher_seq")
+    ids = trace.where("action = 'published' AND event IS NOT NULL").groupBy("run", "event")
+    two = ids.agg(f.min(label).alias("one"), f.max(label).alias("other")).where("one != other")
+    return {row["run"] for row in two.select("run").distinct().collect()}
 
 
 def _voids(trace: DataFrame) -> list[dict[str, Any]]:
@@ -288,7 +300,10 @@ def _told(
             spans.setdefault(owner, []).extend(
                 _span(topic_index(topic), interval) for interval in intervals
             )
-    restarted = {row.node for row in rows if row.action == "restarted"}
+    restarted: dict[str, int] = {}
+    for row in rows:
+        if row.action == "restarted":
+            restarted[row.node] = min(row.step, restarted.get(row.node, row.step))
     hashes = {
         subscriber.node: node
         for subscriber, (_, node) in owners.items()
@@ -299,7 +314,7 @@ def _told(
         spans={owner: tuple(ones) for owner, ones in spans.items()},
         nodes=nodes,
         down=frozenset(hashes[node] for node in down),
-        restarted=frozenset(hashes[node] for node in restarted),
+        restarted={hashes[node]: step for node, step in restarted.items()},
     )
 
 
@@ -330,8 +345,10 @@ def _lanes(
             "run": pa.array([one.run for one in overviews], pa.string()),
             "index": pa.array(range(len(overviews)), pa.int64()),
             "simulated": pa.array([one.simulated for one in overviews], pa.bool_()),
-            "first_ns": pa.array([one.first_ns for one in overviews], pa.int64()),
-            "span_ns": pa.array([one.last_ns - one.first_ns + 1 for one in overviews], pa.int64()),
+            "first_ns": pa.array([float(one.first_ns) for one in overviews], pa.float64()),
+            "span_ns": pa.array(
+                [float(one.last_ns - one.first_ns + 1) for one in overviews], pa.float64()
+            ),
             "buckets": pa.array(
                 [n * BUCKETS_A_UNIT if n > 1 else 1 for n in unit_counts], pa.int64()
             ),
@@ -339,11 +356,12 @@ def _lanes(
     )
     spark = trace.sparkSession
     time = f.when(f.col("simulated"), f.col("true_ns")).otherwise(f.col("at_ns"))
-    share = (time - f.col("first_ns")) / f.col("span_ns")
+    # As fractions: clocks may be further apart than a whole number of 64 bits can say.
+    share = (time.cast("double") - f.col("first_ns")) / f.col("span_ns")
     table = (
         trace.where((f.col("action") == "published") & f.col("publisher_seq").isNotNull())
         .join(f.broadcast(spark.createDataFrame(runs)), "run")
-        .withColumn("bucket", f.floor(share * f.col("buckets")))
+        .withColumn("bucket", f.floor(f.least(share, f.lit(1.0)) * f.col("buckets")))
         .groupBy("index", "run", "publisher", "topic", "bucket")
         .agg(f.max("publisher_seq").alias("end"), f.count("*").alias("count"))
         .withColumn("lane", lane_hash())

@@ -1,16 +1,18 @@
 """Find deliveries that took too long: the rule `timely` of `ensue.checkers`, as one join.
 
-Times are true times where a trace has them, else readings of two clocks, which are given the clock error. Of an event that is
+Times are true times where all of a run has them, else readings of two clocks, which are given the clock error. Of an event that is
 published or delivered twice the first counts, and tagged deliveries are set aside, as everywhere.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ensue.checkers.history import ordinal
+from ensue.checkers.history import History, ordinal
+from ensue.checkers.verdict import Subscriber
 from ensue.spark.auditing import words
 
 __all__ = ["judge_times"]
@@ -19,38 +21,65 @@ MILLISECOND_NS = 1_000_000
 
 
 def judge_times(
-    trace: DataFrame, *, within_ns: int, clock_error_ns: int, violations_max: int
+    trace: DataFrame,
+    simulated: Mapping[str, bool],
+    *,
+    within_ns: int,
+    clock_error_ns: int,
+    violations_max: int,
 ) -> pa.Table:
-    """Return what is too slow, as the other rules' findings are returned."""
-    time = f.coalesce("true_ns", "at_ns")
-    first = f.min_by(f.struct("node", time.alias("time"), f.col("true_ns").isNotNull()), "step")
-    published = (
-        trace.where("action = 'published'")
-        .groupBy("run", "event")
-        .agg(first.alias("p"))
-        .select("run", "event", "p.node", "p.time", f.col("p.col3").alias("true"))
-        .toDF("run", "event", "publisher_node", "published_ns", "true")
+    """Return what is too slow, as the other rules' findings are returned.
+
+    `simulated` says by run whether its times are true times.
+    """
+    runs = pa.table(
+        {
+            "run": pa.array(list(simulated), pa.string()),
+            "simulated": pa.array(list(simulated.values()), pa.bool_()),
+        }
     )
-    subscription = f.coalesce("subscription", f.lit("")).alias("subscription")
+    times = trace.sparkSession.createDataFrame(runs)
+    named = trace.join(f.broadcast(times), "run").withColumn(
+        "subscription", f.coalesce("subscription", f.lit(""))
+    )
+    time = f.when(f.col("simulated"), f.coalesce("true_ns", "at_ns")).otherwise(f.col("at_ns"))
+    published = (
+        named.where("action = 'published'")
+        .groupBy("run", "event")
+        .agg(f.min_by(f.struct("node", time.alias("time"), "simulated"), "step").alias("p"))
+        .select("run", "event", "p.node", "p.time", "p.simulated")
+        .toDF("run", "event", "publisher_node", "published_ns", "simulated")
+    )
     delivered = (
-        trace.where("action = 'delivered' AND verdict = ''")
-        .groupBy("run", "node", subscription, "event")
+        named.where("action = 'delivered' AND verdict = ''")
+        .groupBy("run", "node", "subscription", "event")
         .agg(f.min_by(f.struct(time.alias("time"), "position"), "step").alias("d"))
         .select("run", "node", "subscription", "event", "d.time", "d.position")
     )
-    bound = f.lit(within_ns) + f.when(f.col("true"), 0).otherwise(clock_error_ns)
-    took = f.col("time") - f.col("published_ns")
-    slow = delivered.join(published, ["run", "event"]).where(took > bound)
-    told = slow.withColumns({"took": took, "bound": bound}).orderBy("run", "node", "time")
+    bound = f.lit(within_ns) + f.when(f.col("simulated"), 0).otherwise(clock_error_ns)
+    # What no clock of 64 bits can show never comes.
+    last = f.try_add(f.col("published_ns"), bound)
+    slow = delivered.join(published, ["run", "event"]).where(f.col("time") > last)
+    told = slow.withColumn("bound", bound).orderBy("run", "node", "time", "subscription", "event")
     found = [row.asDict() for row in told.limit(violations_max).collect()]
-    rows = [_row(one, place) for place, one in enumerate(found)]
+    names = _names(named) if found else {}
+    rows = [_row(one, place, names) for place, one in enumerate(found)]
     untold = slow.count() - len(rows) if len(rows) == violations_max else 0
     if untold:
-        last = found[-1]["run"]
+        last_run = found[-1]["run"]
         rows.append(
-            {**_empty(last, len(rows)), "what": "untold", "anomaly": "slow", "count": untold}
+            {**_empty(last_run, len(rows)), "what": "untold", "anomaly": "slow", "count": untold}
         )
     return pa.Table.from_pylist(rows, schema=words.JUDGED_ARROW)
+
+
+def _names(named: DataFrame) -> dict[Subscriber, str]:
+    """Return what each subscriber is called in a sentence."""
+    found: dict[Subscriber, str] = {}
+    for run, known in words.subscribers_of(named).items():
+        history = History(run=run, simulated=False, delivered={one: [] for one in known})
+        found |= {one: history.name(one) for one in known}
+    return found
 
 
 def _empty(run: str, place: int) -> dict[str, Any]:
@@ -58,7 +87,9 @@ def _empty(run: str, place: int) -> dict[str, Any]:
     return {**names, "run": run, "checker": "timely", "tile": 0, "place": place}
 
 
-def _row(found: dict[str, Any], place: int) -> dict[str, Any]:
+def _row(found: dict[str, Any], place: int, names: Mapping[Subscriber, str]) -> dict[str, Any]:
+    name = names[Subscriber(found["run"], found["node"], found["subscription"])]
+    took_ns = found["time"] - found["published_ns"]
     position = "" if found["position"] is None else f" (its {ordinal(found['position'])})"
     return {
         **_empty(found["run"], place),
@@ -68,8 +99,8 @@ def _row(found: dict[str, Any], place: int) -> dict[str, Any]:
         "subscription": found["subscription"],
         "first": found["event"],
         "because": (
-            f"{found['node']} delivered {found['event']}{position} "
-            f"{found['took'] / MILLISECOND_NS:g} ms after {found['publisher_node']} published it; "
+            f"{name} delivered {found['event']}{position} "
+            f"{took_ns / MILLISECOND_NS:g} ms after {found['publisher_node']} published it; "
             f"{found['bound'] / MILLISECOND_NS:g} ms were promised"
         ),
     }

@@ -163,8 +163,13 @@ class _Search:
         nodes = published.nodes[order]
         if not first.all():
             again = np.flatnonzero(~first)
-            restarted = np.isin(nodes[again], np.array(sorted(self._run.restarted), dtype=np.int64))
-            honest = restarted & (nodes[again] == nodes[again - 1])
+            restarts = [self._run.restarted.get(node, NEVER) for node in nodes[again].tolist()]
+            honest = published.steps[order[again]] > np.array(restarts, dtype=np.int64)
+            honest &= nodes[again] == nodes[again - 1]
+            if published.names is not None:
+                names = published.names[order]
+                honest &= names[again] == names[again - 1]
+                self._doubts.names.update(names[again[~honest]].tolist())
             self._doubts.add(codes[again[~honest]])
         keep = order[first]
         self._codes = codes[first]

@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 
 from ensue.checkers import causal
 from ensue.checkers.history import Excerpt, histories
-from ensue.checkers.verdict import Collector, Subscriber
+from ensue.checkers.verdict import Collector
 from ensue.spark.auditing import words
 from ensue.trace import Row
 
@@ -43,7 +43,7 @@ def judge_topics(
     `unreadable` are left out; others may turn out to be so.
     """
     named = trace.withColumn("subscription", f.coalesce("subscription", f.lit("")))
-    subscribers = _subscribers(named)
+    subscribers = words.subscribers_of(named)
     restarts = {
         run: [row for row in rows if row.action == "restarted"] for run, rows in changes.items()
     }
@@ -71,21 +71,6 @@ def judge_topics(
         .select(*words.ROW_COLUMNS)
     )
     return _in_sequence(rows.groupBy("run", "topic").applyInArrow(judge, _JUDGED).toArrow())
-
-
-def _subscribers(named: DataFrame) -> dict[str, list[Subscriber]]:
-    """List by run all who ever subscribed or delivered, as they come in a history of the whole run."""
-    who = ("run", "node", "subscription")
-    first = (
-        named.where("action IN ('subscribed', 'delivered')")
-        .groupBy(*who)
-        .agg(f.min("step").alias("step"))
-        .toArrow()
-    )
-    found: dict[str, list[Subscriber]] = {}
-    for row in sorted(first.to_pylist(), key=lambda row: (row["run"], row["node"], row["step"])):
-        found.setdefault(row["run"], []).append(Subscriber(*(row[name] for name in who)))
-    return found
 
 
 def _in_sequence(judged: pa.Table) -> pa.Table:

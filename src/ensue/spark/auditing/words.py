@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ensue import checkers
 from ensue.checkers.complete import Terms
 from ensue.checkers.history import Excerpt, History, histories
-from ensue.checkers.verdict import Collector, Finding
+from ensue.checkers.verdict import Collector, Finding, Subscriber
 from ensue.trace import Row
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "judge_whole",
     "judged_table",
     "rows_of",
+    "subscribers_of",
     "told",
 ]
 
@@ -129,6 +132,22 @@ def rows_of(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> list[Row]:
     """Return the rows of a trace that these columns are of."""
     columns = [table.column(name).to_pylist() for name in names]
     return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
+
+
+def subscribers_of(trace: DataFrame) -> dict[str, list[Subscriber]]:
+    """List by run all who ever subscribed or delivered, as they come in a history of the whole run."""
+    who = {"run": f.col("run"), "node": f.col("node")}
+    who["subscription"] = f.coalesce("subscription", f.lit(""))
+    first = (
+        trace.where("action IN ('subscribed', 'delivered')")
+        .groupBy(*(column.alias(name) for name, column in who.items()))
+        .agg(f.min("step").alias("step"))
+        .toArrow()
+    )
+    found: dict[str, list[Subscriber]] = {}
+    for row in sorted(first.to_pylist(), key=lambda row: (row["run"], row["node"], row["step"])):
+        found.setdefault(row["run"], []).append(Subscriber(*(row[name] for name in who)))
+    return found
 
 
 def told(finding: Finding) -> Iterator[dict[str, Any]]:
