@@ -12,7 +12,7 @@ Row position means nothing: order is the column `step`, so files may be read in 
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,18 @@ from ensue.errors import BadInput, MissingExtra
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ACTIONS", "Row", "digest", "files", "folder", "read", "schema", "write"]
+__all__ = [
+    "ACTIONS",
+    "Row",
+    "check_columns",
+    "digest",
+    "files",
+    "folder",
+    "read",
+    "schema",
+    "unreadable",
+    "write",
+]
 
 ACTIONS = (
     "published",
@@ -136,10 +147,12 @@ def write(
             values = [None if stamp is None else sorted(stamp.items()) for stamp in values]
         try:
             columns.append(pa.array(values, type=field.type))
-        except (pa.ArrowException, OverflowError, TypeError) as error:
+        except (pa.ArrowException, OverflowError, TypeError, UnicodeError) as error:
             raise BadInput(
                 f"column {field.name!r} can't be written as {field.type}: {error}"
             ) from error
+        if columns[-1].null_count and not field.nullable:
+            raise BadInput(f"column {field.name!r} needs a value in each row")
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_arrays(columns, schema=wanted)
     # Under a name that nobody reads until it is whole: a stream may be watching the directory.
@@ -184,13 +197,20 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
 
 
 def files(source: Path) -> Sequence[Path]:
-    """List the Parquet files of a trace; names that begin with `_` or `.` are other tools' notes."""
+    """List the Parquet files of a trace, here and in folders below.
+
+    Files and folders whose names begin with `_` or `.` are other tools' notes, and what is not done yet.
+    """
     if source.is_file():
         return [source]
     if not source.is_dir():
         raise BadInput(f"{source} does not exist; a trace is a directory of Parquet files")
     source = folder(source)
-    paths = sorted(path for path in source.rglob("*.parquet") if path.name[0] not in "._")
+    paths = sorted(
+        path
+        for path in source.rglob("*.parquet")
+        if path.is_file() and not any(part[0] in "._" for part in path.relative_to(source).parts)
+    )
     if not paths:
         raise BadInput(f"{source} holds no Parquet file")
     return paths
@@ -203,9 +223,9 @@ def _read_file(path: Path, wanted: "pa.Schema") -> list[Row]:
     try:
         table = pq.ParquetFile(str(path)).read()
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path} can't be read as Parquet: {reason}") from error
-    _check_columns(path, table, wanted)
+        raise unreadable(path, error) from error
+    counts = zip(table.schema.names, (column.null_count for column in table.columns), strict=True)
+    check_columns(path, table.schema, dict(counts))
     columns = [table.column(name).to_pylist() for name in wanted.names]
     names = wanted.names
     stamps = names.index("stamp")
@@ -218,8 +238,15 @@ def _read_file(path: Path, wanted: "pa.Schema") -> list[Row]:
     return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
 
-def _check_columns(path: Path, table: "pa.Table", wanted: "pa.Schema") -> None:
-    found = table.schema
+def unreadable(path: Path, error: Exception) -> BadInput:
+    """Return the error that says why a file can't be read."""
+    reason = str(error).splitlines()[0]
+    return BadInput(f"{path} can't be read as Parquet: {reason}")
+
+
+def check_columns(path: Path, found: "pa.Schema", null_counts: Mapping[str, int]) -> None:
+    """Refuse a file whose columns are not those of a trace; `null_counts` are those of some of them."""
+    wanted = schema()
     for field in wanted:
         if found.names.count(field.name) != 1:
             problem = "is missing" if field.name not in found.names else "occurs more than once"
@@ -227,7 +254,7 @@ def _check_columns(path: Path, table: "pa.Table", wanted: "pa.Schema") -> None:
         kind = found.field(field.name).type
         if kind != field.type:
             raise BadInput(f"{path}: column {field.name!r} is {kind}; expected {field.type}")
-        empty = table.column(field.name).null_count
+        empty = null_counts.get(field.name, 0)
         if empty and not field.nullable:
             raise BadInput(
                 f"{path}: column {field.name!r} is null in {empty} rows; expected a value in each"

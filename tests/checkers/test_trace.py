@@ -162,12 +162,49 @@ def test_a_column_too_many_is_named(tmp_path: Path) -> None:
         read(spoiled(tmp_path, table) / "spoiled.parquet")
 
 
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    table = table_of_one(tmp_path)
+    table = table.append_column("node", table.column("node"))
+    with pytest.raises(BadInput, match="column 'node' occurs more than once"):
+        read(spoiled(tmp_path, table) / "spoiled.parquet")
+
+
 def test_a_null_where_a_value_is_needed_is_named(tmp_path: Path) -> None:
     table = table_of_one(tmp_path)
     index = table.schema.get_field_index("node")
     table = table.set_column(index, "node", pa.array([None], type=pa.string()))
     with pytest.raises(BadInput, match="column 'node' is null in 1 rows"):
         read(spoiled(tmp_path, table) / "spoiled.parquet")
+
+
+@pytest.mark.parametrize("name", ["_temporary", ".snapshot", "day=1/_temporary/0"])
+def test_what_lies_in_the_folders_of_other_tools_is_no_part_of_a_trace(
+    tmp_path: Path, name: str
+) -> None:
+    write([FULL], tmp_path / "trace")
+    write([FULL], tmp_path / "trace" / name)
+    assert read(tmp_path / "trace") == [FULL]
+
+
+def test_a_folder_may_be_called_as_files_are(tmp_path: Path) -> None:
+    write([FULL], tmp_path / "run.parquet", name="part-1")
+    assert read(tmp_path) == read(tmp_path / "run.parquet") == [FULL]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("node", None, "column 'node' needs a value in each row"),
+        ("node", "\ud800", "column 'node' can't be written as string: .* surrogates"),
+        ("step", 2**63, "column 'step' can't be written as int64"),
+    ],
+)
+def test_what_can_not_be_written_is_named(
+    tmp_path: Path, column: str, value: object, reason: str
+) -> None:
+    with pytest.raises(BadInput, match=reason):
+        write([msgspec.structs.replace(FULL, **{column: value})], tmp_path / "trace")
+    assert not (tmp_path / "trace").exists()
 
 
 def test_an_unknown_action_is_named(tmp_path: Path) -> None:

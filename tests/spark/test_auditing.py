@@ -389,8 +389,26 @@ def test_a_column_that_is_never_null_is_refused_with_nulls(
     place = table.column_names.index("verdict")
     pq.write_table(table.set_column(place, "verdict", pa.nulls(1, pa.string())), path)
 
-    with pytest.raises(BadInput, match="column 'verdict' has nulls"):
+    with pytest.raises(BadInput, match="column 'verdict' is null in 1 rows"):
         read_trace(spark, tmp_path / "trace")
+
+
+def test_files_are_refused_in_the_words_of_those_who_read_them_without_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = trace.write([published("q", 1, 1, "a", 1)], tmp_path / "trace")
+    whole, table = path.read_bytes(), pq.read_table(path)
+    spoilt = [whole[: len(whole) // 2], b""]
+    for changed in (table.append_column("colour", pa.array(["red"])), table.drop_columns(["step"])):
+        pq.write_table(changed, path)
+        spoilt.append(path.read_bytes())
+    for data in spoilt:
+        path.write_bytes(data)
+        with pytest.raises(BadInput) as expected:
+            trace.read(tmp_path / "trace")
+        with pytest.raises(BadInput) as found:
+            read_trace(spark, tmp_path / "trace")
+        assert str(found.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("as_frame", [False, True])

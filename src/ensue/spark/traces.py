@@ -4,9 +4,11 @@ The columns and types are those of `ensue.trace`. A directory that holds anythin
 name, as there.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
@@ -57,30 +59,24 @@ def check_trace(frame: DataFrame) -> None:
 
 def _local(source: Path) -> Sequence[Path]:
     """Return the files of a trace on this machine, having looked at the schema of each."""
-    wanted = trace.schema()
     paths = trace.files(source)
     for path in paths:
-        with pq.ParquetFile(str(path)) as file:
-            found, nulls = file.schema_arrow, _columns_with_nulls(file.metadata)
-        for name in trace.REQUIRED:
-            if name in nulls:
-                raise BadInput(f"{path} is no part of a trace: column {name!r} has nulls")
-        for field in wanted:
-            if field.name not in found.names or found.field(field.name).type != field.type:
-                raise BadInput(
-                    f"{path} is no part of a trace: column {field.name!r} is missing or not "
-                    f"{field.type}"
-                )
+        try:
+            with pq.ParquetFile(str(path)) as file:
+                found, null_counts = file.schema_arrow, _null_counts(file.metadata)
+        except (pa.ArrowException, OSError) as error:
+            raise trace.unreadable(path, error) from error
+        trace.check_columns(path, found, null_counts)
     return paths
 
 
-def _columns_with_nulls(metadata: pq.FileMetaData) -> set[str]:
-    """Return the columns of a file that have nulls, as far as its statistics tell."""
-    found = set()
+def _null_counts(metadata: pq.FileMetaData) -> Counter[str]:
+    """Return how many nulls the columns of a file have, as far as its statistics tell."""
+    found: Counter[str] = Counter()
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
             statistics = column.statistics
             if statistics is not None and statistics.null_count:
-                found.add(column.path_in_schema)
+                found[column.path_in_schema] += statistics.null_count
     return found
