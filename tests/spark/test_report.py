@@ -261,6 +261,23 @@ def test_runs_are_called_after_their_directories(
     assert names(tmp_path) == ["both/1", "both/2"]
 
 
+def test_what_several_processes_recorded_of_one_run_is_reported_as_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    script = Script(run="ensue").subscribe("shop", "x").subscribe("bank", "x")
+    rows = script.publish("shop", "a").deliver("shop", "a").deliver("bank", "a").rows
+    for node in ("shop", "bank"):
+        trace.write([row for row in rows if row.node == node], tmp_path / "tuesday" / node)
+    trace.write(rows, tmp_path / "tuesday" / "_temporary" / "0")
+    made = report(spark, tmp_path / "tuesday")
+    assert {run: one.verdict for run, one in made.judgements.items()} == {"ensue": "valid"}
+
+    apart = Script(run="ensue").subscribe("till", "x").publish("till", "b").deliver("till", "b")
+    trace.write(apart.rows, tmp_path / "days" / "wednesday")
+    trace.write([row for row in rows if row.node == "shop"], tmp_path / "days" / "thursday")
+    assert set(report(spark, tmp_path / "days").judgements) == {"wednesday", "thursday"}
+
+
 def test_what_can_not_be_reported_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
         report(spark, tmp_path / "nowhere")

@@ -3,8 +3,13 @@
 A directory with Parquet files is one trace, whatever runs are in it. A directory of directories, such
 as `ensue demo` leaves behind, is several traces; they may all call their run the same, so that each
 run is called after its directory.
+
+Clients in several processes write a trace each, of one run, as `ensue check` reads them. They are told
+from traces of several runs by what they say: all name one run, none has a node of another, and
+somebody delivered what only another one published.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
@@ -26,7 +31,11 @@ def read_runs(spark: SparkSession, source: str | Path) -> DataFrame:
     folders = _folders(directory)
     if not folders:
         return read_trace(spark, directory)
-    return reduce(DataFrame.unionByName, (_called(read_trace(spark, one), one) for one in folders))
+    frames = [read_trace(spark, one) for one in folders]
+    if _is_one_run(frames):
+        return read_trace(spark, directory)
+    named = (_called(frame, one) for frame, one in zip(frames, folders, strict=True))
+    return reduce(DataFrame.unionByName, named)
 
 
 def _folders(directory: Path) -> list[Path]:
@@ -40,7 +49,40 @@ def _folders(directory: Path) -> list[Path]:
         return []
     # Spark itself splits one data set over directories like `run=1`.
     folders = [path for path in sorted(inside.iterdir()) if path.is_dir() and "=" not in path.name]
-    return [path for path in folders if any(trace.folder(path).rglob("*.parquet"))]
+    return [path for path in folders if path.name[0] not in "._" and _has_files(path)]
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        return bool(trace.files(folder))
+    except BadInput:
+        return False
+
+
+def _is_one_run(frames: Sequence[DataFrame]) -> bool:
+    """Tell whether these are what several processes recorded of one run."""
+    if len(frames) < 2:
+        return False
+    says = (
+        frame.select(
+            f.lit(number).alias("folder"),
+            "run",
+            "node",
+            f.when(f.col("action") == "published", f.col("publisher")).alias("published"),
+            f.when(f.col("action") == "delivered", f.col("publisher")).alias("delivered"),
+        ).distinct()
+        for number, frame in enumerate(frames)
+    )
+    rows = reduce(DataFrame.unionByName, says).collect()
+    nodes = {(row["folder"], row["node"]) for row in rows}
+    if len({row["run"] for row in rows}) != 1 or len(nodes) != len({node for _, node in nodes}):
+        return False
+    published: dict[str, set[int]] = {}
+    for row in rows:
+        if row["published"] is not None:
+            published.setdefault(row["published"], set()).add(row["folder"])
+    heard = ((row["folder"], published.get(row["delivered"], set())) for row in rows)
+    return any(folders and folder not in folders for folder, folders in heard)
 
 
 def _called(frame: DataFrame, folder: Path) -> DataFrame:
