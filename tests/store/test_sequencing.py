@@ -104,3 +104,32 @@ def test_nothing_to_publish_is_fine(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         assert publish(log, table(), token=Token(writer="q", batch=0)) == 0
         assert log.has(Token(writer="q", batch=0))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (
+            ("a/b", "c", None),
+            "a publisher's name holds no '/', which parts event ids: rename 'a/b'",
+        ),
+        (("", "c", None), "column 'publisher' is empty"),
+        (("p", "", None), "column 'topic' is empty"),
+        (("p", "a", 2**62 + 1), "counts from 1 to"),
+        (("p", "a", 2**63 - 1), "counts from 1 to"),
+    ],
+)
+def test_ids_that_others_might_have_are_refused(
+    tmp_path: Path, given: tuple[str, str, int | None], reason: str
+) -> None:
+    with LogWriter(tmp_path) as log, pytest.raises(BadInput, match=reason):
+        publish(log, table(given))
+    assert events(tmp_path) == []
+
+
+def test_numbers_end_where_they_can_not_go_on(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        publish(log, table(("p", "a", 2**62)))
+        with pytest.raises(BadInput, match="counts from 1 to"):
+            publish(log, table(("p", "a", None)))
+    assert len(events(tmp_path)) == 1

@@ -14,6 +14,7 @@ HAZARD: each stamp has an entry for each topic of the log. That is what one orde
 costs; a log of thousands of topics is better split.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ensue.errors import BadInput
+from ensue.event import COUNT_MAX
 from ensue.store.layout import Token
 from ensue.store.schema import event_ids, log_schema
 from ensue.store.writer import LogWriter
@@ -55,6 +57,7 @@ def publish(log: LogWriter, rows: pa.Table, *, token: Token | None = None) -> in
         if rows.column(name).null_count:
             raise BadInput(f"column {name!r} is null in some rows; an event needs one")
     groups, pairs = _groups(rows)
+    _check_names(pairs)
     last = np.array([log.last_number(*pair) for pair in pairs], dtype=np.int64)
     given = rows.column("publisher_seq")
     if given.null_count == rows.num_rows:
@@ -68,9 +71,24 @@ def publish(log: LogWriter, rows: pa.Table, *, token: Token | None = None) -> in
         order = _in_number_order(groups, numbers)
         order = order[numbers[order] > last[groups[order]]]
         rows, numbers = rows.take(order), numbers[order]
+    # Numbers that went beyond the largest there is begin again below zero.
+    if len(numbers) and not 1 <= numbers.min() <= numbers.max() <= COUNT_MAX:
+        raise BadInput(f"column 'publisher_seq' counts from 1 to {COUNT_MAX}, and would not")
     table = _placed(log, rows, numbers)
     log.append(table, token=token)
     return table.num_rows
+
+
+def _check_names(pairs: Iterable[tuple[str, str]]) -> None:
+    """Refuse names by which ids of events, publisher/topic/number, could be alike."""
+    for publisher, topic in pairs:
+        if not publisher or not topic:
+            what = "topic" if publisher else "publisher"
+            raise BadInput(f"column {what!r} is empty in some rows; an event needs one")
+        if "/" in publisher:
+            raise BadInput(
+                f"a publisher's name holds no '/', which parts event ids: rename {publisher!r}"
+            )
 
 
 def _groups(rows: pa.Table) -> tuple[Numbers, list[tuple[str, str]]]:
