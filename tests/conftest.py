@@ -1,8 +1,12 @@
-"""The longest tests first, so that no process of pytest-xdist is left with one at the end."""
+"""The longest tests first, so that no process of pytest-xdist is left with one at the end; and no property fails because the machine is busy."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = ("spark", "processes", "brokers")
