@@ -1,19 +1,43 @@
-"""Clocks, injected wherever time is read: the machine's, and one that is moved by hand.
+"""Clocks, injected wherever time is read: the machine's, and one that tests move by hand.
 
-`SystemClock` reads like the wall clock but never goes back: it starts from the wall clock and goes on
-with the monotonic one. When the wall clock is set while a program runs, the two part; `jump_ns`
-says by how much.
+`SystemClock` follows the wall clock and never goes back. It reads the wall clock and the monotonic clock together; the
+difference of the two changes only when somebody steps the wall clock, or when the machine was suspended.
 
-HAZARD: two programs' clocks differ by whatever their machines differ. What is read from traces of
-several machines is only as good as their synchronisation.
+- A step forward, and the time of a suspension, is followed at once.
+- A step back is slewed: the reading runs at half speed until the wall clock has caught up. A clock that was set back by D is
+  right again 2 D later.
+
+Both are logged as warnings. Adjustments that the system slews itself move both clocks alike, and need nothing.
+
+HAZARD: clocks of two machines differ by whatever their synchronization leaves. What is read from traces of several
+machines is only as good as that.
+
+HAZARD: timers run by the event loop's clock, which does not step. After a step forward a lease or timeout that is judged by
+this clock ends early; while a step back is slewed it takes up to twice as long.
 """
 
+import logging
 import time
+from collections.abc import Callable
+from functools import cache
+from threading import Lock
 from typing import Protocol
 
 from ensue.errors import BadInput
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["SLEW_FACTOR", "Clock", "ManualClock", "SystemClock", "system_clock"]
+
+SLEW_FACTOR = 2
+"""A step back by D is corrected within so many times D."""
+TOLERANCE_NS = 100_000
+"""Smaller differences between the two clocks are not looked into: reading both takes time."""
+STEP_NS = 10_000_000
+"""Smaller corrections are not logged."""
+SAMPLES_MAX = 8
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+_log = logging.getLogger("ensue")
 
 
 class Clock(Protocol):
@@ -23,21 +47,122 @@ class Clock(Protocol):
         """Return the time; never less than it returned before."""
 
 
+class _Line:
+    """How the reading follows from the monotonic clock; never changed, only replaced."""
+
+    __slots__ = ("ahead_ns", "offset_ns", "since_ns")
+
+    def __init__(self, offset_ns: int, ahead_ns: int = 0, since_ns: int = 0) -> None:
+        self.offset_ns = offset_ns
+        """Wall clock minus monotonic clock."""
+        self.ahead_ns = ahead_ns
+        """By how much the reading was ahead of the wall clock …"""
+        self.since_ns = since_ns
+        """… when the monotonic clock showed this."""
+
+    def read(self, steady_ns: int) -> int:
+        """Return the reading at a monotonic time."""
+        ahead_ns = self.ahead_ns
+        if ahead_ns:
+            ahead_ns = max(0, ahead_ns - (steady_ns - self.since_ns) // SLEW_FACTOR)
+        return self.offset_ns + steady_ns + ahead_ns
+
+
 class SystemClock:
-    """The machine's clock: wall time that never goes back."""
+    """The machine's clock: wall time that never goes back.
 
-    __slots__ = ("_anchor_ns",)
+    Time sources are for tests; each returns nanoseconds. `boot_ns` is a monotonic clock that goes on while the machine is
+    suspended, or None where there is none: a suspension then looks like a step forward.
+    """
 
-    def __init__(self) -> None:
-        self._anchor_ns = time.time_ns() - time.monotonic_ns()
+    __slots__ = ("_boot_ns", "_line", "_lock", "_steady_ns", "_suspended_ns", "_wall_ns")
+
+    def __init__(
+        self,
+        *,
+        wall_ns: Callable[[], int] | None = None,
+        steady_ns: Callable[[], int] | None = None,
+        boot_ns: Callable[[], int] | None = None,
+    ) -> None:
+        machine = wall_ns is None and steady_ns is None
+        self._wall_ns = wall_ns or time.time_ns
+        self._steady_ns = steady_ns or time.monotonic_ns
+        self._boot_ns = _machine_boot_ns() if machine and boot_ns is None else boot_ns
+        self._lock = Lock()
+        self._line = _Line(self._sample()[0])
+        self._suspended_ns = self._suspended()
 
     def now_ns(self) -> int:
         """Return the time since the epoch."""
-        return self._anchor_ns + time.monotonic_ns()
+        wall_ns = self._wall_ns()
+        steady_ns = self._steady_ns()
+        line = self._line
+        if -TOLERANCE_NS <= wall_ns - line.offset_ns - steady_ns <= TOLERANCE_NS:
+            return line.read(steady_ns) if line.ahead_ns else line.offset_ns + steady_ns
+        return self._follow()
 
-    def jump_ns(self) -> int:
-        """Return by how much the wall clock was set forward since this clock was made."""
-        return time.time_ns() - self.now_ns()
+    def _follow(self) -> int:
+        """Look closer at the two clocks, and follow the wall clock if it was stepped."""
+        with self._lock:
+            offset_ns, steady_ns = self._sample()
+            line = self._line
+            reading_ns = line.read(steady_ns)
+            step_ns = offset_ns - line.offset_ns
+            if abs(step_ns) > TOLERANCE_NS:
+                ahead_ns = max(0, reading_ns - offset_ns - steady_ns)
+                self._line = line = _Line(offset_ns, ahead_ns, steady_ns)
+                self._warn(step_ns, ahead_ns)
+            return line.read(steady_ns)
+
+    def _sample(self) -> tuple[int, int]:
+        """Return wall minus monotonic time, and the monotonic time.
+
+        The wall clock is read between two readings of the monotonic one. Where they are far apart the process was
+        held up, and it reads again.
+        """
+        best_ns, found = None, (0, 0)
+        for _ in range(SAMPLES_MAX):
+            before_ns = self._steady_ns()
+            wall_ns = self._wall_ns()
+            after_ns = self._steady_ns()
+            between_ns = after_ns - before_ns
+            if best_ns is None or between_ns < best_ns:
+                best_ns, found = between_ns, (wall_ns - before_ns - between_ns // 2, after_ns)
+            if between_ns <= TOLERANCE_NS:
+                break
+        return found
+
+    def _suspended(self) -> int:
+        """Return how long the machine was suspended since it booted."""
+        return 0 if self._boot_ns is None else self._boot_ns() - self._steady_ns()
+
+    def _warn(self, step_ns: int, ahead_ns: int) -> None:
+        suspended_ns = self._suspended()
+        slept_ns = suspended_ns - self._suspended_ns
+        if slept_ns >= STEP_NS:
+            self._suspended_ns = suspended_ns
+            _log.warning("machine_suspended for_ms=%d", slept_ns // MILLISECOND_NS)
+            step_ns -= slept_ns
+        if step_ns >= STEP_NS:
+            _log.warning("clock_stepped_forward by_ms=%d", step_ns // MILLISECOND_NS)
+        elif step_ns <= -STEP_NS:
+            _log.warning(
+                "clock_stepped_back by_ms=%d slew_s=%.1f",
+                -step_ns // MILLISECOND_NS,
+                SLEW_FACTOR * ahead_ns / SECOND_NS,
+            )
+
+
+def _machine_boot_ns() -> Callable[[], int] | None:
+    """Return what reads the clock that counts suspensions, where there is one."""
+    clock_id = getattr(time, "CLOCK_BOOTTIME", None)
+    return None if clock_id is None else lambda: time.clock_gettime_ns(clock_id)
+
+
+@cache
+def system_clock() -> SystemClock:
+    """Return the process's clock: all of its buses and servers read one, and a step is logged once."""
+    return SystemClock()
 
 
 class ManualClock:

@@ -259,16 +259,6 @@ def test_a_manual_clock_moves_only_forward() -> None:
         clock.advance(-1)
 
 
-def test_the_system_clock_never_goes_back_and_tells_how_far_the_wall_clock_was_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SystemClock()
-    before = clock.now_ns()
-    monkeypatch.setattr("ensue.clock.time.time_ns", lambda: before - 10**12)
-    assert clock.now_ns() >= before
-    assert clock.jump_ns() <= -(10**12)
-
-
 class Fault(Exception):
     """What must not happen."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ensue.clock import SystemClock
+from ensue.clock import system_clock
 from ensue.errors import AccessDenied, BadInput, LimitReached, TransportError
 from ensue.order import Causal, Deadline, Order
 from ensue.protocols.core import Frame
@@ -75,7 +75,7 @@ class RemoteHub(Hub):
         self.server = server
         self.sink = None if trace is None else ParquetSink(trace)
         super().__init__(
-            order=order, clock=SystemClock(), recorder=recorder_to(self.sink, RUN, order)
+            order=order, clock=system_clock(), recorder=recorder_to(self.sink, RUN, order)
         )
         self.transport = transport
         message_bytes = transport.capabilities.message_bytes_max

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from ensue.clock import SystemClock
+from ensue.clock import system_clock
 from ensue.errors import InternalError
 from ensue.event import Event
 from ensue.journal import Journal
@@ -44,7 +44,7 @@ class StationServer(ABC):
         self.journal: Journal | None = None
         self.view: View | None = None
         self.admin: Admin | None = None
-        self._clock = SystemClock()
+        self._clock = system_clock()
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
         self._registries: list[Driver[Registry]] = []

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from ensue.clock import SystemClock
+from ensue.clock import system_clock
 from ensue.errors import RemoteProtocolError, TransportError
 from ensue.protocols.core import Frame
 from ensue.protocols.station import EPHEMERAL
@@ -124,7 +124,7 @@ class Listener:
         """Told a name that no connection has any more."""
         self.screens: dict[str, Screen] = {rules.server: rules.screen}
         """By inbox: what is asked which frames of a client are let through, and what it is told."""
-        self._clock = SystemClock()
+        self._clock = system_clock()
         self._current: Visitor | None = None
         """Whose bundle is being looked at, …"""
         self._message = b""

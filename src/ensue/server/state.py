@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ensue.clock import SystemClock
+from ensue.clock import system_clock
 from ensue.journal import Journal
 from ensue.protocols import looking
 from ensue.protocols.core import Frame
@@ -265,7 +265,7 @@ class View:
         return known.get()
 
     def _encoded(self, readable: tuple[str, ...] | None) -> bytes:
-        told, now_ns = TOPICS_MAX, SystemClock().now_ns()
+        told, now_ns = TOPICS_MAX, system_clock().now_ns()
         while True:
             encoded = msgspec.json.encode(self._state(readable, now_ns, told))
             if len(encoded) <= ANSWER_BYTES_MAX or told <= 1:

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from ensue.clock import SystemClock
+from ensue.clock import system_clock
 from ensue.errors import BadInput, ConfigurationError
 from ensue.journal import Journal, Outdated
 from ensue.protocols.core import Node, Persist
@@ -185,7 +185,7 @@ async def retain(
     """Drop what is too old or too much, or of no use, now and then, for ever; a disk that fails is told, once."""
     while True:
         await asyncio.sleep(RETAIN_EVERY_S)
-        now_s = SystemClock().now_ns() / SECOND_NS
+        now_s = system_clock().now_ns() / SECOND_NS
         try:
             if retention.age_s is not None:
                 journal.seal(age_s=retention.age_s / PIECES_OF_AGE, now_s=now_s)

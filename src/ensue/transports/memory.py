@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from ensue.clock import Clock, SystemClock
+from ensue.clock import Clock, system_clock
 from ensue.errors import BadInput
 from ensue.event import Event
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast, Send
@@ -157,7 +157,7 @@ class MemoryTransport:
         self.options = options
         self._on_accepted = on_accepted
         """Told each event with its slot when the ENS has it; again if it is put again."""
-        self.clock = clock or SystemClock()
+        self.clock = clock or system_clock()
         self.capabilities = options.capabilities
         self._random = Random(options.seed)  # noqa: S311 - jitter is no secret
         self._jitter_s = options.jitter_ms / 1000
