@@ -263,9 +263,9 @@ def subscriber_that_delivers(verdict: str) -> type[Subscriber]:
 class KeepsLeftTopicInChange(Subscriber):
     """A topic left while it is being joined stays part of the change under way."""
 
-    def _drop(self, topic: str) -> None:
+    def _drop(self, topic: str, *, rejoins: bool = False) -> None:
         change = self._change
-        super()._drop(topic)
+        super()._drop(topic, rejoins=rejoins)
         self._change = change
 
 

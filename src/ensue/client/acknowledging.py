@@ -72,8 +72,8 @@ class Acknowledging:
         await self._safety.until(position)
 
     async def settle(self, by_s: float | None = None) -> None:
-        """Wait until what was acknowledged is safe, for a durable subscription, and until a run of a closed one is over; not for ever."""
-        await self._safety.settle(self._ahead if self._closed else None, by_s)
+        """Wait until what was acknowledged or left is safe, for a durable subscription, and until a run of a closed one is over; not for ever."""
+        await self._safety.settle(self._ahead if self._closed else None, self._joining, by_s)
 
     def close(self) -> None:
         """Leave all topics. What was received can still be read, and acknowledged; then iteration ends."""
@@ -122,6 +122,7 @@ class Acknowledging:
             if self._dismissed is not None:
                 why = f"{self.name!r} was closed before it was forgotten: it may be, or not"
                 fail(self._dismissed, LocalProtocolError(why))
+            self._joining.stop_leaving()
             self._safety.end()
 
     def _rest_if_done(self) -> None:
@@ -131,12 +132,13 @@ class Acknowledging:
 
     @property
     def _lingers(self) -> bool:
-        """Whether acknowledgements may still come, or are not safe yet."""
+        """Whether acknowledgements may still come, or they or topics that were left are not safe yet."""
         entered = self._reader is not None and self._reader.node is not None
         over = self._safety.lost is not None or self._dismissed is not None
         if not self.durable or not entered or over:
             return False
-        return bool(self.pending) or self._ahead.running or not self._safety.settled
+        settled = self._safety.settled and not self._joining.leaving
+        return bool(self.pending) or self._ahead.running or not settled
 
     def _retire(self, reader: Reader) -> None:
         if self._safety.lost is not None:

@@ -1,4 +1,8 @@
-"""Topics that were asked for, and who waits until they are joined."""
+"""Topics that were asked for or left, and who waits until that is in effect.
+
+Outcomes of a node may lag behind commands, by as long as a durable subscription waits for its keeper. A topic that was left is ignored until its `Leave` comes:
+everything before that belongs to a membership that has ended.
+"""
 
 import asyncio
 import logging
@@ -7,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ensue.client.futures import fail
+from ensue.protocols.core import Leave
 
 __all__ = ["Joining", "Missed"]
 
@@ -26,15 +31,20 @@ class Missed(NamedTuple):
 
 
 class Joining:
-    """Topics on their way into a subscription."""
+    """Topics on their way into a subscription, or out of it."""
 
-    __slots__ = ("_futures", "asked", "missed")
+    __slots__ = ("_all_left", "_futures", "asked", "leaving", "missed")
 
     def __init__(self) -> None:
         self.asked: dict[str, None] = {}
         """Topics asked for and not left: in effect, joining, or joining anew."""
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
+        self.leaving: dict[str, int] = {}
+        """Topics that were left, and how many times `Leave` is still to come."""
         self._futures: dict[str, asyncio.Future[None]] = {}
+        self._all_left = asyncio.Event()
+        """Set while no `Leave` is to come."""
+        self._all_left.set()
 
     def miss(self, subscription: str, topic: str, first: int, last: int) -> None:
         """Note that events can't be had any more."""
@@ -73,6 +83,29 @@ class Joining:
         future = self._futures.pop(topic, None)
         if future is not None:
             fail(future, error)
+
+    def leave(self, topics: Iterable[str]) -> None:
+        """Note that topics in effect were left: nothing counts until `Leave` comes."""
+        for topic in topics:
+            self.leaving[topic] = self.leaving.get(topic, 0) + 1
+            self._all_left.clear()
+
+    def left(self, outcome: Leave) -> None:
+        """Note a `Leave`, unless the node joins the topic anew by itself."""
+        count = self.leaving.pop(outcome.topic, 0) - (not outcome.rejoins)
+        if count > 0:
+            self.leaving[outcome.topic] = count
+        if not self.leaving:
+            self._all_left.set()
+
+    def stop_leaving(self) -> None:
+        """Wait for no `Leave` any more: the subscription is lost."""
+        self.leaving.clear()
+        self._all_left.set()
+
+    async def until_left(self) -> None:
+        """Wait until every topic that was left is left for good."""
+        await self._all_left.wait()
 
     def waiting(self) -> list[str]:
         """Return the topics that somebody waits for."""

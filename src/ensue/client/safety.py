@@ -5,6 +5,7 @@ import logging
 from typing import Protocol
 
 from ensue.client.futures import fail
+from ensue.client.joining import Joining
 from ensue.errors import LocalProtocolError, SubscriptionLost
 
 __all__ = ["Safety", "settled_by_s"]
@@ -115,8 +116,8 @@ class Safety:
         finally:
             del self._waiting[future]
 
-    async def settle(self, run: Run | None, by_s: float | None) -> None:
-        """Wait until a run is over, if there is one, and what was acknowledged is safe; say so if that takes too long.
+    async def settle(self, run: Run | None, joining: Joining, by_s: float | None) -> None:
+        """Wait until a run is over, if there is one, what was acknowledged is safe, and topics are left for good; say so if that takes too long.
 
         That is `SETTLE_S`, unless the time of the event loop is given by which it has to be.
         """
@@ -127,10 +128,18 @@ class Safety:
                 if run is not None and not self._over:
                     await run.until_over()
                 await self.until(self.acknowledged)
+                if not self._over and self.lost is None:
+                    await joining.until_left()
         except SubscriptionLost:
             pass  # Whoever reads is told.
         except (TimeoutError, LocalProtocolError) as error:
-            _log.warning("%s", self._closed or error)
+            if joining.leaving:
+                _log.warning(
+                    "unsubscribe_unconfirmed topics=%s: the durable subscription may still have them when it is entered again",
+                    ",".join(sorted(joining.leaving)),
+                )
+            if not joining.leaving or not self.settled:
+                _log.warning("%s", self._closed or error)
 
     def _limit(self, future: asyncio.Future[None], error: LocalProtocolError) -> None:
         asyncio.get_running_loop().call_later(SETTLE_S, fail, future, error)

@@ -89,7 +89,7 @@ class Subscription(Acknowledging):
         self._topics = topics
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
             Join: self._joined,
-            Leave: lambda outcome: self._slow.topics.pop(outcome.topic, None),
+            Leave: self._has_left,
             Refuse: self._was_refused,
             Failed: self._was_refused,
             Acknowledged: lambda outcome: self._safety.reached(outcome.position),
@@ -194,9 +194,14 @@ class Subscription(Acknowledging):
             future.result()
 
     async def unsubscribe(self, *topics: str) -> None:
-        """Leave topics: nothing of them is handed out any more."""
+        """Leave topics: nothing of them is handed out any more.
+
+        It takes effect at once here. A durable subscription tells its server in the background, and closing waits for that.
+        """
         check_topics(topics)
-        self._open_reader().command(lambda node, now: node.unsubscribe(topics, now_ns=now))
+        reader = self._open_reader()
+        self._joining.leave(frozenset(topics).intersection(self.topics))
+        reader.command(lambda node, now: node.unsubscribe(topics, now_ns=now))
         for topic in topics:
             error = LocalProtocolError(f"{topic!r} was left before it was joined")
             self._joining.give_up(topic, error)
@@ -303,12 +308,15 @@ class Subscription(Acknowledging):
             return  # The driver sees the leave through, and nobody is interested in how.
         if self._closed:
             # What comes now was not handed out, and comes again.
-            outcomes = [each for each in outcomes if isinstance(each, Acknowledged | Refuse)]
+            outcomes = [
+                each for each in outcomes if isinstance(each, Acknowledged | Leave | Refuse)
+            ]
             self._hub.loop.call_soon(self._rest_if_done)
-        queue, handlers = self._queue, self._handlers
+        queue, handlers, leaving = self._queue, self._handlers, self._joining.leaving
         for outcome in outcomes:
             if type(outcome) is Deliver:
-                queue.append(outcome)
+                if not leaving or outcome.event.topic not in leaving:
+                    queue.append(outcome)
             elif (handle := handlers.get(type(outcome))) is not None:
                 handle(outcome)
         if len(queue) + len(self._unacknowledged) >= self.pending_max and not self._closed:
@@ -316,8 +324,14 @@ class Subscription(Acknowledging):
         if queue and self._waiter is not None:
             self._wake()
 
+    def _has_left(self, outcome: Leave) -> None:
+        self._slow.topics.pop(outcome.topic, None)
+        self._joining.left(outcome)
+
     def _joined(self, outcome: Join) -> None:
         topic = outcome.topic
+        if topic in self._joining.leaving:
+            return  # It was left since.
         if outcome.missed is not None:
             self._joining.miss(self.name, topic, *outcome.missed)
         self._slow.topics[topic] = None
@@ -348,6 +362,7 @@ class Subscription(Acknowledging):
             lost.__cause__ = outcome.error
         for topic in self._joining.waiting():
             self._joining.give_up(topic, lost)
+        self._joining.stop_leaving()
         if self._reader is not None:
             fail(self._reader.resumed, lost)
         if self._dismissed is not None:

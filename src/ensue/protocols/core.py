@@ -179,6 +179,8 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
     """A subscription to a topic ended: nothing more of it will be delivered."""
 
     topic: str
+    rejoins: bool = False
+    """Whether the node joins it anew by itself, because it fell behind what the ENS keeps."""
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

@@ -723,6 +723,52 @@ def test_what_is_acknowledged_while_it_is_joined_anew_does_not_come_again(
     assert net.positions("s")[before] == acknowledged + 1
 
 
+def test_who_left_a_topic_and_joined_it_again_reads_on_from_there_alone() -> None:
+    net = StationNet(ONE)
+    net.reader("s", acknowledge_each=True)
+    net.subscribe("s", "a", "b")
+    net.settle()
+    published(net, 4)  # e2 and e4 on b are never acknowledged.
+    net.unsubscribe("s", "b")
+    net.settle()
+    published(net, 4, "b", first=5)
+    net.subscribe("s", "b")
+    net.settle()
+    published(net, 2, first=9)
+    net.pause("s")
+    published(net, 4, first=11)
+    net.trim("a", 5)
+    with net.holding(Changed):
+        net.resume("s")
+        net.pass_time(net.config.poll_ns)
+        net.crash("s")
+    before = len(net.delivered("s"))
+    net.drop(Changed)
+    net.restart("s")
+    net.come_to_rest()
+    assert net.delivered("s")[before:] == ["e10", "e12", "e13", "e14"]
+    assert ("b", 1, 2) not in missed(net, "s")
+
+
+def test_who_leaves_a_topic_that_fell_behind_misses_nothing_when_it_joins_again() -> None:
+    net = StationNet({"one": ["a"], "two": ["b"]})
+    net.subscribe("s", "a", "b")
+    net.settle()
+    net.pause("s")
+    published(net, 12)
+    net.trim("a", 4)
+    with net.holding(Changed):
+        net.resume("s")
+        net.pass_time(net.config.poll_ns)
+        assert "a" not in net.subscriber("s").topics
+        net.unsubscribe("s", "a")
+    net.settle()
+    net.subscribe("s", "a")
+    net.come_to_rest()
+    assert "a" in net.subscriber("s").topics
+    assert missed(net, "s") == []
+
+
 def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
     net = StationNet({"one": ["a"], "two": ["b"]})
     net.subscribe("s", "a", "b")

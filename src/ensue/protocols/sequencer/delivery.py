@@ -37,7 +37,7 @@ class Delivery:
         )
         self._delivered = 0
         self._unacknowledged: deque[tuple[int, str, int]] = deque()
-        """Position, topic and slot of what was delivered or stepped over."""
+        """Position, topic and slot of what was delivered or stepped over; no topic once that is left."""
         self._gap_due_ns: int | None = None
         """When to ask for what held events wait for; None while nothing is held."""
         self._expire_from_ns = now_ns
@@ -56,10 +56,21 @@ class Delivery:
             _, topic, slot = self._unacknowledged.popleft()
             handled[topic] = slot
         for topic, slot in handled.items():
-            self._persist_progress(topic, slot)
+            if topic:
+                self._persist_progress(topic, slot)
         if handled and self.config.durable:
             self._effects.append(Persist("delivered", INT.encode(position)))
             self._effects.append(Acknowledged(position))
+
+    def _disown(self, topic: str) -> None:
+        """Let unacknowledged events of a topic count for their positions alone: it is left.
+
+        Joined again, the topic starts at a new cut. How far it had come before must not count then.
+        """
+        self._unacknowledged = deque(
+            (position, "" if each == topic else each, slot)
+            for position, each, slot in self._unacknowledged
+        )
 
     def _notify(self, event: Event, now_ns: int) -> None:
         stamp = event.stamp

@@ -281,7 +281,7 @@ class Replay(Delivery):
         place = past.place
         missed = self._history.fetched(frame)
         if missed is not None:
-            self._effects += (Leave(frame.topic), Join(frame.topic, missed))
+            self._effects += (Leave(frame.topic, rejoins=True), Join(frame.topic, missed))
         if place and not past.place:
             self._unfinished[frame.topic] = (past.cut, 0)
             self._persist_history(frame.topic, past.slot)

@@ -147,6 +147,8 @@ class Subscriber(Asking):
                 continue
             del self._wanted[topic]
             self._fallen.pop(topic, None)
+            self._reached.pop(topic, None)
+            self._disown(topic)
             self._drop(topic)
         self._begin_change(now_ns)
         self._persist_state()
@@ -286,7 +288,7 @@ class Subscriber(Asking):
             return  # One at a time; it is found again when that is done.
         for each in list(self._queue.clock) if together else [topic]:
             self._fall(each)
-            self._drop(each)
+            self._drop(each, rejoins=True)
         self._begin_change(now_ns)
         self._persist_state()
         self._deliver_ready(now_ns)
@@ -362,6 +364,7 @@ class Subscriber(Asking):
         for topic in change.joining:
             self._wanted.pop(topic, None)
             self._fallen.pop(topic, None)
+            self._reached.pop(topic, None)
             self._drop(topic)
         self._change = None
         if change.joining:
@@ -370,7 +373,7 @@ class Subscriber(Asking):
         self._persist_state()
         self._deliver_ready(now_ns)
 
-    def _drop(self, topic: str) -> None:
+    def _drop(self, topic: str, *, rejoins: bool = False) -> None:
         """Forget a topic and tell the application and the ENS, if it was in effect."""
         joined = topic in self.topics
         self._queue.leave(topic)
@@ -387,7 +390,7 @@ class Subscriber(Asking):
         if joined:
             if self.config.durable:
                 self._effects.append(Persist(f"clock/{topic}", None))
-            self._effects.append(Leave(topic))
+            self._effects.append(Leave(topic, rejoins))
 
     def _start_fixed(self, topics: Iterable[str], now_ns: int) -> None:
         self._wanted = dict.fromkeys(topics)

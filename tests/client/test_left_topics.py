@@ -1,0 +1,164 @@
+"""Durable subscriptions that leave topics while their keeper is slow: nothing of them is handed out any more."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.helpers import read, serving, until, within
+
+import ensue
+from ensue.client import safety
+from ensue.protocols.core import Frame
+from ensue.protocols.keeping import Remembered
+
+
+@contextmanager
+def slow_keeper(
+    events: ensue.Subscription, *, once: Callable[[], bool] = lambda: True
+) -> Iterator[list[Frame]]:
+    """Hold the keeper's confirmations back within the block; hand them over at its end."""
+    reader: Any = events._reader
+    kept = reader._driver.node
+    receive = kept.receive
+    held: list[Frame] = []
+
+    def hold(frame: Frame, *, source: str, now_ns: int) -> None:
+        if isinstance(frame, Remembered) and once():
+            held.append(frame)
+        else:
+            receive(frame, source=source, now_ns=now_ns)
+
+    kept.receive = hold
+    try:
+        yield held
+    finally:
+        kept.receive = receive
+        for frame in held:
+            reader._driver._receive((frame,), kept._keeper)
+
+
+def waiting(events: ensue.Subscription) -> int:
+    """How many effects wait for the keeper."""
+    reader: Any = events._reader
+    return sum(len(others) for _, others in reader._driver.node._waiting)
+
+
+async def fill(bus: ensue.Bus, numbers: range) -> None:
+    for number in numbers:
+        await bus.publish("a", b"a%d" % number)
+        await bus.publish("b", b"b%d" % number)
+
+
+def subscribe(bus: ensue.Bus, *topics: str) -> ensue.Subscription:
+    return bus.subscribe(*topics, name="reader", durable=True, acknowledge="manual")
+
+
+def test_what_waits_for_the_keeper_is_not_handed_out_once_its_topic_is_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
+            async with subscribe(bus, "a", "b") as events:
+                await fill(bus, range(1))
+                first = await within(anext(events))
+                with slow_keeper(events):
+                    events.acknowledge(first.position)
+                    await fill(bus, range(1, 20))
+                    await until(lambda: waiting(events) >= 38)
+                    await events.unsubscribe("b")
+                got = []
+                while b"a19" not in got:
+                    event = await within(anext(events))
+                    got.append(event.payload)
+                    await within(event.ack())
+            assert got == [b"a%d" % number for number in range(1, 20)]
+            async with subscribe(bus) as again:
+                assert again.topics == ("a",)
+                await bus.publish("a", b"new")
+                assert await read(again, 1) == [b"new"]
+
+    asyncio.run(main())
+
+
+def test_what_was_left_does_not_come_behind_a_new_subscription(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path) as server,
+            ensue.connect(server.url) as bus,
+            subscribe(bus, "a", "b") as events,
+        ):
+            await fill(bus, range(1))
+            first = await within(anext(events))
+            with slow_keeper(events):
+                events.acknowledge(first.position)
+                await fill(bus, range(1, 20))
+                await until(lambda: waiting(events) >= 38)
+                await events.unsubscribe("b")
+                back = asyncio.create_task(events.subscribe("b"))
+                await asyncio.sleep(0)
+            await within(back)
+            assert "b" in events.topics
+            await bus.publish("b", b"new")
+            got = await read(events, 20)
+            assert got == [*(b"a%d" % number for number in range(1, 20)), b"new"]
+            assert events.missed == ()
+
+    asyncio.run(main())
+
+
+def test_a_join_that_was_taken_back_does_not_pass_for_the_next_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path) as server,
+            ensue.connect(server.url) as bus,
+            subscribe(bus, "a") as events,
+        ):
+            with slow_keeper(events, once=lambda: "b" in events.topics) as held:
+                taken_back = asyncio.create_task(events.subscribe("b"))
+                await until(lambda: held)
+                await events.unsubscribe("b")
+                with pytest.raises(ensue.LocalProtocolError, match="left before"):
+                    await within(taken_back)
+                back = asyncio.create_task(events.subscribe("b"))
+                await asyncio.sleep(0)
+            await within(back)
+            assert "b" in events.topics
+            await bus.publish("b", b"new")
+            assert await read(events, 1) == [b"new"]
+
+    asyncio.run(main())
+
+
+def test_closing_waits_until_the_server_knows_what_was_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
+            events = await subscribe(bus, "a", "b").__aenter__()
+            with slow_keeper(events):
+                await events.unsubscribe("b")
+                closing = asyncio.create_task(events.finish())
+                await asyncio.sleep(0)
+                assert not closing.done()
+            await within(closing)
+            async with subscribe(bus) as again:
+                assert again.topics == ("a",)
+
+    asyncio.run(main())
+
+
+def test_closing_says_which_topics_the_server_may_not_know_to_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(safety, "SETTLE_S", 0.1)
+
+    async def main() -> None:
+        async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
+            events = await subscribe(bus, "a", "b").__aenter__()
+            with slow_keeper(events):
+                await events.unsubscribe("b")
+                with caplog.at_level(logging.WARNING, logger="ensue"):
+                    await within(events.finish())
+            assert "unsubscribe_unconfirmed topics=b" in caplog.text
+
+    asyncio.run(main())
