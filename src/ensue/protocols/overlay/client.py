@@ -42,7 +42,7 @@ class Notified(msgspec.Struct, frozen=True):
     publication: Publication
     subscription: str
     position: int
-    """1, 2, 3, … in that subscription; 0 if this client does not have it: it was just withdrawn, or a plan that makes it is under way."""
+    """1, 2, 3, … in that subscription, also while a plan that makes it is under way; 0 if this client has just withdrawn it."""
     transaction: str = ""
 
 
@@ -343,7 +343,7 @@ class OverlayClient(Journaled):
         publication = frame.publication
         for name in frame.subscriptions:
             position = 0
-            if name in self._positions or self._is_asked_for(name):
+            if name in self._positions or not self._is_withdrawn(name):
                 position = self._positions[name] = self._positions.get(name, 0) + 1
             event = f"{frame.transaction}#{frame.path}" if frame.transaction else publication.id
             self._tell(
@@ -358,10 +358,13 @@ class OverlayClient(Journaled):
                 transaction=frame.transaction or None,
             )
 
-    def _is_asked_for(self, name: str) -> bool:
-        """Return whether a subscription was asked for, and not answered yet: events may come before the answer."""
-        changes = (getattr(asked, "change", None) for asked in self._asked.values())
+    def _is_withdrawn(self, name: str) -> bool:
+        """Return whether this client has withdrawn a subscription by itself, and was not answered yet: nothing comes behind the answer."""
         return any(
-            change is not None and change.action == f.SUBSCRIBE and change.name == name
-            for change in changes
+            isinstance(asked, f.Operate)
+            and not asked.transaction
+            and asked.change is not None
+            and asked.change.action == f.UNSUBSCRIBE
+            and asked.change.name == name
+            for asked in self._asked.values()
         )

@@ -22,6 +22,9 @@ class Undo(msgspec.Struct, array_like=True):
     """The version that the commit made."""
     added: list[str]
     removed: dict[str, Entry]
+    transaction: str = ""
+    withdrawn: dict[str, list[str]] = {}
+    """By client of this broker: subscriptions that it withdrew, and for which events routed by the version before may still come."""
 
 
 def route_back(

@@ -44,7 +44,7 @@ class Concluded(msgspec.Struct, frozen=True):
 
 
 class Ceased(msgspec.Struct, frozen=True):
-    """A plan has withdrawn subscriptions of this client: nothing more comes for them."""
+    """Subscriptions of this client that a transaction has withdrawn, or made and not kept: nothing more comes for them."""
 
     subscriptions: tuple[str, ...]
 
@@ -59,8 +59,6 @@ class _Thread(msgspec.Struct, array_like=True):
     """Whether one of them was not refused: the home says then when the transaction is over."""
     made: list[str] = msgspec.field(default_factory=list)
     """Subscriptions that are there only if it is committed."""
-    withdrawn: list[str] = msgspec.field(default_factory=list)
-    """Subscriptions that are there only if it is not."""
 
 
 _THREADS = Records[dict[str, _Thread]](dict[str, _Thread])
@@ -252,10 +250,6 @@ class TransactionClient(OverlayClient):
                 self._positions.pop(change.name, None)
             return
         thread.acted = True
-        if change is not None and change.action == f.UNSUBSCRIBE:
-            thread.withdrawn.append(change.name)
-        elif change is not None and change.name in thread.withdrawn:
-            thread.withdrawn.remove(change.name)
 
     def _next_of(self, thread: _Thread, refused: str) -> None:
         """Send the next operation of a thread, or refuse all if one was."""
@@ -276,25 +270,29 @@ class TransactionClient(OverlayClient):
         for key in [key for key in self._threads if key.startswith(f"{frame.transaction}|")]:
             thread = self._threads.pop(key)
             self._next_of(thread, frame.reason or OVER)
-            for name in thread.withdrawn if frame.committed else thread.made:
+            for name in () if frame.committed else thread.made:
                 self._positions.pop(name, None)
         for name, where in frame.subscriptions:
             if where:
                 self._positions.setdefault(name, 0)
-            else:
-                self._positions.pop(name, None)
         made = tuple(one for one in frame.subscriptions if one[1])
         self._tell(
             Concluded(frame.transaction, frame.committed, frame.reason, made),
             action="committed" if frame.committed else "aborted",
             transaction=frame.transaction,
         )
+        withdrawn = tuple(name for name, where in frame.subscriptions if not where)
+        if withdrawn:
+            self._cease(withdrawn)
 
     def _withdrawn_here(self, frame: t.Withdrawn, now_ns: int) -> None:
         del now_ns
-        for name in frame.subscriptions:
+        self._cease(frame.subscriptions)
+
+    def _cease(self, names: tuple[str, ...]) -> None:
+        for name in names:
             self._positions.pop(name, None)
-        self._tell(Ceased(frame.subscriptions))
+        self._tell(Ceased(names))
 
 
 def _thread_of(frame: f.Operate | t.Invite) -> str:

@@ -121,11 +121,11 @@ class Ended(Frame, frozen=True, tag=135):
     committed: bool
     reason: str = ""
     subscriptions: tuple[tuple[Identifier, str], ...] = ()
-    """Subscriptions that a plan made for this client, with their filters; with none: that it withdrew (`Withdrawn` says that now)."""
+    """Subscriptions that a plan made for this client, with their filters; with no filter: that were withdrawn, and nothing comes for them behind this."""
 
 
 class Withdrawn(Frame, frozen=True, tag=137):
-    """Subscriptions of a client that a plan has withdrawn: nothing comes for them behind this."""
+    """Subscriptions of a client that a transaction has withdrawn, or made and not kept: nothing comes for them behind this."""
 
     transaction: Identifier
     subscriptions: tuple[Identifier, ...]

@@ -14,7 +14,8 @@ recipients until the commit.
 acted, each its own clients' changes, last one first, as regular operations: putting old entries back would undo what others did.
 
 A decision is flooded ahead of what has to be set right behind it (`contexts.fixes`), so that every neighbour commits first. `Decided` comes back
-along the tree behind all publications that were routed by older versions; then `Forget` lets the versions go.
+along the tree behind all publications that were routed by older versions; then `Forget` lets the versions go. Until then events may still come
+for a subscription that the transaction withdrew, and must reach its client: the client keeps it until its home says `Withdrawn`, behind the last such event.
 
 HAZARD: a broker that has voted yes and is cut off from the coordinator's home can't decide. Regular traffic does not notice; serializable
 transactions that come after it wait, and time out, until the two hear from each other again.
@@ -291,8 +292,16 @@ class Participant(Acting):
 
     def _forget(self, frame: t.Forget, source: str, now_ns: int) -> None:
         del now_ns
+        forgotten = [undo for undo in self._undos if undo.version <= frame.version]
         self._undos = [undo for undo in self._undos if undo.version > frame.version]
         self._flood(frame, but=source)
+        for undo in forgotten:
+            for client, names in undo.withdrawn.items():
+                if client in self._clients:
+                    withdrawn = t.Withdrawn(
+                        transaction=undo.transaction, subscriptions=tuple(names)
+                    )
+                    self._send(client, withdrawn)
 
     def _terminate(self, name: str, *, commit: bool, reason: str, now_ns: int) -> None:
         """End a transaction here."""
@@ -307,10 +316,14 @@ class Participant(Acting):
         for _, number in context.invitations.values():
             self._causes.pop(number, None)  # Nobody is left to answer it.
         self._record(action="committed" if commit else "aborted", transaction=name)
+        withdrawn: dict[str, list[str]] = {}
         if commit:
             if context.isolated:
                 self._commit(context)
                 self._let_settle(name, context)
+            withdrawn = self._withdrawn_of(context)
+            if context.isolated and self.neighbours:
+                withdrawn = self._drain_first(name, withdrawn)
             self._deliver(name, context.deliveries)
             self._clean_up(context)
             self._withdrawn_for_good(context.issued)
@@ -318,8 +331,35 @@ class Participant(Acting):
             self._undo(context.issued)
         for client in context.participants:
             if client in self._clients:
-                self._send(client, t.Ended(transaction=name, committed=commit, reason=reason))
+                ended = t.Ended(
+                    transaction=name,
+                    committed=commit,
+                    reason=reason,
+                    subscriptions=tuple((each, "") for each in withdrawn.get(client, ())),
+                )
+                self._send(client, ended)
         self._prepare_parked(now_ns)
+
+    def _withdrawn_of(self, context: Context) -> dict[str, list[str]]:
+        """Return, by client of this broker, the subscriptions that a committed transaction withdrew."""
+        found: dict[str, list[str]] = {}
+        for one in context.issued:
+            name = one.change.name
+            if one.change.action == UNSUBSCRIBE and name not in self.tables.subscriptions:
+                names = found.setdefault(one.client, [])
+                if name not in names:
+                    names.append(name)
+        return found
+
+    def _drain_first(self, name: str, withdrawn: dict[str, list[str]]) -> dict[str, list[str]]:
+        """Keep back what the version before still has events for: `Withdrawn` follows. Return the rest."""
+        rest = {client: list(names) for client, names in withdrawn.items()}
+        for undo in self._undos[-1:]:
+            undo.transaction = name
+            for client, names in withdrawn.items():
+                undo.withdrawn[client] = [each for each in names if each in undo.removed]
+                rest[client] = [each for each in names if each not in undo.removed]
+        return rest
 
     def _prepare_parked(self, now_ns: int) -> None:
         """Vote about what waited for nothing but what is over now (D7)."""

@@ -17,7 +17,7 @@ HAZARD: a client that subscribes by itself while a plan is under way may be give
 serializable transaction where that matters. So may everybody if a plan withdraws what another transaction, still under way, has advertised and publishes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ensue.protocols.core import Frame
@@ -369,7 +369,8 @@ class TransactionBroker(Submitting):
             self._tell_participants(name, plan, commit=commit, reason=reason)
             if commit:
                 self._deliver(name, plan.deliveries)
-                self._tell_withdrawn(name, plan.issued)
+                ended = (one for one in plan.issued if one.change.action == f.UNSUBSCRIBE)
+                self._tell_withdrawn(name, ended)
                 done, plan.issued = plan.issued, []
                 self._withdrawn_for_good(done)
             if name in self._handed:
@@ -400,11 +401,11 @@ class TransactionBroker(Submitting):
             )
             self._send(client, ended)
 
-    def _tell_withdrawn(self, name: str, issued: list[Issued]) -> None:
-        """Tell clients which of their subscriptions a plan has withdrawn, behind the events that it had for them."""
+    def _tell_withdrawn(self, name: str, issued: Iterable[Issued]) -> None:
+        """Tell clients which of their subscriptions are over with a plan, behind the last event for them."""
         withdrawn: dict[str, list[str]] = {}
         for one in issued:
-            if one.change.action == f.UNSUBSCRIBE and one.client in self._clients:
+            if one.client in self._clients:
                 withdrawn.setdefault(one.client, []).append(one.change.name)
         for client, names in withdrawn.items():
             self._send(client, t.Withdrawn(transaction=name, subscriptions=tuple(names)))
@@ -423,6 +424,9 @@ class TransactionBroker(Submitting):
         issued = plan.issued
         self._forget_plan(frame.transaction)
         self._undo(issued)
+        # Events came for what it made while it was under way.
+        made = (one for one in issued if one.change.action == f.SUBSCRIBE)
+        self._tell_withdrawn(frame.transaction, made)
 
     def _issued_in_the_open(self) -> Iterator[list[Issued]]:
         yield from super()._issued_in_the_open()

@@ -1,0 +1,123 @@
+"""A subscription that is moved from one client to another: each event reaches one of the two, however it meets the transaction.
+
+A client reads a subscription until it is told that nothing more comes (`Ceased`). So nothing may come behind that, and nothing that comes before it may go
+uncounted (`position`).
+"""
+
+from collections import Counter
+
+import pytest
+from tests.protocols.transactions.harness import (
+    TransactionNet,
+    adv,
+    invite,
+    line,
+    pub,
+    random_tree,
+    sub,
+    usub,
+)
+
+from ensue.protocols.overlay.client import Notified
+from ensue.protocols.transactions.client import Ceased, Concluded
+from ensue.simulation.acting import Act
+
+EVENTS = 60
+BROKERS = 4
+SUBSCRIBE_FIRST = (invite("new", sub("new", "x exists")), usub("old"))
+UNSUBSCRIBE_FIRST = (usub("old"), invite("new", sub("new", "x exists")))
+
+
+def read(net: TransactionNet, client: str) -> list[str]:
+    """What a client that reads each subscription until it ceases has read; nothing may come later."""
+    ceased: set[str] = set()
+    found: list[str] = []
+    for one in net.told[client]:
+        if isinstance(one, Ceased):
+            ceased.update(one.subscriptions)
+        elif isinstance(one, Notified):
+            assert one.subscription not in ceased, "an event came behind the end"
+            assert one.position, "an event came that its client does not count"
+            found.append(one.publication.payload.decode())
+    return found
+
+
+def moved(
+    net: TransactionNet, isolation: str, acts: tuple[Act, ...], *, crashes: bool = False
+) -> Counter[str]:
+    """Move a subscription while events are published; return how often each was read."""
+    net.regular("publisher", adv("a", "x exists"))
+    net.regular("old", sub("old", "x exists"))
+    net.settle()
+    for number in range(EVENTS):
+        if number == EVENTS // 4:
+            net.start("old", *acts, isolation=isolation)
+        net.regular("publisher", pub(str(number), x=number))
+        for _ in range(net.random.randrange(6)):
+            net.step()
+        if crashes and number % 7 == 0:
+            net.crash(net.random.choice(sorted(net.tree)))
+    net.settle()
+    assert net.outcome() == ""
+    net.at_rest()
+    assert net.client("old").subscriptions == ()
+    return Counter(read(net, "old") + read(net, "new"))
+
+
+def net_of(seed: int) -> TransactionNet:
+    net = TransactionNet(line(1), {}, seed=seed)  # For its random numbers.
+    tree = random_tree(net.random, BROKERS)
+    homes = {name: net.random.choice(sorted(tree)) for name in ("publisher", "old", "new")}
+    return TransactionNet(tree, homes, seed=seed)
+
+
+EACH_ONCE = {str(number): 1 for number in range(EVENTS)}
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("acts", [SUBSCRIBE_FIRST, UNSUBSCRIBE_FIRST], ids=["sub", "usub"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_serializable_move_loses_nothing_and_repeats_nothing(
+    seed: int, acts: tuple[Act, ...], *, crashes: bool
+) -> None:
+    assert moved(net_of(seed), "serializable", acts, crashes=crashes) == EACH_ONCE
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("isolation", ["atomic", "planned"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_move_without_isolation_that_subscribes_first_loses_nothing(
+    isolation: str, seed: int, *, crashes: bool
+) -> None:
+    counts = moved(net_of(seed), isolation, SUBSCRIBE_FIRST, crashes=crashes)
+    assert counts.keys() == EACH_ONCE.keys()
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_a_single_broker_says_that_it_is_over_with_the_end_of_the_transaction(
+    isolation: str,
+) -> None:
+    net = TransactionNet(line(1), dict.fromkeys(("old", "new", "publisher"), "b0"))
+    net.regular("old", sub("old", "x exists"))
+    net.settle()
+    assert net.run("old", *SUBSCRIBE_FIRST, isolation=isolation) == ""
+    told = [type(one) for one in net.told["old"] if isinstance(one, Concluded | Ceased)]
+    assert told == [Concluded, Ceased]
+
+
+def test_what_a_plan_subscribes_and_does_not_keep_is_over_behind_its_last_event() -> None:
+    net = TransactionNet(line(2), {"publisher": "b0", "old": "b1", "new": "b1"})
+    net.regular("publisher", adv("a", "x exists"))
+    net.settle()
+    held = {"isolation": "planned", "commit": False, "hold": True}
+    net.start("old", invite("new", sub("new", "x exists")), **held)
+    while not net.payloads("new"):
+        net.regular("publisher", pub("early", x=1))
+        net.step()
+    net.settle()
+    assert net.outcome() == "aborted"
+    assert read(net, "new")
+    assert [one.subscriptions for one in net.told["new"] if isinstance(one, Ceased)] == [
+        (net.application.names["new"],)
+    ]
+    assert net.client("new").subscriptions == ()
