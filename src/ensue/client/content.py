@@ -72,10 +72,15 @@ class Listener(Protocol):
 
 
 class _Kept:
-    """What comes for a subscription that a plan has made, until its bus reads it: a turn of the event loop or two."""
+    """What comes for a subscription that a plan makes, from when its home has it until its bus reads it.
+
+    Others see a plan's subscriptions before it is committed, so events come before that, too. A plan that is aborted takes them with it.
+    """
 
     def __init__(self) -> None:
         self.events: list[Notified] = []
+        self.is_made = False
+        """Whether the plan is committed, and the bus about to read."""
         self.is_withdrawn = False
 
     def notified(self, notified: Notified) -> None:
@@ -223,6 +228,7 @@ class ContentClient:
 
     def withdraw(self, subscription: str) -> None:
         """Withdraw a subscription; nobody waits for that."""
+        self.stop_reading(subscription)
         if self._driver is not None and not self._driver.closed:
             self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
 
@@ -326,9 +332,7 @@ class ContentClient:
             case Answered():
                 self._answered(value)
             case Notified():
-                reader = self._readers.get(value.subscription)
-                if reader is not None:
-                    reader.notified(value)
+                self._notified(value)
             case Concluded():
                 self._over(value)
             case Ceased():
@@ -351,11 +355,22 @@ class ContentClient:
         if future is not None and not future.done():
             future.set_result(answer)
 
+    def _notified(self, notified: Notified) -> None:
+        """Hand an event to its reader; keep it if a plan that makes the subscription is under way."""
+        reader = self._readers.get(notified.subscription)
+        if reader is None and notified.position:
+            reader = self._readers[notified.subscription] = _Kept()
+        if reader is not None:
+            reader.notified(notified)
+
     def _cease(self, subscriptions: Sequence[str]) -> None:
-        """End what somebody's plan has withdrawn."""
+        """End what a transaction has withdrawn, now that nothing more comes for it."""
         for name in subscriptions:
-            if name in self._readers:
-                self._readers[name].withdrawn()
+            reader = self._readers.get(name)
+            if isinstance(reader, _Kept) and not reader.is_made:
+                del self._readers[name]  # The plan was aborted.
+            elif reader is not None:
+                reader.withdrawn()
 
     def _over(self, concluded: Concluded) -> None:
         """See to the end of a transaction."""
@@ -371,7 +386,8 @@ class ContentClient:
 
     def _made(self, name: str, where: str) -> None:
         """See to a subscription that a plan has made: this bus's own has its reader already."""
-        if name in self._readers:
+        kept = self._readers.setdefault(name, _Kept())
+        if not isinstance(kept, _Kept):
             return
         if self.on_made is None:
             _log.warning(
@@ -382,7 +398,7 @@ class ContentClient:
             )
             self.withdraw(name)
         else:
-            self._readers[name] = _Kept()
+            kept.is_made = True
             self._do(self._hand_over(self.on_made, name, where))
 
     async def _hand_over(

@@ -48,6 +48,8 @@ class ContentShare:
         """Its name among brokers, if it was ended before that."""
         self.subscription = ""
         """Its name among brokers."""
+        self.draining = False
+        """Whether a transaction has withdrawn it: events that were routed before may still come, until `withdrawn`."""
         self.topics: tuple[str, ...] = ()
         self.held_count = 0
 
@@ -89,11 +91,11 @@ class ContentShare:
             self._client.stop_reading(name)
             if self._undecided:
                 self._ended = name  # Brokers don't have it, or not for good.
-            else:
+            elif not self.draining:
                 self._client.withdraw(name)
 
     def withdrawn(self) -> None:
-        """Hear that a transaction has withdrawn it, whoever's that was."""
+        """Hear that it is over, and nothing more comes: a transaction has withdrawn it, whoever's that was."""
         self._client.stop_reading(self.subscription)
         self.subscription = ""
         if self.topics:
@@ -120,6 +122,7 @@ class ContentShare:
     def _concluded(self, committed: bool) -> None:
         self._undecided = False
         if not committed:
+            self._client.stop_reading(self._ended)
             self.withdrawn()
         elif self._ended:
             self._client.withdraw(self._ended)

@@ -60,7 +60,7 @@ def check_transaction(isolation: str, timeout: float) -> None:
 def share_of(subscription: Subscription) -> ContentShare:
     """Return what stands behind an open subscription by content."""
     share = _share_of(subscription)
-    if share is None or not share.subscription:
+    if share is None or not share.subscription or share.draining:
         raise LocalProtocolError("this is no subscription by content, or none that is open")
     return share
 
@@ -117,7 +117,10 @@ class _Acting:
         return self._begin("subscribe", lambda: self._subscribe_to(where))
 
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
-        """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
+        """Withdraw a subscription of this bus: it goes on if the transaction is aborted.
+
+        Reading it ends behind the last event that was published before: with several servers, some time after the commit.
+        """
         share_of(subscription)
         return self._begin("unsubscribe", lambda: self._withdraw(subscription))
 
@@ -186,8 +189,7 @@ class _Acting:
         await self._act("usub", name=share.subscription)
 
         def over(committed: bool) -> None:
-            if committed:
-                share.withdrawn()
+            share.draining = committed  # It ends behind the last event that was routed to it.
 
         self._client.when_over(self.name, over)
 
