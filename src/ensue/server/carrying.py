@@ -4,14 +4,9 @@ The same permissions and limits hold as for what it orders. Whoever merely may n
 a registry): the event fails with `EventRefused`, the topic with `SubscriptionRefused`. Whoever sends what no client would, raises
 `RemoteProtocolError`, and is hung up on.
 
-What clients send each other in causal order, or with deadlines, is looked at on its way: an event goes only from who may publish it, or may read it and passes it
-on, to who may read it. Nobody is told of one that does not: whoever behaves has asked beforehand.
-
-Only those who have enrolled with the same registry may send to each other, over this connection, and only what its nodes expect; all else is dropped and counted, or costs the connection.
-
-HAZARD: who has enrolled may send what it likes of these frames to any other whose name it knows. Who is subscribed to what, and whose an event is that somebody passes on, those who order events among themselves believe each other, and they tell each other
-the names of all topics in use. So there permissions keep events from who may not read them; somebody with a token who lies can
-hold up others on any topic, and publish, in another's name, on topics that it may only read.
+What clients send each other in causal order, or with deadlines, is looked at on its way: only those who have enrolled with the same registry may send to each
+other, over this connection, and only what its nodes expect; all else is dropped and counted, or costs the connection. An event goes only from who may publish it, or may
+read it and passes it on, to who may read it. Whose an event is, and what else a frame says of others, `ensue.server.relay` checks where there are users.
 """
 
 from ensue.errors import RemoteProtocolError

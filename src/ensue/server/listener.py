@@ -19,6 +19,7 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from operator import is_
 from typing import Protocol
 
 from ensue.clock import system_clock
@@ -28,6 +29,7 @@ from ensue.protocols.station import EPHEMERAL
 from ensue.server.carrying import screen_passed
 from ensue.server.config import Limits
 from ensue.server.door import ROOM_TO_REFUSE, Door
+from ensue.server.relay import Relay
 from ensue.server.rules import Rules
 from ensue.server.visitor import LINGER_S, Visitor
 from ensue.transports.carrier import Inbox
@@ -124,16 +126,17 @@ class Listener:
         """Told a name that no connection has any more."""
         self.screens: dict[str, Screen] = {rules.server: rules.screen}
         """By inbox: what is asked which frames of a client are let through, and what it is told."""
+        self.relays: dict[str, Relay] = {}
+        """By registry: what seals and checks the frames that its clients send each other, on a server with users."""
         self._clock = system_clock()
         self._current: Visitor | None = None
         """Whose bundle is being looked at, …"""
         self._message = b""
         """… and the bundle."""
         self._welcome = welcome
-        self._barrier = barrier
+        self._barrier, self._codec = barrier, codec
         self._written = written
         """Tells how many bytes were to be written since the start."""
-        self._codec = codec
         self._door: Door | None = None
         """Where those are who have not shaken hands yet, if this is a server that speaks TLS."""
         if context is not None:
@@ -381,9 +384,12 @@ class Listener:
         if registry is None or receiver.enrolled.get(target) != registry:
             self.dropped_strange += 1
             return
+        relay = self.relays.get(registry)
+        if relay is not None:
+            admitted = relay.screen(visitor, source, receiver, admitted)
         for frame in admitted:
             self.passed_on[type(frame).__name__] += 1
-        if len(admitted) == len(frames):
+        if len(admitted) == len(frames) and all(map(is_, admitted, frames)):
             receiver.write(framed(self._message))
         elif admitted:
             bodies = [self._codec.body(frame) for frame in admitted]

@@ -9,9 +9,11 @@ import logging
 import ssl
 from collections.abc import Callable
 from functools import partial
+from secrets import token_bytes
 
 from ensue.errors import AccessDenied, BadInput, TransportError
 from ensue.journal import Journal
+from ensue.protocols.core import Persist
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
 from ensue.protocols.overlay.nodes import broker_of
 from ensue.protocols.station import FRAMES
@@ -23,6 +25,7 @@ from ensue.server.config import ServerConfig, Tls
 from ensue.server.content import ContentBroker, screen_content
 from ensue.server.lifecycle import StationServer
 from ensue.server.listener import Listener, check_free
+from ensue.server.relay import KEY, KEY_BYTES, Relay
 from ensue.server.rules import Rules
 from ensue.server.stations import OWNER
 from ensue.transports.framed import FramedTransport
@@ -107,11 +110,14 @@ class Server(StationServer):
         listener.screens[self.content.name] = partial(screen_content, listener.rules)
         await self.content.open()
         listener.on_entered = self.content.connected
+        key = _seal_key(journal, commit) if config.access.users else b""
         for registry in await self._enrol(transport, journal, commit):
-            across = registry.node.across
-            listener.screens[registry.node.name] = partial(
-                screen_enrolled, listener.rules, registry.node.name, across=across
+            node = registry.node
+            listener.screens[node.name] = partial(
+                screen_enrolled, listener.rules, node.name, across=node.across
             )
+            if key:
+                listener.relays[node.name] = Relay(listener.rules, node, key)
         await listener.start()
         await self._show()
         for member in config.members:
@@ -212,6 +218,15 @@ class Server(StationServer):
 def _barrier(commit: GroupCommit, done: Callable[[], None]) -> None:
     """Call back when everything that was taken so far is safe, and its answers are on their way."""
     commit.write((), done)
+
+
+def _seal_key(journal: Journal, commit: GroupCommit) -> bytes:
+    """Return the key that relays seal with: the same after a restart, as what was sealed before is still about."""
+    key = journal.records.get(KEY)
+    if key is None:
+        key = token_bytes(KEY_BYTES)
+        commit.write([Persist(KEY, key)], lambda: None)
+    return key
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

@@ -101,6 +101,8 @@ class GossipBroker:
         """Topics that not all others have taken note of, and until when to wait for that."""
         self._changed = False
         self._paused = False
+        self.relayed = False
+        """Whether messages go over a relay, which seals what copies of them may say."""
         for key, value in records.items():
             if key.startswith(SEQUENCE):
                 self._numbers.last[key.removeprefix(SEQUENCE)] = _NUMBER.decode(value)
@@ -406,7 +408,9 @@ class GossipBroker:
         others = self._groups.members(event.topic)
         here = event.topic in self._joined
         dest = (*others, self.number) if here else others
-        message = Sent(stamped, self.number, dest, causality.before(now_ns), number, live)
+        before = causality.before(now_ns)
+        digest = self._letters.digest(before, stamp.entries[CLOCK]) if self.relayed else b""
+        message = Sent(stamped, self.number, dest, before, number, live, digest)
         causality.sent(message)
         self._changed = True
         self._handing.effects.append(Publish(stamped))

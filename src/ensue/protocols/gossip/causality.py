@@ -73,6 +73,8 @@ class Sent(msgspec.Struct, frozen=True):
     round: int = 0
     live: Live = {}
     """By topic and broker: rounds, as numbers."""
+    digest: bytes = b""
+    proof: bytes = b""
 
     @property
     def stamp(self) -> int:

@@ -41,6 +41,7 @@ class EnrolledBroker(GossipBroker):
         super().__init__(
             name=name, names=lists.names, gone=lists.gone, config=config, now_ns=now_ns
         )
+        self.relayed = True
         self._enlistment = Enlistment(registry, lists, now_ns=now_ns)
         self._settle_due_ns: int | None = now_ns + SETTLE_NS
         bounds = Bounds(

@@ -19,6 +19,7 @@ import msgspec
 
 from ensue.event import Count, Event, Name
 from ensue.protocols.core import Frame
+from ensue.protocols.hypercube.frames import Proof
 
 __all__ = [
     "BETWEEN_BROKERS",
@@ -116,6 +117,9 @@ class Message(Frame, frozen=True, tag=90):
     """What it knew of those rounds: by how much each is smaller than its own."""
     heard: Count
     """The stamp of a message of yours from which differences can be read here; 0: none."""
+    digest: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    """Of the whole matrix, made by its source: what a seal can vouch for where only differences travel."""
+    proof: Proof = b""
 
 
 class Summary(Frame, frozen=True, tag=91):

@@ -15,13 +15,16 @@ Limits: `retained_max` matrices in all, and as many messages that can't be read;
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from hashlib import blake2b
+
+import msgspec
 
 from ensue.event import CLOCK, DEADLINE, Event
 from ensue.protocols.gossip.causality import Sent, raise_to
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Live, Matrix, Message, Rows
 
-__all__ = ["Letters"]
+__all__ = ["Letters", "rows_digest"]
 
 
 class Letters:
@@ -102,7 +105,20 @@ class Letters:
         oldest = stamp - self._config.horizon_ns - self._config.skew_ns
         after = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
         live = _live_distances(frame.live, frame.round)
-        return Sent(frame.event, frame.source, numbers_in(frame.dest), after, frame.round, live)
+        return Sent(
+            frame.event,
+            frame.source,
+            numbers_in(frame.dest),
+            after,
+            frame.round,
+            live,
+            frame.digest,
+            frame.proof,
+        )
+
+    def digest(self, after: Matrix, stamp: int) -> bytes:
+        """Return the digest of a matrix as whoever sends a copy of its message sends it."""
+        return rows_digest(_rows(self._recent(after, stamp), stamp))
 
     def write(self, message: Sent, peer: int, *, whole: bool = False) -> Message:
         """Return a message as it is sent to one broker."""
@@ -110,6 +126,7 @@ class Letters:
         known = self._known.get((self._number, base))
         if known is None or base < message.stamp - self._config.horizon_ns:
             base = 0
+            after = self._recent(after, message.stamp)
         else:
             after = _since(known, after)
         return Message(
@@ -121,12 +138,26 @@ class Letters:
             round=message.round,
             live=_live_distances(message.live, message.round),
             heard=self.latest(peer),
+            digest=message.digest,
+            proof=message.proof,
         )
+
+    def _recent(self, after: Matrix, stamp: int) -> Matrix:
+        """Return what matters of a matrix: all who read a message have this much of it, and maybe more."""
+        oldest = stamp - self._config.horizon_ns
+        recent = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
+        return {x: row for x, row in recent.items() if row}
 
     def _drop(self, key: tuple[int, int]) -> None:
         del self._known[key]
         if self._latest.get(key[0]) == key[1]:
             del self._latest[key[0]]
+
+
+def rows_digest(rows: Rows) -> bytes:
+    """Return a digest of a matrix as it travels, whatever the order of its entries."""
+    entries = [(x, sorted(rows[x].items())) for x in sorted(rows)]
+    return blake2b(msgspec.msgpack.encode(entries), digest_size=16).digest()
 
 
 def _deadline_ns(event: Event) -> int:

@@ -241,6 +241,14 @@ class Registry:
         """Those who are there."""
         return tuple(self._present)
 
+    def number(self, name: str) -> int | None:
+        """Return the number of a client; None if it has none in this epoch."""
+        return self._numbers.get(name)
+
+    def is_gone(self, number: int) -> bool:
+        """Tell whether a number was given and its client is gone."""
+        return number < len(self.names) and self.names[number] not in self._present
+
     @property
     def heard(self) -> dict[str, int]:
         """When each of them was last heard of."""

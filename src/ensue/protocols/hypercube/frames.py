@@ -38,6 +38,7 @@ __all__ = [
     "Here",
     "Item",
     "Number",
+    "Proof",
     "Publication",
     "Receipt",
     "Row",
@@ -61,6 +62,12 @@ TOPICS_MAX = 65_536
 """Topics of a row that are believed at all; see `HypercubeConfig.topics_max`."""
 Counts = dict[Number, Count]
 """Source to how many of its events of one topic: 1, 2, … up to that number."""
+Proof = Annotated[bytes, msgspec.Meta(max_length=16)]
+"""A relay's seal on what it had from the client it is about, over that client's own connection; empty: none.
+
+Clients carry it and never look at it: whoever relays frames knows the key (`ensue.server.relay`)."""
+_PROOF_BYTES = 18
+"""What a seal takes with its length."""
 _COUNT_BYTES = 12
 """What a number and a count take at the most."""
 _TOPIC_BYTES = 8
@@ -74,11 +81,12 @@ class Item(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
     after: dict[Name, Counts] = {}
     """By topic: the events it comes right after. The one before it of the same source and topic is
     not named: the number of the event says it."""
+    proof: Proof = b""
 
 
 def item_bytes(item: Item) -> int:
     """Return how many bytes an event takes in a message with its barrier: never less than it does."""
-    size = wire_bytes(item.event)
+    size = wire_bytes(item.event) + _PROOF_BYTES
     for topic, counts in item.after.items():
         size += text_bytes(topic) + _TOPIC_BYTES + len(counts) * _COUNT_BYTES
     return size
@@ -90,11 +98,12 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown
     node: Number
     version: Count
     topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=TOPICS_MAX)]
+    proof: Proof = b""
 
 
 def row_bytes(row: Row) -> int:
     """Return how many bytes a row takes in a message: never less than it does."""
-    return _COUNT_BYTES + _TOPIC_BYTES + sum(map(topic_bytes, row.topics))
+    return _COUNT_BYTES + _TOPIC_BYTES + _PROOF_BYTES + sum(map(topic_bytes, row.topics))
 
 
 def topic_bytes(topic: str) -> int:

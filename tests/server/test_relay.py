@@ -1,0 +1,508 @@
+"""What clients say to each other through a server with users: every frame type, from who may, as another, without rights."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from tests.server.helpers import People, serving, until
+from tests.server.raw import Raw
+
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Frame
+from ensue.protocols.ens import Attached, AttachRequest, Fetch, Put
+from ensue.protocols.exchange import Declined
+from ensue.protocols.gossip import frames as gossip
+from ensue.protocols.gossip.letters import rows_digest
+from ensue.protocols.hypercube import frames as cube
+from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Members, Resign
+from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused
+from ensue.server import Server
+
+CAUSAL, DEADLINE = "node-1/causal", "node-1/deadline"
+BANK, READER, EVIL, NOBODY = 0, 1, 2, 3
+"""Numbers at the registry. Bank publishes on `open`, Reader and Evil read it, Nobody has no rights."""
+NAMES = ("bank~1", "reader~1", "evil~1", "nobody~1")
+PEOPLE = People(
+    bank=(["open"], ["open"]), reader=([], ["open"]), evil=([], ["open"]), nobody=([], [])
+)
+MARK = cube.Here()
+
+
+def event(publisher: int = BANK, number: int = 1, **changes: object) -> Event:
+    made = Event(
+        topic="open",
+        payload=b"pay",
+        publisher=NAMES[publisher],
+        publisher_seq=number,
+        published_at_ns=1,
+        headers={"b": "1", "a": "2"},
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def item(publisher: int = BANK, number: int = 1) -> cube.Item:
+    return cube.Item(event(publisher, number))
+
+
+def row(node: int, *topics: str, version: int = 1) -> cube.Row:
+    return cube.Row(node, version, topics)
+
+
+def publication(*items: cube.Item) -> cube.Publication:
+    return cube.Publication(token=1, height=1, below=b"", items=items)
+
+
+def fill(*items: cube.Item, topic: str = "open") -> cube.Fill:
+    return cube.Fill(topic=topic, items=items, more=False)
+
+
+def change(one: cube.Row, *joins: str) -> cube.Change:
+    return cube.Change(token=1, height=1, below=b"", row=one, joins=joins)
+
+
+def receipt(*rows: cube.Row, **vectors: cube.Counts) -> cube.Receipt:
+    return cube.Receipt(token=1, covered=b"\1", final=True, rows=rows, vectors=vectors)
+
+
+def summary(follows: bool = False, **have: int) -> cube.Summary:
+    counts = {int(name[1:]): count for name, count in have.items()}
+    return cube.Summary(topic="open", have=counts, follows=follows)
+
+
+def message(publisher: int = BANK, source: int = BANK, **changes: object) -> gossip.Message:
+    stamped = event(publisher, stamp=Stamp({"@r": 5, "@d": 9}))
+    made = gossip.Message(
+        event=stamped, source=source, dest=b"\x02", base=0, after={}, round=0, live={}, heard=0
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def groups(node: int, *topics: str) -> gossip.Groups:
+    return gossip.Groups(row=gossip.Row(node, 1, topics))
+
+
+def noted(node: int, *topics: str) -> gossip.Noted:
+    return gossip.Noted(version=1, row=gossip.Row(node, 1, topics))
+
+
+class Case(NamedTuple):
+    """What Bank says of itself, and passes; what Evil says of others, and what Nobody says."""
+
+    own: Frame
+    others: tuple[Frame, ...] = ()
+    without_rights: tuple[Frame, ...] = ()
+
+
+CASES: dict[type[Frame], Case] = {
+    cube.Publication: Case(
+        publication(item()),
+        (publication(item(BANK, 2)), publication(item(READER))),
+        (publication(item(NOBODY)), publication(item(BANK, 2))),
+    ),
+    cube.Fill: Case(
+        fill(item()), (fill(item(BANK, 2)), fill(item(READER))), (fill(item(NOBODY)), fill())
+    ),
+    cube.Change: Case(
+        change(row(BANK, "open"), "open"),
+        (change(row(BANK, version=9)), change(row(EVIL, "open"), "secret")),
+        (change(row(NOBODY, "open")), change(row(READER, version=9))),
+    ),
+    cube.Receipt: Case(
+        receipt(row(BANK, "open"), open={BANK: 3}),
+        (receipt(row(BANK, version=9)), receipt(open={BANK: 10**12}), receipt(open={EVIL: 1})),
+        (receipt(row(NOBODY, "open")), receipt(open={BANK: 10**12}), receipt(open={NOBODY: 1})),
+    ),
+    cube.Rows: Case(
+        cube.Rows(rows=(row(BANK, "open"),)),
+        (cube.Rows(rows=(row(READER, version=10**12),)),),
+        (cube.Rows(rows=(row(READER, version=10**12),)), cube.Rows(rows=(row(NOBODY, "open"),))),
+    ),
+    cube.Versions: Case(
+        cube.Versions(versions={BANK: 4}),
+        (cube.Versions(versions={READER: 10**12}),),
+        (cube.Versions(versions={READER: 10**12}),),
+    ),
+    cube.Summary: Case(
+        summary(n0=3),
+        (summary(n0=10**12), summary(n2=1)),
+        (summary(n0=0), summary(follows=True), summary(n3=1)),
+    ),
+    cube.Gone: Case(
+        cube.Gone(topic="open", source=BANK, up_to=3),
+        (cube.Gone(topic="open", source=BANK, up_to=10**12),),
+        (cube.Gone(topic="open", source=BANK, up_to=0),),
+    ),
+    cube.Beat: Case(cube.Beat(digest=b"d")),
+    cube.Here: Case(cube.Here()),
+    gossip.Message: Case(
+        message(),
+        (message(), message(EVIL, BANK), message(BANK, EVIL)),
+        (message(NOBODY, NOBODY), message()),
+    ),
+    gossip.Groups: Case(
+        groups(BANK, "open"), (groups(READER),), (groups(NOBODY, "open"), groups(READER))
+    ),
+    gossip.Noted: Case(
+        noted(BANK, "open"), (noted(READER),), (noted(NOBODY, "open"), noted(READER))
+    ),
+    gossip.Summary: Case(gossip.Summary(have={BANK: (5,)}, heard=0)),
+    gossip.Request: Case(gossip.Request(wanted={BANK: (5,)})),
+}
+"""By type: what each may say. A frame without `others` says nothing of anybody."""
+
+
+def unsealed(frame: Frame) -> Frame:
+    """The frame as its sender sent it."""
+    match frame:
+        case cube.Publication(items=items) | cube.Fill(items=items):
+            bare = tuple(msgspec.structs.replace(each, proof=b"") for each in items)
+            return msgspec.structs.replace(frame, items=bare)
+        case cube.Receipt(rows=rows) | cube.Rows(rows=rows):
+            plain = tuple(msgspec.structs.replace(each, proof=b"") for each in rows)
+            return msgspec.structs.replace(frame, rows=plain)
+        case cube.Change(row=one):
+            return msgspec.structs.replace(frame, row=msgspec.structs.replace(one, proof=b""))
+        case gossip.Message():
+            return msgspec.structs.replace(frame, proof=b"")
+    return frame
+
+
+def registry_of(kind: type[Frame]) -> str:
+    return DEADLINE if kind in gossip.BETWEEN_BROKERS else CAUSAL
+
+
+class Room:
+    """Four users on raw connections, enrolled with one registry in the order of their numbers."""
+
+    def __init__(self, server: Server, raws: tuple[Raw, ...]) -> None:
+        self.server, self.raws = server, raws
+
+    def send(self, sender: int, receiver: int, *frames: Frame) -> None:
+        self.raws[sender].bundle(NAMES[sender], *frames, target=NAMES[receiver])
+
+    async def passes(self, sender: int, receiver: int, frame: Frame) -> Frame:
+        """Send a frame, which arrives; return it as it does."""
+        self.send(sender, receiver, frame)
+        return await self.raws[receiver].frame()
+
+    async def is_refused(self, sender: int, receiver: int, *frames: Frame) -> None:
+        """Send frames, none of which arrives, and one behind each that does."""
+        for frame in frames:
+            before = self.faults
+            assert await self.passes(sender, receiver, MARK) == MARK
+            self.send(sender, receiver, frame, MARK)
+            assert await self.raws[receiver].frame() == MARK, frame
+            assert self.faults == before + 1, frame
+
+    @property
+    def faults(self) -> int:
+        assert self.server.listener is not None
+        errors = self.server.listener.errors
+        return errors["permission"] + errors["forged"]
+
+
+@asynccontextmanager
+async def room(
+    tmp_path: Path, registry: str = CAUSAL, users: People = PEOPLE
+) -> AsyncIterator[Room]:
+    async with serving(tmp_path / "d", access=users.access) as server:
+        raws = []
+        for name in NAMES:
+            raw = await Raw.hello(server, token=users.tokens[name.partition("~")[0]])
+            assert await raw.enter(name) is None
+            raws.append(raw)
+            raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=registry)
+            for each in raws:
+                assert isinstance(await each.frame(), Members)
+        yield Room(server, tuple(raws))
+        for raw in raws:
+            raw.close()
+
+
+def test_the_table_has_every_frame_that_clients_send_each_other() -> None:
+    assert set(CASES) == {*cube.FRAMES, *gossip.BETWEEN_BROKERS}
+
+
+@pytest.mark.parametrize("kind", CASES, ids=lambda kind: f"{kind.__module__.split('.')[2]}.{kind.__name__}")  # fmt: skip
+def test_a_client_speaks_for_itself_and_only_as_far_as_it_may(
+    tmp_path: Path, kind: type[Frame]
+) -> None:
+    case = CASES[kind]
+    assert {type(each) for each in (case.own, *case.others, *case.without_rights)} == {kind}
+
+    async def main() -> None:
+        async with room(tmp_path, registry_of(kind)) as people:
+            assert unsealed(await people.passes(BANK, READER, case.own)) == case.own
+            await people.is_refused(EVIL, READER, *case.others)
+            await people.is_refused(NOBODY, READER, *case.without_rights)
+            assert people.server.listener is not None
+            assert people.server.listener.errors["protocol"] == 0
+
+    asyncio.run(main())
+
+
+def test_who_may_not_read_a_topic_is_sent_nothing_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room(tmp_path) as people:
+            gone = cube.Gone(topic="open", source=BANK, up_to=0)
+            frames = (publication(item()), fill(item()), summary(n0=1), gone)
+            await people.is_refused(BANK, NOBODY, *frames)
+        async with room(tmp_path / "2", DEADLINE) as people:
+            await people.is_refused(BANK, NOBODY, message())
+
+    asyncio.run(main())
+
+
+def test_sealed_events_and_subscriptions_are_passed_on_unchanged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room(tmp_path) as people:
+            sent = await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+            assert isinstance(sent, cube.Publication)
+            assert all(each.proof for each in sent.items)
+            assert await people.passes(READER, EVIL, sent) == sent
+            assert await people.passes(EVIL, READER, fill(*sent.items)) == fill(*sent.items)
+            told = await people.passes(BANK, READER, change(row(BANK, "open"), "open"))
+            assert isinstance(told, cube.Change)
+            assert await people.passes(READER, NOBODY, told) == told
+            # Who may read nothing passes on who is subscribed, too: everybody keeps all rows.
+            rows = cube.Rows(rows=(told.row,))
+            assert await people.passes(NOBODY, READER, rows) == rows
+            assert people.faults == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "change_item",
+    [
+        lambda each: cube.Item(
+            msgspec.structs.replace(each.event, payload=b"more"), {}, each.proof
+        ),
+        lambda each: cube.Item(
+            msgspec.structs.replace(each.event, publisher_seq=2), {}, each.proof
+        ),
+        lambda each: cube.Item(
+            msgspec.structs.replace(each.event, headers={"a": "3"}), {}, each.proof
+        ),
+        lambda each: cube.Item(each.event, {"open": {EVIL: 1}}, each.proof),
+        lambda each: cube.Item(each.event, {}, bytes(16)),
+        lambda each: cube.Item(each.event, {}, each.proof[:8]),
+    ],
+)
+def test_a_seal_covers_an_event_and_what_came_before_it(
+    tmp_path: Path, change_item: Callable[[cube.Item], cube.Item]
+) -> None:
+    async def main() -> None:
+        async with room(tmp_path) as people:
+            sent = await people.passes(BANK, EVIL, publication(item()))
+            assert isinstance(sent, cube.Publication)
+            false = change_item(sent.items[0])
+            await people.is_refused(EVIL, READER, fill(false))
+            # The others of the same answer arrive.
+            mixed = await people.passes(EVIL, READER, fill(false, *sent.items))
+            assert mixed == fill(*sent.items)
+
+    asyncio.run(main())
+
+
+def test_a_seal_covers_a_message_and_its_past(tmp_path: Path) -> None:
+    after = {BANK: {2: b"\x02", 1: b"\x04"}, READER: {3: b"\x01"}}
+    own = message(after=after, digest=rows_digest(after))
+
+    async def main() -> None:
+        async with room(tmp_path, DEADLINE) as people:
+            # As differences from an earlier one; those who pass it on send it whole.
+            sent = await people.passes(
+                BANK, EVIL, msgspec.structs.replace(own, base=4, after={READER: {3: b"\x01"}})
+            )
+            assert isinstance(sent, gossip.Message)
+            turned = {READER: {3: b"\x01"}, BANK: {1: b"\x04", 2: b"\x02"}}
+            whole = msgspec.structs.replace(sent, base=0, after=turned, heard=7)
+            assert await people.passes(EVIL, READER, whole) == whole
+            replace = msgspec.structs.replace
+            await people.is_refused(
+                EVIL,
+                READER,
+                sent,
+                replace(whole, after={}),
+                replace(whole, after={}, digest=rows_digest({})),
+                replace(whole, dest=b"\x06"),
+                replace(whole, source=EVIL),
+                replace(whole, event=replace(sent.event, stamp=Stamp({"@r": 5, "@d": 10}))),
+            )
+
+    asyncio.run(main())
+
+
+def test_barriers_name_only_what_was_published(tmp_path: Path) -> None:
+    everything = (["*"], ["*"])
+    users = People(bank=everything, reader=everything, evil=everything, nobody=everything)
+
+    def effect(count: int) -> cube.Publication:
+        return publication(cube.Item(event(EVIL), {"open": {BANK: count}}))
+
+    async def main() -> None:
+        async with room(tmp_path, users=users) as people:
+            await people.passes(BANK, EVIL, publication(item(), item(BANK, 2)))
+            await people.is_refused(EVIL, READER, effect(3))
+            assert unsealed(await people.passes(EVIL, READER, effect(2))) == effect(2)
+
+    asyncio.run(main())
+
+
+def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
+    tmp_path: Path,
+) -> None:
+    async def enter_again(server: Server, user: str, name: str, told: Members) -> Raw:
+        raw = await Raw.hello(server, token=PEOPLE.tokens[user])
+        assert await raw.enter(name) is None
+        again = Enrol(epoch=told.epoch, known=0, gone=0)
+        raw.bundle(name, again, target=CAUSAL)
+        assert isinstance(await raw.frame(), Members)
+        return raw
+
+    async def main() -> None:
+        async with room(tmp_path) as people:
+            sent = await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+            people.raws[EVIL].bundle(
+                NAMES[EVIL], Enrol(epoch=0, known=0, gone=0, asked=1), target=CAUSAL
+            )
+            told = await people.raws[EVIL].frame()
+            assert isinstance(told, Members)
+        assert isinstance(sent, cube.Publication)
+        async with serving(tmp_path / "d", access=PEOPLE.access) as server:
+            reader = await enter_again(server, "reader", NAMES[READER], told)
+            evil = await enter_again(server, "evil", NAMES[EVIL], told)
+            reader.bundle(NAMES[READER], fill(*sent.items), target=NAMES[EVIL])
+            assert await evil.frame() == fill(*sent.items)
+            # What was published before is not known any more, until its publisher says so itself.
+            reader.bundle(NAMES[READER], summary(n0=2), target=NAMES[EVIL])
+            assert await evil.frame() == summary(n0=2)
+            bank = await enter_again(server, "bank", NAMES[BANK], told)
+            bank.bundle(NAMES[BANK], summary(n0=2), target=NAMES[READER])
+            assert await reader.frame() == summary(n0=2)
+            evil.bundle(NAMES[EVIL], summary(n0=10**12), MARK, target=NAMES[READER])
+            assert await reader.frame() == MARK
+            for raw in (reader, evil, bank):
+                raw.close()
+
+    asyncio.run(main())
+
+
+def test_of_who_is_gone_everybody_may_say_that_it_is_in_no_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room(tmp_path) as people:
+            empty = cube.Rows(rows=(row(BANK, version=8),))
+            await people.is_refused(READER, EVIL, empty)
+            people.raws[BANK].bundle(NAMES[BANK], Resign(epoch=0), target=CAUSAL)
+            for each in people.raws[1:]:
+                assert isinstance(await each.frame(), Members)
+            assert await people.passes(READER, EVIL, empty) == empty
+            await people.is_refused(READER, EVIL, cube.Rows(rows=(row(BANK, "open", version=9),)))
+
+    asyncio.run(main())
+
+
+def test_without_users_nothing_is_sealed_and_everything_passes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            raws = []
+            for name in NAMES[:2]:
+                raw = await Raw.hello(server)
+                assert await raw.enter(name) is None
+                raws.append(raw)
+                raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CAUSAL)
+                for each in raws:
+                    assert isinstance(await each.frame(), Members)
+            raws[0].bundle(NAMES[0], publication(item(READER)), target=NAMES[1])
+            assert await raws[1].frame() == publication(item(READER))
+            for raw in raws:
+                raw.close()
+
+    asyncio.run(main())
+
+
+# -- What servers order or exchange themselves -----------------------------------------------------
+
+
+def _refused(answer: Frame) -> bool:
+    return isinstance(answer, Refused | Declined | Denied) or (
+        isinstance(answer, Attached) and answer.next == 1
+    )
+
+
+def order_request(publisher: int) -> OrderRequest:
+    return OrderRequest(number=1, events=(event(publisher),), settled=1)
+
+
+@pytest.mark.parametrize(
+    ("target", "make"),
+    [
+        ("node-1", order_request),
+        ("node-1/none", lambda publisher: Put(event=event(publisher))),
+        ("node-1/merged", lambda publisher: Put(event=event(publisher, stamp=Stamp({"@r": 5})))),
+    ],
+)
+def test_nobody_publishes_as_another_or_without_rights(
+    tmp_path: Path, target: str, make: Callable[[int], Frame]
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=PEOPLE.access) as server:
+            for user, publisher, passes in (
+                ("bank", BANK, True), ("bank", READER, False), ("evil", EVIL, False),
+                ("nobody", NOBODY, False), ("evil", BANK, False),
+            ):  # fmt: skip
+                raw = await Raw.hello(server, token=PEOPLE.tokens[user])
+                assert await raw.enter(f"{user}~1") is None
+                raw.bundle(f"{user}~1", make(publisher), target=target)
+                if passes or target == "node-1" or f"{user}~1" == NAMES[publisher]:
+                    assert _refused(await raw.frame()) is not passes
+                else:
+                    assert "is not" in (await raw.farewell()).reason
+                raw.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("target", "frame"),
+    [
+        ("node-1", AttachRequest(topic="open", from_slot=1)),
+        ("node-1", Fetch(topic="open", start=1, stop=0)),
+        ("node-1", ChangeRequest(number=1, old=(), new=("open",))),
+        ("node-1/none", AttachRequest(topic="open", from_slot=0)),
+        ("node-1/merged", AttachRequest(topic="open", from_slot=0)),
+        ("node-1/causal", Ask(topic="open", action="subscribe")),
+        ("node-1/causal", Ask(topic="open", action="publish")),
+        ("node-1/deadline", Ask(topic="open", action="subscribe")),
+    ],
+)
+def test_nobody_reads_without_rights(tmp_path: Path, target: str, frame: Frame) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=PEOPLE.access) as server:
+            nobody = await Raw.hello(server, token=PEOPLE.tokens["nobody"])
+            assert await nobody.enter("nobody~1") is None
+            nobody.bundle("nobody~1", frame, target=target)
+            assert _refused(await nobody.frame())
+            assert server.listener is not None
+            assert server.listener.errors["permission"] == 1
+            nobody.close()
+
+    asyncio.run(main())
+
+
+def test_a_connection_speaks_under_its_own_names_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room(tmp_path) as people:
+            people.raws[EVIL].bundle(NAMES[BANK], publication(item()), target=NAMES[READER])
+            assert "which this connection is not" in (await people.raws[EVIL].farewell()).reason
+            again = await Raw.hello(people.server, token=PEOPLE.tokens["evil"])
+            assert await again.enter(NAMES[BANK]) == "the name belongs to another user"
+            again.close()
+            await until(lambda: people.faults == 1)
+
+    asyncio.run(main())
