@@ -231,7 +231,7 @@ class Rig:
         topic = NAMES[draw.number(3)]
         match node:
             case Exchange():
-                node.forget(SOURCES[draw.number(len(SOURCES))])
+                node.forget(SOURCES[draw.number(len(SOURCES))], now_ns=now_ns)
             case EnrolledNode() | EnrolledBroker():
                 match draw.number(4):
                     case 0:

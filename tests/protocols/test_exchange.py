@@ -3,7 +3,7 @@
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Effect, Multicast, Send
 from ensue.protocols.ens import Accepted, Attached, AttachRequest, DetachRequest, Notify, Put
-from ensue.protocols.exchange import Declined, Exchange
+from ensue.protocols.exchange import ABSENCE_NS, Agree, Agreed, Declined, Exchange
 from ensue.protocols.guide import Discover
 
 
@@ -59,11 +59,11 @@ def test_who_detaches_or_is_gone_gets_nothing_more() -> None:
     bench.hear(DetachRequest(topic="never"), "a")
     assert bench.node.listeners("t") == ("b",)
     assert bench.node.listeners("u") == ("a", "b")
-    bench.node.forget("b")
-    bench.node.forget("stranger")
+    bench.node.forget("b", now_ns=0)
+    bench.node.forget("stranger", now_ns=0)
     assert len(bench.hear(Put(event=event()))) == 1
     assert bench.node.listeners("u") == ("a",)
-    bench.node.forget("a")
+    bench.node.forget("a", now_ns=0)
     assert bench.node.attachments == 0
 
 
@@ -81,3 +81,54 @@ def test_more_listeners_than_the_limit_are_declined_in_words() -> None:
 
 def test_stray_frames_change_nothing() -> None:
     assert Bench().hear(Discover(number=1)) == []
+
+
+# -- Terms --------------------------------------------------------------------------------------
+
+
+def agreed(bench: Bench, terms: str, source: str, now_ns: int = 0) -> str:
+    """Return the terms that a peer is told when it asks for others, or for the same."""
+    bench.node.receive(Agree(terms=terms), source=source, now_ns=now_ns)
+    (effect,) = bench.node.take_effects()
+    assert isinstance(effect, Send)
+    assert effect.peer == source
+    assert isinstance(effect.frame, Agreed)
+    return effect.frame.terms
+
+
+def test_the_first_client_decides_on_the_terms_until_all_have_left() -> None:
+    bench = Bench()
+    assert agreed(bench, "one", "a") == "one"
+    assert agreed(bench, "one", "b") == "one"
+    assert agreed(bench, "two", "c") == "one"
+    assert bench.hear(Agree(terms=""), "a") == []
+    assert bench.hear(Agree(terms=""), "stranger") == []
+    bench.node.forget("a", now_ns=0)
+    assert agreed(bench, "two", "c") == "one"
+    bench.hear(Agree(terms=""), "b")
+    assert agreed(bench, "two", "c") == "two"
+    assert agreed(bench, "one", "a") == "two"
+
+
+def test_a_client_that_is_alone_may_change_its_terms() -> None:
+    bench = Bench()
+    agreed(bench, "one", "a")
+    assert agreed(bench, "two", "a") == "two"
+
+
+def test_a_client_whose_connection_is_lost_counts_as_there_for_a_while() -> None:
+    bench = Bench()
+    agreed(bench, "one", "a", 5)
+    bench.node.forget("a", now_ns=5)
+    assert agreed(bench, "two", "b", 4 + ABSENCE_NS) == "one"
+    assert agreed(bench, "one", "a", 4 + ABSENCE_NS) == "one"
+    bench.node.forget("a", now_ns=5 + ABSENCE_NS)
+    assert agreed(bench, "two", "b", 5 + 2 * ABSENCE_NS) == "two"
+    assert agreed(bench, "one", "a", 5 + 2 * ABSENCE_NS) == "two"
+
+
+def test_a_clock_that_goes_back_keeps_nobody_out_for_longer() -> None:
+    bench = Bench()
+    agreed(bench, "one", "a", 10 * ABSENCE_NS)
+    bench.node.forget("a", now_ns=10 * ABSENCE_NS)
+    assert agreed(bench, "two", "b", ABSENCE_NS) == "two"

@@ -11,7 +11,7 @@ from tests.server.raw import Raw
 from tests.server.test_serving import chain
 
 import ensue
-from ensue.errors import AccessDenied, EventRefused, SubscriptionRefused
+from ensue.errors import AccessDenied, EnsueError, EventRefused, SubscriptionRefused
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
 from ensue.protocols.enlistment import Lists
@@ -24,7 +24,7 @@ from ensue.protocols.ens import (
     Notify,
     Put,
 )
-from ensue.protocols.exchange import Declined
+from ensue.protocols.exchange import Agreed, Declined
 from ensue.protocols.gossip.frames import Message, Rumours
 from ensue.protocols.hypercube.enrolment import (
     Ask,
@@ -144,6 +144,49 @@ def test_headers_and_topics_are_limited_at_an_exchange(tmp_path: Path) -> None:
                     await within(events.subscribe("c"))
                 await events.unsubscribe("a")
                 await within(events.subscribe("c"))
+
+    asyncio.run(main())
+
+
+def test_a_user_without_any_permission_has_no_say_in_the_terms_of_merged_order(
+    tmp_path: Path,
+) -> None:
+    people = People(nobody=([], []), reader=([], ["t"]), writer=(["t.*"], []))
+    other = ensue.Merged(epsilon=0.5, delta=0.3)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access) as server:
+            async with (
+                ensue.connect(people.url(server, "nobody"), order=other),
+                ensue.connect(people.url(server, "reader"), order=MERGED),
+                ensue.connect(people.url(server, "nobody"), order=other),
+            ):
+                with pytest.raises(AccessDenied, match=r"has epsilon=0\.002.*has epsilon=0\.5"):
+                    await within(
+                        ensue.connect(people.url(server, "writer"), order=other).__aenter__()
+                    )
+            async with ensue.connect(people.url(server, "writer"), order=other):
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_bus_whose_terms_no_longer_hold_ends_with_its_subscriptions(tmp_path: Path) -> None:
+    """As after a restart, when other clients came first."""
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url, order=MERGED) as bus,
+            bus.subscribe("t") as events,
+        ):
+            driver = bus._driver
+            assert driver is not None
+            driver._receive((Agreed(terms="epsilon=9"),), MERGED_EXCHANGE)
+            with pytest.raises(AccessDenied, match=r"has epsilon=9, this bus has epsilon=0\.002"):
+                await within(bus.publish("t", b""))
+            with pytest.raises(EnsueError, match=r"has epsilon=9, this bus has epsilon=0\.002"):
+                await within(anext(events))
 
     asyncio.run(main())
 

@@ -12,7 +12,9 @@ from tests.transports.suite import take
 import ensue
 from ensue import trace
 from ensue.checkers import Verdict, check
+from ensue.clock import system_clock
 from ensue.protocols.merge.watching import MergeCounts
+from ensue.runtime import remote
 
 MERGED = ensue.Merged(epsilon=0.002, delta=1.0)
 """Far more than a busy machine takes for anything here; each test waits for it once or twice."""
@@ -159,8 +161,71 @@ class ClockedSuite(ABC):
         asyncio.run(main())
 
 
+class Ahead:
+    """A clock that is an hour ahead."""
+
+    def now_ns(self) -> int:
+        return system_clock().now_ns() + 3_600_000_000_000
+
+
 class RemoteClockedSuite(ClockedSuite):
     """What besides holds where others are elsewhere."""
+
+    @pytest.mark.parametrize(
+        ("wrong", "named"),
+        [
+            ({"tick": 0.01}, "epsilon=0.01, delta=1, tick=0.01"),
+            ({"epsilon": 0.003}, "epsilon=0.003, delta=1, tick=0.001"),
+            ({"delta": 2.0}, "epsilon=0.002, delta=2, tick=0.001"),
+        ],
+        ids=["tick", "epsilon", "delta"],
+    )
+    def test_who_has_other_terms_of_merged_order_is_told_both(
+        self, wrong: dict[str, float], named: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """At connect, where somebody can be asked; on the topics of a broker by every subscriber."""
+        own = "epsilon=0.002, delta=1, tick=0.001"
+
+        async def main() -> None:
+            url = self.url()
+            other = ensue.Merged(**{"epsilon": 0.002, "delta": 1.0, **wrong})  # type: ignore[arg-type]
+            async with (
+                ensue.connect(url, order=MERGED, name="desk") as bus,
+                bus.subscribe("m-terms") as events,
+            ):
+                counts = events.counts
+                assert isinstance(counts, MergeCounts)
+                if url.startswith("ensue:"):
+                    with pytest.raises(ensue.AccessDenied) as refused:
+                        await ensue.connect(url, order=other).__aenter__()
+                    assert f"has {own}, this bus has {named}" in str(refused.value)
+                    expected = [b"right"]
+                else:
+                    async with ensue.connect(url, order=other, name="shop") as wrongly:
+                        for _ in range(3):
+                            await wrongly.publish("m-terms", b"wrong")
+                        await until(lambda: counts.mismatched == 3, "three events are mismatched")
+                    expected = [b"wrong"] * (0 if "delta" not in wrong else 3) + [b"right"]
+                    (line,) = [
+                        each.getMessage()
+                        for each in caplog.records
+                        if "merged_terms_differ" in each.getMessage()
+                    ]
+                    assert f"theirs=({named}) ours=({own})" in line
+                    assert "publisher=shop" in line
+                await bus.publish("m-terms", b"right")
+                assert [event.payload for event in await take(events, len(expected))] == expected
+                assert counts.delivered == len(expected)
+            # Nobody is there any more: the next one decides.
+            async with (
+                ensue.connect(url, order=other) as later,
+                later.subscribe("m-terms") as events,
+            ):
+                await later.publish("m-terms", b"later")
+                assert [event.payload for event in await take(events, 1)] == [b"later"]
+
+        with caplog.at_level(logging.WARNING, logger="ensue"):
+            asyncio.run(main())
 
     def test_orders_don_t_meet(self) -> None:
         """A topic of a bus in one order is not that of a bus in another."""
@@ -189,22 +254,24 @@ class RemoteClockedSuite(ClockedSuite):
 
     @pytest.mark.parametrize("late", ["drop", "deliver"])
     def test_a_clock_that_is_ahead_of_its_bound_is_counted_logged_and_traced(
-        self, late: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self,
+        late: str,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The publisher counts in other ticks, against the rule: its clock seems to be years ahead."""
-
         async def main() -> list[str]:
             url = self.url()
             order = ensue.Merged(epsilon=0.002, delta=1.0, late=late)
-            ahead = ensue.Merged(epsilon=0.002, delta=1.0, tick=0.0005)
-            async with (
-                ensue.connect(url, order=order, trace=str(tmp_path), name="desk") as reading,
-                ensue.connect(url, order=ahead, name="shop") as bus,
-                reading.subscribe("m-ahead", name="all") as events,
-            ):
-                for number in range(3):
-                    await bus.publish("m-ahead", b"%d" % number)
-                return await _told(events, "skewed", 3)
+            async with ensue.connect(url, order=order, trace=str(tmp_path), name="desk") as reading:
+                monkeypatch.setattr(remote, "system_clock", Ahead)
+                async with (
+                    ensue.connect(url, order=order, name="shop") as bus,
+                    reading.subscribe("m-ahead", name="all") as events,
+                ):
+                    for number in range(3):
+                        await bus.publish("m-ahead", b"%d" % number)
+                    return await _told(events, "skewed", 3)
 
         with caplog.at_level(logging.WARNING, logger="ensue"):
             tagged = asyncio.run(main())

@@ -11,6 +11,15 @@ _log = logging.getLogger("ensue")
 
 def log_alert(who: str, alert: Alert) -> None:
     """Say what was measured, by whom."""
+    if alert.assumption == "terms":
+        _log.warning(
+            "merged_terms_differ by=%s publisher=%s theirs=(%s) ours=(%s)",
+            who,
+            alert.peer,
+            alert.theirs,
+            alert.ours,
+        )
+        return
     _log.warning(
         "%s: %s of %s is %g ms, %s of %g ms",
         who,

@@ -41,6 +41,7 @@ from ensue.errors import (
     EnsueError,
     InternalError,
     LocalProtocolError,
+    TransportError,
 )
 from ensue.event import Event, event_id
 from ensue.order import Merged, Order, Total
@@ -62,6 +63,8 @@ BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
 CHECKED_MAX = 10_000
 """Topics that are remembered as good ones."""
+AGREE_S = 10.0
+"""How long a server may take to say which terms merged order has there."""
 UNSETTLED_MAX = 20_000
 """Events under way before publishing waits for some of them to be settled."""
 
@@ -388,19 +391,25 @@ class Bus(ContentBus):
         self._share(hub, driver)
         if isinstance(self.order, Merged):
             hub.observers[self._name] = self._learn
-        if hub.has_cube and isinstance(hub, RemoteHub):
+        if hub.exchanges or (hub.has_cube and isinstance(hub, RemoteHub)):
             await self._settle_in(hub, driver)
         return driver
 
     async def _settle_in(self, hub: Hub, driver: Driver[AnyPublisher]) -> None:
-        """Wait until the others know of this node, and it of them."""
+        """Wait until the others know of this node, and it of them; or have agreed on the terms of their order."""
         try:
-            await self._resumed
-        except BaseException:
+            async with asyncio.timeout(AGREE_S if hub.exchanges else None):
+                await self._resumed
+        except BaseException as error:
             if not driver.closed:
                 # Or the others would wait for it until it expires.
                 driver.command(lambda node, _now: node.say_goodbye())
                 hub.part(driver)
+            if isinstance(error, TimeoutError):
+                raise TransportError(
+                    f"{hub.server} does not say within {AGREE_S:g} s which merged order it carries: "
+                    "is it of this version?"
+                ) from None
             raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:
@@ -436,6 +445,8 @@ class Bus(ContentBus):
             failure.__cause__ = outcome.error
             return failure
 
+        if self._failure is not None:
+            return
         self._failure = why("")
         fail(self._resumed, self._failure)
         self._receipts.fail_all(
@@ -448,3 +459,6 @@ class Bus(ContentBus):
             if self._hub is not None:
                 # Soon: the others may be about something.
                 asyncio.get_running_loop().call_soon(self._hub.depart, self._name)
+        elif self._hub is not None and self._hub.exchanges:
+            # Its subscriptions can't go on either.
+            asyncio.get_running_loop().call_soon(self._hub.expel, outcome.reason)

@@ -54,6 +54,8 @@ async def make_publisher(hub: Hub, name: str, order: Order | None) -> AnyPublish
             name=name,
             config=merge_config(order),
             answered=hub.answers,
+            exchanges=hub.exchanges,
+            tells_terms=hub.is_unattended,
             now_ns=hub.clock.now_ns(),
         )
     if hub.has_cube:
@@ -133,6 +135,10 @@ def watched(
     return told
 
 
-def merge_subscriber(name: str, order: Merged, *, eager: bool) -> MergeSubscriber:
-    """Return the node of a subscription in merged order, or of one without order on a bus that has it."""
-    return MergeSubscriber(name=name, config=merge_config(order), eager=eager)
+def merge_subscriber(name: str, order: Merged, *, agreed: Merged, eager: bool) -> MergeSubscriber:
+    """Return the node of a subscription in merged order, or of one without order on a bus that has it.
+
+    `agreed` is the order of its bus: a subscription may have another delta.
+    """
+    terms = merge_config(agreed).terms
+    return MergeSubscriber(name=name, config=merge_config(order), terms=terms, eager=eager)

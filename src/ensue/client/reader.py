@@ -151,9 +151,10 @@ class Reader:
     def _make(self) -> AnyNode:
         hub, order = self._hub, self._order
         if isinstance(order, Merged):
-            return merge_subscriber(self.name, order, eager=False)
+            assert isinstance(hub.order, Merged)
+            return merge_subscriber(self.name, order, agreed=hub.order, eager=False)
         if isinstance(hub.order, Merged):
-            return merge_subscriber(self.name, hub.order, eager=True)
+            return merge_subscriber(self.name, hub.order, agreed=hub.order, eager=True)
         if not isinstance(order, Total):
             return UnorderedSubscriber(name=self.name)
         config = hub.subscriber_config(order, durable=self.durable)

@@ -140,7 +140,7 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 
     event: Event
     verdict: str
-    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `overtaken`, `skewed`, `corrupt`, `overflow`."""
+    """`duplicate`, `before_join`, `not_subscribed`, `void`, `late`, `overtaken`, `skewed`, `corrupt`, `mismatched`, `overflow`."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -203,13 +203,18 @@ class Alert(msgspec.Struct, frozen=True, gc=False):
     """Something that the order depends on is about to give way, or has: nothing else tells the application."""
 
     assumption: str
-    """`clock`: another clock is ahead of this one. `delay`: a message takes long, or this clock is ahead."""
+    """`clock`: another clock is ahead of this one. `delay`: a message takes long, or this clock is ahead.
+    `terms`: another process has other bounds."""
     peer: str
     """Whose messages show it."""
     measured_ns: int
     bound_ns: int
     broken: bool
     """False: it still holds."""
+    theirs: str = ""
+    """The peer's terms, where they differ …"""
+    ours: str = ""
+    """… from these."""
 
 
 class Resumed(msgspec.Struct, frozen=True, gc=False):

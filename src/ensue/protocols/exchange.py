@@ -7,18 +7,29 @@ who listen ask again when their connection is back.
 
 Answers: `Accepted`, it went out; `Attached`, you listen; `Declined`, you may not.
 
+Clients whose order needs equal settings agree on them first (`Agree`, `Agreed`). The first client decides, for as long as any is there that agreed. One whose
+connection is lost counts as there for `ABSENCE_NS`, so that a newcomer does not change the terms of clients that reconnect.
+
+HAZARD: terms are not persisted. After a restart the client that asks first decides, and those with other terms are refused.
+
 Limit: `attachments_max` listeners of all topics together; more are declined.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
 
 from ensue.event import Name
 from ensue.protocols.core import Effect, Frame, Multicast, Send
 from ensue.protocols.ens import Accepted, Attached, AttachRequest, DetachRequest, Notify, Put
 
-__all__ = ["EXCHANGED", "FRAMES", "Declined", "Exchange", "exchange_of"]
+__all__ = ["EXCHANGED", "FRAMES", "Agree", "Agreed", "Declined", "Exchange", "exchange_of"]
 
+ABSENCE_NS = 10_000_000_000
+"""How long a client whose connection was lost still holds others to its terms."""
 ATTACHMENTS_MAX = 1_000_000
+TERMS_LENGTH_MAX = 128
 EXCHANGED = ("merged", "none")
 """The orders that ask for nothing but topics."""
 
@@ -37,7 +48,22 @@ class Declined(Frame, frozen=True, tag=60):
     reason: str
 
 
-FRAMES: tuple[type[Frame], ...] = (Declined,)
+Terms = Annotated[str, msgspec.Meta(max_length=TERMS_LENGTH_MAX)]
+
+
+class Agree(Frame, frozen=True, tag=61):
+    """These are my terms; empty: I leave, and hold nobody to them."""
+
+    terms: Terms
+
+
+class Agreed(Frame, frozen=True, tag=62):
+    """These are the terms of all who are there. If they are not yours, you are not one of them."""
+
+    terms: Terms
+
+
+FRAMES: tuple[type[Frame], ...] = (Declined, Agree, Agreed)
 
 
 class Exchange:
@@ -54,6 +80,10 @@ class Exchange:
         """The same as one value a topic, so that a topic's events travel together."""
         self._topics: dict[str, dict[str, None]] = {}
         """By peer."""
+        self.terms = ""
+        """What those who are there have agreed on; empty: nothing."""
+        self._parties: dict[str, int | None] = {}
+        """Who has agreed; and until when that counts, of those whose connection was lost."""
         self._effects: list[Effect] = []
 
     def listeners(self, topic: str) -> tuple[str, ...]:
@@ -67,7 +97,6 @@ class Exchange:
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
-        del now_ns
         match frame:
             case Put(event=event):
                 topic = event.topic
@@ -82,11 +111,15 @@ class Exchange:
                 self._attach(topic, source)
             case DetachRequest(topic=topic):
                 self._detach(topic, source)
+            case Agree(terms=terms):
+                self._agree(terms, source, now_ns)
             case _:
                 pass  # Not for an exchange: a stray frame changes nothing.
 
-    def forget(self, peer: str) -> None:
+    def forget(self, peer: str, *, now_ns: int) -> None:
         """Detach a peer from everything: it is gone."""
+        if peer in self._parties:
+            self._parties[peer] = now_ns + ABSENCE_NS
         for topic in list(self._topics.get(peer, ())):
             self._detach(topic, peer)
 
@@ -101,6 +134,23 @@ class Exchange:
         """Drain what is to be done."""
         effects, self._effects = self._effects, []
         return effects
+
+    def _agree(self, terms: str, peer: str, now_ns: int) -> None:
+        if not terms:
+            self._parties.pop(peer, None)
+            return
+        if terms != self.terms:
+            self._parties = {
+                name: due_ns
+                for name, due_ns in self._parties.items()
+                # One that is due later than that was lost before this clock went back.
+                if due_ns is None or now_ns < due_ns <= now_ns + ABSENCE_NS
+            }
+            if not self._parties.keys() - {peer}:
+                self.terms = terms
+        if terms == self.terms:
+            self._parties[peer] = None
+        self._effects.append(Send(peer, Agreed(terms=self.terms)))
 
     def _attach(self, topic: str, peer: str) -> None:
         listeners = self._listeners.get(topic, {})

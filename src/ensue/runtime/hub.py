@@ -95,6 +95,10 @@ class Hub:
     """The server that it was reached at first, if servers are what it is on."""
     answers = False
     """Whether somebody says that an event is out, where order needs no answer."""
+    exchanges: tuple[str, ...] = ()
+    """Where clients in merged order agree on its terms, the nearest first."""
+    is_unattended = False
+    """Whether events go over the topics of a broker, with nobody there to agree with."""
 
     def __init__(self, *, order: Order | None, clock: Clock, recorder: Recorder | None) -> None:
         self.order = order
@@ -152,6 +156,11 @@ class Hub:
     def depart(self, name: str) -> None:
         """Tell others that a client is gone."""
         self.shares.pop(name, None)
+
+    def expel(self, reason: str) -> None:
+        """End everybody here: they can't stay."""
+        for driver in list(self._drivers):
+            driver.lose(reason)
 
     def part(self, driver: Driver[Any]) -> None:
         """Close the driver of a client that has said goodbye."""

@@ -18,7 +18,7 @@ import msgspec
 
 from ensue.clock import system_clock
 from ensue.errors import AccessDenied, BadInput, LimitReached, TransportError
-from ensue.order import Causal, Deadline, Order
+from ensue.order import Causal, Deadline, Merged, Order
 from ensue.protocols.core import Frame
 from ensue.protocols.exchange import EXCHANGED, exchange_of
 from ensue.protocols.gossip.enrolled import EnrolledBroker
@@ -83,6 +83,7 @@ class RemoteHub(Hub):
         self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, message_bytes - reserve)
         self._reserved: tuple[str, ...] = ()
         """Names of the chain itself."""
+        self.is_unattended = described is None
         if described is not None:
             self._find_stations(described, order)
         self.users = 1
@@ -145,6 +146,9 @@ class RemoteHub(Hub):
             self.transport.home = placement.node
             return
         self.answers = True
+        if isinstance(order, Merged):
+            nodes = sorted(placement.nodes, key=lambda node: node != self.server)
+            self.exchanges = tuple(exchange_of(node, order_name(order)) for node in nodes)
 
         def exchange(topic: str) -> str:
             # What has no place anywhere is declined, by whomever.
@@ -261,9 +265,12 @@ class RemoteHub(Hub):
 
     def _refused(self, error: AccessDenied) -> None:
         """End everybody, also who comes later: a server will not have this client any more."""
-        self._refusal = error.reason
-        for driver in list(self._drivers):
-            driver.lose(error.reason)
+        self.expel(error.reason)
+
+    def expel(self, reason: str) -> None:
+        """End everybody, also who comes later."""
+        self._refusal = reason
+        super().expel(reason)
 
     def _reconnected(self) -> None:
         for driver in list(self._drivers):

@@ -125,6 +125,11 @@ class Grants:
             or topic.startswith(self._prefixes[action])
         )
 
+    @property
+    def any(self) -> bool:
+        """Whether the user may publish or subscribe at all."""
+        return any(self._all.values()) or any((*self._topics.values(), *self._prefixes.values()))
+
     def _add(self, action: Action, patterns: tuple[str, ...]) -> None:
         self._all[action] = "*" in patterns
         self._topics[action] = frozenset(each for each in patterns if not each.endswith("*"))

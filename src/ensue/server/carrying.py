@@ -13,7 +13,7 @@ from ensue.errors import RemoteProtocolError
 from ensue.event import Event
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import AttachRequest, DetachRequest, Put
-from ensue.protocols.exchange import Declined
+from ensue.protocols.exchange import Agree, Agreed, Declined
 from ensue.protocols.gossip.frames import BETWEEN_BROKERS, Message
 from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol, Leave
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
@@ -47,6 +47,11 @@ def screen_exchanged(
                 why = rules.attach_refusal(visitor, source, exchange, topic)
             case DetachRequest(topic=topic):
                 rules.detach(visitor, source, exchange, topic)
+            case Agree(terms=terms):
+                if terms and not visitor.grants.any:
+                    # It has no say in what others agree on.
+                    answers.append(Agreed(terms=terms))
+                    continue
             case _:
                 raise RemoteProtocolError(f"{type(frame).__name__} is not for an exchange")
         if why:

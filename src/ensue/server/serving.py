@@ -148,7 +148,7 @@ class Server(StationServer):
         def left(name: str) -> None:
             for exchange in self._exchanges:
                 if not exchange.closed:
-                    exchange.command(lambda node, _now: node.forget(name))
+                    exchange.command(lambda node, now: node.forget(name, now_ns=now))
 
         listener.on_left = left
 

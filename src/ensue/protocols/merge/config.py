@@ -12,6 +12,7 @@ kinds of timestamps or moduli make everything that comes from the others look co
 import msgspec
 
 from ensue.errors import ConfigurationError
+from ensue.protocols.merge.terms import MergeTerms
 
 __all__ = ["MergeConfig", "ticks_of"]
 
@@ -91,6 +92,11 @@ class MergeConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"modulus must be at least {self.modulus_min} (2 epsilon + delta + 1 + lateness), "
                 f"not {self.modulus}: an old reading would look like a new one"
             )
+
+    @property
+    def terms(self) -> MergeTerms:
+        """What all processes must have alike."""
+        return MergeTerms(self.tick_ns, self.epsilon_ticks, self.delta_ticks)
 
     @property
     def modulus_min(self) -> int:

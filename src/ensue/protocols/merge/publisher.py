@@ -12,6 +12,9 @@ what to send along, so that whoever observes it comes after everything before it
 Starting: it knows nothing of what an earlier incarnation, or its application before it was made, has seen. So it stamps nothing for epsilon + 1 ticks;
 then all of that is in the past. What is published meanwhile waits. The same holds for whatever exceeds `events_per_tick_max`, until the next tick.
 
+Its bounds are those of all others (`terms`). With `exchanges` it agrees on them with everybody else there, and `Resumed` says that it has; with `tells_terms` its
+stamps carry them.
+
 It persists the numbers of its events, so that a restarted one does not give them again. Its timestamps are not persisted.
 
 HAZARD: an event is stamped when it is published and sent when its number is safe. A disk that takes long counts as
@@ -27,8 +30,9 @@ from ensue.errors import BadInput, ConfigurationError, LimitReached, LocalProtoc
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Settle
 from ensue.protocols.ens import Accepted
-from ensue.protocols.exchange import Declined
+from ensue.protocols.exchange import Agreed, Declined
 from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merge.terms import TermsClient
 from ensue.protocols.merge.timestamps import INDEX, MARK, Timeline, timestamps_for
 from ensue.protocols.numbering import EventNumbers
 from ensue.wire import Records
@@ -51,6 +55,8 @@ class MergePublisher:
         name: str,
         config: MergeConfig,
         answered: bool = False,
+        exchanges: tuple[str, ...] = (),
+        tells_terms: bool = False,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
@@ -63,6 +69,8 @@ class MergePublisher:
         self.config = config
         self.timeline = Timeline(timestamps_for(config))
         self._answered = answered
+        self._told_terms = config.terms.to_entries() if tells_terms else {}
+        self._terms = TermsClient(config.terms, exchanges, retry_ns=config.retry_ns, now_ns=now_ns)
         self._unanswered: dict[str, tuple[int, Event]] = {}
         """By id: when to send it again, and the event, in the order they are due."""
         self._numbers = EventNumbers(name)
@@ -162,12 +170,15 @@ class MergePublisher:
         return self.timeline.kind.to_entries(self.timeline.known(self.config.tick(now_ns)))
 
     def say_goodbye(self) -> None:
-        """Do nothing: nobody remembers this publisher."""
+        """Hold nobody to the own terms any more; nobody else remembers this publisher."""
+        self._terms.withdraw()
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Settle what is answered; elsewhere nobody has to answer a publisher."""
-        del source, now_ns
+        del now_ns
         match frame:
+            case Agreed():
+                self._terms.receive(frame, source)
             case Accepted(event=event_id) if event_id in self._unanswered:
                 self._effects.append(Settle(self._unanswered.pop(event_id)[1], ""))
             case Declined(event=event_id, reason=reason) if event_id in self._unanswered:
@@ -178,6 +189,7 @@ class MergePublisher:
     def repeat(self, *, now_ns: int) -> None:
         """Send again what is not answered: the connection is new."""
         self._seen_ns = now_ns
+        self._terms.repeat(now_ns)
         for event_id, (_, event) in list(self._unanswered.items()):
             self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
             self._effects.append(Broadcast(event))
@@ -185,6 +197,7 @@ class MergePublisher:
     def handle_timer(self, *, now_ns: int) -> None:
         """Stamp what had to wait, and send again what was not answered in time."""
         self._stamp_waiting(now_ns)
+        self._terms.handle_timer(now_ns)
         for event_id, (due_ns, event) in list(self._unanswered.items()):
             if now_ns < due_ns <= now_ns + self.config.poll_ns:
                 break  # Those further ahead were due by a clock that has gone back since.
@@ -198,6 +211,9 @@ class MergePublisher:
         due_ns = next((due_ns for due_ns, _ in self._unanswered.values()), None)
         if due_ns is not None:
             due_ns = min(due_ns, seen_ns + config.poll_ns)
+        ask_ns = self._terms.next_timer_ns()
+        if ask_ns is not None:
+            due_ns = ask_ns if due_ns is None else min(due_ns, ask_ns)
         if not self._waiting:
             return due_ns
         last_tick = config.tick(seen_ns) + config.epsilon_ticks + 1
@@ -207,6 +223,9 @@ class MergePublisher:
     def take_effects(self) -> Sequence[Effect]:
         """Drain what is to be done."""
         effects, self._effects = self._effects, []
+        if self._terms.effects:
+            effects += self._terms.effects
+            self._terms.effects = []
         return effects
 
     def _count_waiting(self) -> int:
@@ -231,6 +250,8 @@ class MergePublisher:
         self._waiting_count -= len(events)
         timeline = self.timeline
         entries = timeline.kind.to_entries(timeline.event(tick))
+        if self._told_terms:
+            entries |= self._told_terms
         for index, event in enumerate(events):
             stamp = Stamp(entries if index == 0 else {**entries, INDEX: index})
             stamped = msgspec.structs.replace(event, stamp=stamp, published_at_ns=now_ns)

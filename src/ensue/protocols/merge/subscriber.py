@@ -4,7 +4,9 @@ What it guarantees, and why, is said in `merger`. Here is what becomes of the re
 
 - an event that comes too late, or whose stamp is from the future, is dropped as `late` or `skewed`; with `deliver_late` it is handed out at once
   with that verdict instead, once, and not in its turn besides; what is held when this clock goes back may be `skewed` from then on;
-- a stamp that nobody can have made is dropped as `corrupt`, a second copy as `duplicate`.
+- a stamp that nobody can have made is dropped as `corrupt`, a second copy as `duplicate`;
+- an event whose stamp carries another tick or epsilon than this process has can't be sorted, and is dropped as `mismatched`. Another delta has no part in the
+  order: the event is taken. Both are told once for each publisher (`Alert`).
 
 All are counted (`counts`), and what the messages show of other clocks and of delays is measured (`watch`).
 
@@ -25,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ensue.event import Event
 from ensue.protocols.core import (
+    Alert,
     Attach,
     Deliver,
     Detach,
@@ -41,19 +44,20 @@ from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
 from ensue.protocols.exchange import Declined
 from ensue.protocols.merge.config import MergeConfig
 from ensue.protocols.merge.merger import ACCEPTED, DUPLICATE, LATE, OVERFLOW, SKEWED, Held, Merger
+from ensue.protocols.merge.terms import MergeTerms, terms_from
 from ensue.protocols.merge.timestamps import index_of, timestamps_for
 from ensue.protocols.merge.watching import MergeCounts, watch_for
 
-__all__ = ["CORRUPT", "EARLY", "MergeSubscriber"]
+__all__ = ["CORRUPT", "EARLY", "MISMATCHED", "MergeSubscriber"]
 
-CORRUPT, EARLY = "corrupt", "early"
+CORRUPT, EARLY, MISMATCHED = "corrupt", "early", "mismatched"
 TOPIC = "topic/"
 
 
 class MergeSubscriber:
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
-    `records` is what an earlier incarnation persisted.
+    `records` is what an earlier incarnation persisted. `terms` are those of its process, if it has a delta of its own.
     """
 
     def __init__(
@@ -63,12 +67,16 @@ class MergeSubscriber:
         config: MergeConfig,
         eager: bool = False,
         mergers: tuple[str, ...] = (),
+        terms: MergeTerms | None = None,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
         self.name = name
         self.config = config
         self.eager = eager
+        self._terms = terms or config.terms
+        self._mismatched: dict[str, MergeTerms] = {}
+        """Publishers that were told of, and their terms."""
         self.watch = watch_for(config)
         self.merger = Merger(config)
         self._kind = timestamps_for(config)
@@ -267,6 +275,12 @@ class MergeSubscriber:
             return
         tick = self.config.tick(now_ns)
         entries = {} if event.stamp is None else event.stamp.entries
+        theirs = terms_from(entries)
+        if theirs is not None and theirs != self._terms:
+            self._mismatch(event.publisher, theirs)
+            if not theirs.sorts_like(self._terms):
+                self._effects.append(Discard(event, MISMATCHED))
+                return
         timestamp = self._kind.from_entries(entries, tick)
         if timestamp is None or not self._kind.is_sound(timestamp):
             counts.corrupt += 1
@@ -289,6 +303,16 @@ class MergeSubscriber:
             counts.duplicate += verdict == DUPLICATE
             counts.overflow += verdict == OVERFLOW
             self._effects.append(Discard(event, verdict))
+
+    def _mismatch(self, publisher: str, theirs: MergeTerms) -> None:
+        """Count an event of other terms, and tell of its publisher once."""
+        self.watch.counts.mismatched += 1
+        told = self._mismatched.get(publisher)
+        if told == theirs or (told is None and len(self._mismatched) >= self.config.peers_max):
+            return
+        self._mismatched[publisher] = theirs
+        ours = str(self._terms)
+        self._effects.append(Alert("terms", publisher, 0, 0, True, str(theirs), ours))
 
     def _advance(self, now_ns: int) -> None:
         self._seen_ns = now_ns

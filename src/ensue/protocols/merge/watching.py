@@ -25,6 +25,8 @@ class MergeCounts(Watched, kw_only=True):
     """From a clock further ahead than any can be: dropped, or delivered out of turn."""
     corrupt: int = 0
     """With a stamp that nobody can have made."""
+    mismatched: int = 0
+    """From publishers with another epsilon, delta or tick: dropped, unless delta alone differs."""
     duplicate: int = 0
     overflow: int = 0
 

@@ -1,0 +1,185 @@
+"""The terms of merged order: agreed on with exchanges, or carried by stamps and compared."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from tests.protocols.merge.test_nodes import (
+    attached,
+    config,
+    delivered,
+    discarded,
+    event,
+    give,
+    sent,
+)
+
+from ensue.event import Event, Stamp
+from ensue.protocols.core import Alert, Effect, Refuse, Resumed, Send
+from ensue.protocols.exchange import Agree, Agreed
+from ensue.protocols.merge.publisher import MergePublisher
+from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.merge.terms import MergeTerms, terms_from
+
+OWN = config().terms
+NEAR, FAR = "s1/merged", "s2/merged"
+
+
+def publisher(*exchanges: str, tells_terms: bool = False) -> MergePublisher:
+    return MergePublisher(name="p", config=config(), exchanges=exchanges, tells_terms=tells_terms)
+
+
+def client() -> MergePublisher:
+    return publisher(NEAR, FAR)
+
+
+def subscriber(
+    *, eager: bool = False, terms: MergeTerms | None = None, **bounds: int
+) -> MergeSubscriber:
+    node = MergeSubscriber(name="s", config=config(**bounds), eager=eager, terms=terms)
+    node.subscribe(("t",), now_ns=0)
+    node.receive(attached("t"), source="ens", now_ns=0)
+    node.take_effects()
+    return node
+
+
+def asked(effects: Sequence[Effect]) -> list[str]:
+    return [
+        each.peer
+        for each in effects
+        if isinstance(each, Send) and each.frame == Agree(terms=str(OWN))
+    ]
+
+
+def hear(node: MergePublisher, terms: str, source: str) -> list[Effect]:
+    node.receive(Agreed(terms=terms), source=source, now_ns=0)
+    return list(node.take_effects())
+
+
+def test_terms_travel_and_read_as_they_are_given() -> None:
+    terms = MergeTerms(500_000, 40, 2_000)
+    assert str(terms) == "epsilon=0.02, delta=1, tick=0.0005"
+    assert terms_from({"@r": 7, **terms.to_entries()}) == terms
+    usual = MergeTerms(1_000_000, 0, 0)
+    assert usual.to_entries() == {"@e": 0, "@w": 0}
+    assert terms_from(usual.to_entries()) == usual
+    assert terms_from({"@r": 7}) is None
+
+
+def test_a_client_asks_all_exchanges_and_resumes_when_its_own_has_agreed() -> None:
+    node = client()
+    assert asked(node.take_effects()) == [NEAR, FAR]
+    assert hear(node, str(OWN), FAR) == []
+    assert hear(node, "anything", "stranger") == []
+    assert hear(node, str(OWN), NEAR) == [Resumed()]
+    assert hear(node, str(OWN), NEAR) == []
+    assert node.next_timer_ns() is None
+
+
+def test_who_does_not_answer_is_asked_again_and_all_are_on_a_new_connection() -> None:
+    node = client()
+    node.take_effects()
+    hear(node, str(OWN), NEAR)
+    due_ns = node.next_timer_ns()
+    assert due_ns == config().retry_ns
+    node.handle_timer(now_ns=due_ns - 1)
+    assert asked(node.take_effects()) == []
+    node.handle_timer(now_ns=due_ns)
+    assert asked(node.take_effects()) == [FAR]
+    node.repeat(now_ns=due_ns + 1)
+    assert asked(node.take_effects()) == [NEAR, FAR]
+    assert hear(node, str(OWN), NEAR) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_with_other_terms_gives_up_and_names_both(late: bool) -> None:
+    node = client()
+    node.take_effects()
+    if late:
+        hear(node, str(OWN), NEAR)
+        node.repeat(now_ns=1)
+        node.take_effects()
+    (refused,) = hear(node, "epsilon=9", FAR)
+    assert isinstance(refused, Refuse)
+    assert refused.topics == ()
+    assert refused.reason.startswith(f"merged order at s2 has epsilon=9, this bus has {OWN}: ")
+    assert hear(node, "epsilon=9", NEAR) == []
+    node.repeat(now_ns=2)
+    node.handle_timer(now_ns=2)
+    assert node.take_effects() == []
+    assert node.next_timer_ns() is None
+
+
+def test_who_leaves_holds_nobody_to_its_terms() -> None:
+    node = client()
+    node.take_effects()
+    node.say_goodbye()
+    assert node.take_effects() == [Send(NEAR, Agree(terms="")), Send(FAR, Agree(terms=""))]
+    alone = publisher()
+    alone.say_goodbye()
+    assert alone.take_effects() == []
+
+
+def test_stamps_carry_the_terms_where_nobody_can_be_asked() -> None:
+    for tells_terms in (True, False):
+        node = publisher(tells_terms=tells_terms)
+        node.publish("t", b"", now_ns=100 * config().tick_ns)
+        (entries,) = sent(node)
+        assert terms_from(entries) == (OWN if tells_terms else None)
+
+
+def stamped(number: int, terms: MergeTerms, by: str = "p") -> Event:
+    made = event(10, by=by, number=number)
+    assert made.stamp is not None
+    return msgspec.structs.replace(made, stamp=Stamp(made.stamp.entries | terms.to_entries()))
+
+
+def alerts(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
+    return [
+        (each.peer, each.theirs, each.ours)
+        for each in effects
+        if isinstance(each, Alert) and each.assumption == "terms"
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        MergeTerms(OWN.tick_ns * 2, OWN.epsilon_ticks, OWN.delta_ticks),
+        MergeTerms(OWN.tick_ns, OWN.epsilon_ticks + 1, OWN.delta_ticks),
+    ],
+)
+@pytest.mark.parametrize("eager", [False, True])
+def test_what_can_not_be_sorted_is_dropped_counted_and_told_once(
+    other: MergeTerms, eager: bool
+) -> None:
+    node = subscriber(eager=eager)
+    effects = give(node, 10, stamped(1, other), stamped(2, other), stamped(1, other, "q"))
+    assert discarded(effects) == ["mismatched"] * 3
+    assert alerts(effects) == [("p", str(other), str(OWN)), ("q", str(other), str(OWN))]
+    assert node.counts.mismatched == 3
+    assert node.counts.corrupt == 0
+    assert discarded(give(node, 10, stamped(3, OWN))) == []
+
+
+def test_another_delta_alone_is_told_and_its_events_are_delivered() -> None:
+    other = MergeTerms(OWN.tick_ns, OWN.epsilon_ticks, OWN.delta_ticks + 1)
+    node = subscriber()
+    effects = give(node, 10, stamped(1, other))
+    assert alerts(effects) == [("p", str(other), str(OWN))]
+    node.handle_timer(now_ns=100 * config().tick_ns)
+    assert len(delivered(node.take_effects())) == 1
+    assert node.counts.mismatched == 1
+
+
+def test_a_subscription_with_a_delta_of_its_own_compares_the_terms_of_its_bus() -> None:
+    node = subscriber(delta=50, terms=OWN)
+    assert alerts(give(node, 10, stamped(1, OWN))) == []
+
+
+def test_publishers_are_told_of_anew_with_other_terms_and_within_a_limit() -> None:
+    node = subscriber(peers_max=1)
+    one, two = (MergeTerms(OWN.tick_ns, OWN.epsilon_ticks + n, OWN.delta_ticks) for n in (1, 2))
+    effects = give(node, 10, stamped(1, one), stamped(2, two), stamped(1, one, "q"))
+    assert [peer for peer, *_ in alerts(effects)] == ["p", "p"]
+    assert node.counts.mismatched == 3
