@@ -73,6 +73,30 @@ def test_events_go_by_their_content(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_how_many_events_may_wait_is_said_with_an_option(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, order=None, name="a") as a,
+        ):
+            await within(a.advertise(where="x exists"))
+            small = await started(server, "sub", "--where", "x exists", "--pending-max", "2")
+            large = await started(
+                server, "sub", "--where", "x exists", "--pending-max", "3", "-n", "3"
+            )
+            await subscribed(server, 2)
+            async with a.transaction(timeout=60) as tx:
+                for number in range(3):
+                    await tx.publish({"x": number})
+            code, out, err = await ended(small)
+            assert (code, out) == (2, "")
+            assert "pending_max is 2" in err
+            code, out, _ = await ended(large)
+            assert (code, out) == (0, '{"x":0}\n{"x":1}\n{"x":2}\n')
+
+    asyncio.run(main())
+
+
 def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
     second = {
         b'{"x": ': "line 2: is not JSON",

@@ -411,8 +411,7 @@ def test_a_reader_by_content_that_does_not_keep_up_is_told_and_nobody_else_notic
             connected(server, "b") as b,
         ):
             await within(a.advertise(where="x exists"))
-            slow = b.subscribe(where="x exists")
-            slow.pending_max = 3
+            slow = b.subscribe(where="x exists", pending_max=3)
             async with slow, b.subscribe(where="x exists") as brisk:
                 for number in range(5):
                     await within(a.publish({"x": number}, b"%d" % number))

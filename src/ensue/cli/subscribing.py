@@ -26,7 +26,7 @@ from ensue.cli.ordering import (
 )
 from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
 from ensue.cli.streams import Output, as_bytes
-from ensue.client.checks import Start
+from ensue.client.checks import PENDING_MAX, Start
 from ensue.errors import BadInput
 from ensue.order import Order
 from ensue.protocols.overlay.parsing import parse
@@ -126,6 +126,22 @@ StartOption = Annotated[
         "server's log. A durable subscription that exists goes on where it was.",
     ),
 ]
+PendingOption = Annotated[
+    int,
+    typer.Option(
+        "--pending-max",
+        metavar="EVENTS",
+        min=1,
+        help="How many events may wait to be printed (pending_max); with --where, more than that end it with code 2.",
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON object a line for each event; a key or payload that is no text as key_base64 or payload_base64.",
+    ),
+]
 FormatOption = Annotated[
     str | None,
     typer.Option("--format", help=r"How to print an event, such as '{topic}\t{key}\t{payload}\n'."),
@@ -151,13 +167,8 @@ def sub(
     ] = ENOUGH,
     start: StartOption = "latest",
     template: FormatOption = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object a line for each event; a key or payload that is no text as key_base64 or payload_base64.",
-        ),
-    ] = False,
+    json: JsonOption = False,
+    pending: PendingOption = PENDING_MAX,
     wait: WaitOption = 10.0,
     timeout: Annotated[
         float | None,
@@ -190,12 +201,15 @@ def sub(
         )
         with output.option("--where"):
             parse(where)
-        following = _follow(reading, url, None, wait, lambda bus: bus.subscribe(where=where))
+        following = _follow(
+            reading, url, None, wait, lambda bus: bus.subscribe(where=where, pending_max=pending)
+        )
     else:
         if not topics:
             raise BadInput("say which TOPIC to read, or what by content with --where")
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-        following = _subscribe(reading, url, wanted, tuple(topics), name, begin, wait)
+        options = _Topics(tuple(topics), name, begin, pending)
+        following = _follow(reading, url, wanted, wait, options.subscribe)
     with output.warnings_told():
         asyncio.run(following)
     if reading.interrupted and not reading.output.broken and (count or not reading.begun):
@@ -213,6 +227,26 @@ def _start(text: str) -> Start:
     if not text.isdecimal() or int(text) < 1:
         raise BadInput(f"--from {text!r}: expected earliest, latest or a place, counted from 1")
     return int(text)
+
+
+class _Topics(msgspec.Struct, frozen=True):
+    """What is read by topic, and how."""
+
+    topics: tuple[str, ...]
+    name: str | None
+    start: Start
+    pending_max: int
+
+    def subscribe(self, bus: Bus) -> Subscription:
+        """Return the subscription."""
+        return bus.subscribe(
+            *self.topics,
+            name=self.name,
+            pending_max=self.pending_max,
+            acknowledge="manual",
+            durable=self.name is not None,
+            start=self.start,
+        )
 
 
 class _Reading:
@@ -259,27 +293,6 @@ class _Reading:
             for position in positions:
                 events.acknowledge(position)
         positions.clear()
-
-
-async def _subscribe(
-    reading: _Reading,
-    url: str,
-    order: Order | None,
-    topics: tuple[str, ...],
-    name: str | None,
-    start: Start,
-    wait_s: float,
-) -> None:
-    """Read topics."""
-    await _follow(
-        reading,
-        url,
-        order,
-        wait_s,
-        lambda bus: bus.subscribe(
-            *topics, name=name, acknowledge="manual", durable=name is not None, start=start
-        ),
-    )
 
 
 async def _follow(

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 from ensue.client.acknowledging import settle_all
 from ensue.client.checks import (
+    PENDING_MAX,
     Acknowledge,
     Payload,
     Start,
@@ -29,6 +30,7 @@ from ensue.client.checks import (
     check_topics,
 )
 from ensue.client.content_bus import ContentBus
+from ensue.client.content_reader import ReadOptions
 from ensue.client.futures import fail
 from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
 from ensue.client.receipts import Receipts
@@ -58,7 +60,6 @@ __all__ = ["Bus", "connect"]
 
 R = TypeVar("R")
 
-PENDING_MAX = 10_000
 BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
 CHECKED_MAX = 10_000
@@ -256,12 +257,14 @@ class Bus(ContentBus):
         behind the last event that was acknowledged. `start` says where one that is new begins: with what is
         published from now on (`latest`), as topics that are added later do anyway, with all that the server's
         log still has (`earliest`), or with a place in it (`event.place`). `where` asks by content
-        instead of topics: a filter such as `symbol = 'ACME' and price > 10`.
+        instead of topics: a filter such as `symbol = 'ACME' and price > 10`; on `ensue://` such a subscription ends (`SubscriptionLost`) when
+        it has no room for the next event, or for a transaction's events as a whole.
         """
         hub, _ = self._open()
         if where is not None:
             given = {"order": order is not _DEFAULT, "durable": durable, "start": start != "latest"}
-            return self._subscribe_content(where, topics, given)
+            options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
+            return self._subscribe_content(where, topics, options, given)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)

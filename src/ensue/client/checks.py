@@ -12,6 +12,7 @@ from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities, refusal
 
 __all__ = [
+    "PENDING_MAX",
     "Acknowledge",
     "Payload",
     "Start",
@@ -30,6 +31,9 @@ __all__ = [
     "check_token",
     "check_topics",
 ]
+
+PENDING_MAX = 10_000
+"""Events that a subscription may have unhandled, unless it says otherwise."""
 
 Acknowledge = Literal["auto", "manual"]
 Start = Literal["earliest", "latest"] | int

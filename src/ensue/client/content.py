@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ensue.client.checks import check_broker_name
+from ensue.client.checks import PENDING_MAX, check_broker_name
 from ensue.client.futures import fail
 from ensue.client.received import CONTENT
 from ensue.client.wording import Situation, explained, failure_of, in_words, person
@@ -77,15 +77,17 @@ class _Kept:
     Others see a plan's subscriptions before it is committed, so events come before that, too. A plan that is aborted takes them with it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, events_max: int | None) -> None:
+        self._events_max = events_max
         self.events: list[Notified] = []
         self.is_made = False
         """Whether the plan is committed, and the bus about to read."""
         self.is_withdrawn = False
 
     def notified(self, notified: Notified) -> None:
-        """Keep an event."""
-        self.events.append(notified)
+        """Keep an event: one more than whoever reads it has room for, at the most, so that it is told."""
+        if self._events_max is None or len(self.events) <= self._events_max:
+            self.events.append(notified)
 
     def lost(self, reason: str) -> None:
         """Forget them."""
@@ -120,6 +122,8 @@ class ContentClient:
         self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Given the name and the filter of a subscription that somebody's plan has made for this client."""
+        self.kept_max = PENDING_MAX
+        """How many events of such a subscription are kept until it is read."""
         self.advertised: dict[str, str] = {}
         """By name: what this bus has advertised and not withdrawn, as far as it knows; others may plan for it."""
         self._planned = 0
@@ -201,12 +205,6 @@ class ContentClient:
         if future.done():
             await asyncio.sleep(0)
         return await asyncio.shield(future)
-
-    async def wait_for_room(self, topic: str) -> None:
-        """Wait while a subscription by content has no room."""
-        slow = self._hub.blocker(topic)
-        if slow is not None:
-            await slow.room.wait()
 
     def begin(self, isolation: str, timeout_ns: int) -> "asyncio.Future[Answered]":
         """Have a transaction begin; return the answer to come, which has its name."""
@@ -359,9 +357,12 @@ class ContentClient:
         """Hand an event to its reader; keep it if a plan that makes the subscription is under way."""
         reader = self._readers.get(notified.subscription)
         if reader is None and notified.position:
-            reader = self._readers[notified.subscription] = _Kept()
+            reader = self._readers[notified.subscription] = self._new_kept()
         if reader is not None:
             reader.notified(notified)
+
+    def _new_kept(self) -> _Kept:
+        return _Kept(None if self._hub.holds_publishers else self.kept_max)
 
     def _cease(self, subscriptions: Sequence[str]) -> None:
         """End what a transaction has withdrawn, now that nothing more comes for it."""
@@ -386,7 +387,7 @@ class ContentClient:
 
     def _made(self, name: str, where: str) -> None:
         """See to a subscription that a plan has made: this bus's own has its reader already."""
-        kept = self._readers.setdefault(name, _Kept())
+        kept = self._readers.setdefault(name, self._new_kept())
         if not isinstance(kept, _Kept):
             return
         if self.on_made is None:

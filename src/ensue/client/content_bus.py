@@ -5,10 +5,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import Any, Literal, overload
 
-from ensue.client.checks import Payload, check_handler, check_payload
+from ensue.client.checks import (
+    PENDING_MAX,
+    Acknowledge,
+    Payload,
+    check_handler,
+    check_payload,
+)
 from ensue.client.content import CONTENT, ContentClient
-from ensue.client.content_reader import Where
+from ensue.client.content_reader import ReadOptions, Where
+from ensue.client.content_subscription import ContentSubscription
 from ensue.client.planned import PlannedTransaction
+from ensue.client.room import wait_for_room
 from ensue.client.shown import shown_bus
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import (
@@ -18,40 +26,15 @@ from ensue.client.transaction import (
     check_transaction,
     share_of,
 )
-from ensue.errors import BadInput, EnsueError, LocalProtocolError
+from ensue.errors import BadInput, EnsueError
 from ensue.event import Event
 from ensue.order import Order
-from ensue.protocols.core import Leave
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.transactions.frames import PLANNED
 from ensue.runtime.hub import Hub
 
 __all__ = ["ContentBus"]
-
-
-class _ByContent(Subscription):
-    """A subscription by content: what it asks for is said once, and it is over when a transaction has withdrawn it."""
-
-    def __init__(self, hub: Hub, **options: Any) -> None:
-        super().__init__(hub, **options)
-        self._handlers[Leave] = lambda _outcome: self.close()
-
-    async def subscribe(self, *topics: str) -> None:
-        """Refuse topics; entering asks for `CONTENT`."""
-        self._check(topics)
-        await super().subscribe(*topics)
-
-    async def unsubscribe(self, *topics: str) -> None:
-        """Refuse topics."""
-        self._check(topics)
-        await super().unsubscribe(*topics)
-
-    def _check(self, topics: tuple[str, ...]) -> None:
-        if topics != (CONTENT,):
-            raise LocalProtocolError(
-                f"a subscription by content has no topics such as {topics}: open another one, or close it"
-            )
 
 
 class ContentBus:
@@ -101,12 +84,17 @@ class ContentBus:
             raise BadInput("an event by content has no key and no headers: give it attributes")
         checked = check_payload(payload, hub.payload_bytes_max)
         client = self._overlay_client()
-        while hub.blocker(CONTENT) is not None:
-            await client.wait_for_room(CONTENT)
+        if hub.full:
+            assert self._ended is not None
+            await wait_for_room(hub, CONTENT, self._ended)
         return await client.publish(attributes, checked)
 
     def _subscribe_content(
-        self, where: str, topics: tuple[str, ...], given: Mapping[str, bool]
+        self,
+        where: str,
+        topics: tuple[str, ...],
+        options: ReadOptions,
+        given: Mapping[str, bool],
     ) -> Subscription:
         if topics:
             raise BadInput("subscribe to topics or by content (where=…), not both")
@@ -117,7 +105,8 @@ class ContentBus:
                 "and nothing is kept for it"
             )
         parse(where)
-        return self._subscribe_where(Where(where=where, client=self._overlay_client()))
+        wanted = Where(where=where, client=self._overlay_client(), options=options)
+        return self._subscribe_where(wanted)
 
     async def unadvertise(self, name: str) -> None:
         """Withdraw an advertisement."""
@@ -170,17 +159,24 @@ class ContentBus:
         return client.opening()
 
     def on_subscription(
-        self, handler: Callable[[Subscription], Awaitable[None]]
+        self,
+        handler: Callable[[Subscription], Awaitable[None]],
+        *,
+        pending_max: int = PENDING_MAX,
+        acknowledge: Acknowledge = "auto",
     ) -> Awaitable[None]:
         """Have a handler called with each subscription, open, that another bus's plan has made for this one.
 
-        Without one, such a subscription is withdrawn. Await the result to know that others can plan for this bus.
+        Without one, such a subscription is withdrawn. Await the result to know that others can plan for this bus. `pending_max` and `acknowledge` are those
+        of `subscribe`, for each of them.
         """
         check_handler(handler, "the handler given to on_subscription", "a subscription")
+        options = ReadOptions(pending_max=pending_max, acknowledge=acknowledge)
         client = self._overlay_client()
+        client.kept_max = pending_max
 
         async def take(name: str, where: str) -> None:
-            wanted = Where(where=where, client=client, made=name)
+            wanted = Where(where=where, client=client, made=name, options=options)
             made = handler(await self._subscribe_where(wanted).__aenter__())
             await _wait_for(made, "on_subscription")
 
@@ -199,17 +195,7 @@ class ContentBus:
 
     def _subscribe_where(self, wanted: Where) -> Subscription:
         hub, _ = self._open()
-        return self._keep(
-            _ByContent(
-                hub,
-                client=self._name,
-                name=None,
-                topics=(CONTENT,),
-                order=wanted,
-                pending_max=10_000,
-                acknowledge="auto",
-            )
-        )
+        return self._keep(ContentSubscription(hub, client=self._name, wanted=wanted))
 
     def _leave_overlay(self) -> None:
         if self._content is not None:

@@ -5,6 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ensue.client.checks import (
+    PENDING_MAX,
+    Acknowledge,
+    check_acknowledge,
+    check_pending_max,
+)
 from ensue.client.content import CONTENT, ContentClient, content_event
 from ensue.client.reader import Reader
 from ensue.order import Order
@@ -13,8 +19,28 @@ from ensue.protocols.overlay.client import Answered, Notified
 from ensue.protocols.transactions.acting import OVER
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.runtime.hub import Hub
+from ensue.runtime.names import check_text
 
-__all__ = ["ContentReader", "Where"]
+__all__ = ["ContentReader", "ContentShare", "ReadOptions", "Where"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How a subscription by content is read. Raises `BadInput` for what makes no sense."""
+
+    name: str | None = None
+    pending_max: int = PENDING_MAX
+    acknowledge: Acknowledge = "auto"
+
+    def __post_init__(self) -> None:
+        check_pending_max(self.pending_max)
+        check_acknowledge(self.acknowledge)
+        if self.name is not None:
+            check_text(self.name, "a subscription's name")
+
+
+def _unlimited() -> None:
+    """There is always room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +58,9 @@ class Where(Order):
     """The name of a subscription that a plan makes, or has made."""
     within: str = ""
     """The invitation within it, if this client does not coordinate."""
+    options: ReadOptions = ReadOptions()
+    room: Callable[[], int | None] = _unlimited
+    """Says how many more events there is room for; None: any number."""
 
 
 class ContentShare:
@@ -50,6 +79,8 @@ class ContentShare:
         """Its name among brokers."""
         self.draining = False
         """Whether a transaction has withdrawn it: events that were routed before may still come, until `withdrawn`."""
+        self._begun = ""
+        """The transaction of which some events are here, and others follow."""
         self.topics: tuple[str, ...] = ()
         self.held_count = 0
 
@@ -133,9 +164,38 @@ class ContentShare:
         self._on_outcome(Refuse((), reason))
 
     def notified(self, notified: Notified) -> None:
-        """Hand an event over."""
+        """Hand an event over, or end before it if there is no room for it and what has to come with it."""
+        if not self.subscription:
+            return
+        if self._begun == notified.transaction != "":
+            fits = True  # Room was found for all of them.
+        else:
+            fits = self._fits(1 + notified.following)
+        self._begun = notified.transaction if notified.following else ""
+        if not fits:
+            self._overflow(notified)
+            return
         self._position += 1
         self._on_outcome(Deliver(content_event(notified.publication), self._position))
+
+    def _fits(self, count: int) -> bool:
+        room = self._wanted.room()
+        return room is None or count <= room
+
+    def _overflow(self, notified: Notified) -> None:
+        """End: nobody waits for a reader that does not keep up, nothing is kept for it elsewhere, and memory has an end."""
+        limit, room = self._wanted.options.pending_max, self._wanted.room() or 0
+        if notified.transaction:
+            more = (
+                f"a transaction brings {1 + notified.following} more, which come all or not at all"
+            )
+        else:
+            more = "another one has come"
+        self.end()
+        self.lost(
+            f"it did not keep up: {limit - room} events are unread, {more}, "
+            f"and pending_max is {limit}; read it faster, or give it more"
+        )
 
 
 class ContentReader(Reader):
@@ -180,10 +240,7 @@ class ContentReader(Reader):
         call(self._share, self._hub.clock.now_ns())
 
     def pause(self) -> None:
-        """End the share: nobody waits for it, nothing of it is kept elsewhere, and memory has an end."""
-        if self._share is not None and self._share.subscription:
-            self._share.end()
-            self._share.lost("it did not keep up, and has `pending_max` events unread")
+        """Do nothing: the share ends when there is no room for what comes next."""
 
     def resume(self) -> None:
         """Do nothing: there are no pauses."""

@@ -21,9 +21,15 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ensue.client.checks import Payload, check_broker_name, check_payload
+from ensue.client.checks import (
+    PENDING_MAX,
+    Acknowledge,
+    Payload,
+    check_broker_name,
+    check_payload,
+)
 from ensue.client.content import CONTENT, ContentClient
-from ensue.client.content_reader import Where
+from ensue.client.content_reader import ReadOptions, Where
 from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import Subscribe, end_here, share_of
@@ -94,7 +100,7 @@ class PlannedClient:
         return self._plan.note_end(self._name, UNADVERTISE, name)
 
     def subscribe(self, where: str) -> Coroutine[Any, Any, str]:
-        """Have it subscribe; return the subscription's name. Its bus is handed the subscription."""
+        """Have it subscribe; return the subscription's name. Its bus is handed the subscription, and says how it is read (`bus.on_subscription`)."""
         return self._plan.note_new(self._name, SUBSCRIBE, where)
 
     def unsubscribe(self, name: str) -> Coroutine[Any, Any, None]:
@@ -137,10 +143,21 @@ class PlannedTransaction:
         """Withdraw an advertisement."""
         return self.note_end(self._client.name, UNADVERTISE, name)
 
-    def subscribe(self, where: str) -> Coroutine[Any, Any, Subscription]:
-        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
-        name = self._note_made(self._client.name, SUBSCRIBE, where)
-        wanted = Where(where=where, client=self._client, made=name)
+    def subscribe(
+        self,
+        where: str,
+        *,
+        name: str | None = None,
+        pending_max: int = PENDING_MAX,
+        acknowledge: Acknowledge = "auto",
+    ) -> Coroutine[Any, Any, Subscription]:
+        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted.
+
+        The options are those of `bus.subscribe`.
+        """
+        options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
+        made = self._note_made(self._client.name, SUBSCRIBE, where)
+        wanted = Where(where=where, client=self._client, made=made, options=options)
         return self._operations.begin("subscribe", lambda: self._enter(wanted))
 
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:

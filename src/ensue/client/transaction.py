@@ -10,9 +10,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ensue.client.checks import Payload, check_broker_name, check_payload
+from ensue.client.checks import (
+    PENDING_MAX,
+    Acknowledge,
+    Payload,
+    check_broker_name,
+    check_payload,
+)
 from ensue.client.content import CONTENT, ContentClient
-from ensue.client.content_reader import ContentShare, Where
+from ensue.client.content_reader import ContentShare, ReadOptions, Where
 from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.client.wording import Situation, explained, in_words
@@ -111,10 +117,21 @@ class _Acting:
         check_broker_name(name, "advertise()")
         return self._begin("unadvertise", lambda: self._unadvertise(name))
 
-    def subscribe(self, where: str) -> Coroutine[Any, Any, Subscription]:
-        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted."""
+    def subscribe(
+        self,
+        where: str,
+        *,
+        name: str | None = None,
+        pending_max: int = PENDING_MAX,
+        acknowledge: Acknowledge = "auto",
+    ) -> Coroutine[Any, Any, Subscription]:
+        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted.
+
+        The options are those of `bus.subscribe`.
+        """
         parse(where)
-        return self._begin("subscribe", lambda: self._subscribe_to(where))
+        options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
+        return self._begin("subscribe", lambda: self._subscribe_to(where, options))
 
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
         """Withdraw a subscription of this bus: it goes on if the transaction is aborted.
@@ -174,9 +191,15 @@ class _Acting:
         self._check(await self._client.request(act), asked)
         return names[0]
 
-    async def _subscribe_to(self, where: str) -> Subscription:
+    async def _subscribe_to(self, where: str, options: ReadOptions) -> Subscription:
         self._check_open()
-        wanted = Where(where=where, client=self._client, transaction=self.name, within=self._within)
+        wanted = Where(
+            where=where,
+            client=self._client,
+            transaction=self.name,
+            within=self._within,
+            options=options,
+        )
         try:
             made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:

@@ -200,3 +200,29 @@ def test_a_transaction_has_so_many_operations_of_whatever_kind(isolation: str, k
         net.command("c0", lambda node, now: node.invite(name, "c1", now_ns=now))
         net.settle()
     assert "operations_max" in net.told["c0"][-1].refused
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
+def test_each_event_of_a_transaction_says_how_many_follow(isolation: str) -> None:
+    """By subscription: a reader that lacks room has to know before it takes the first."""
+    net = net_of_two()
+    net.regular("c1", adv("a", "x exists"))
+    net.regular("c0", sub("all", "x exists"))
+    net.regular("c0", sub("large", "x > 1"))
+    net.settle()
+    published = [pub(str(number), x=number) for number in range(4)]
+    assert net.run("c1", *published, isolation=isolation) == ""
+    net.regular("c1", pub("alone", x=9))
+    net.settle()
+    names = {name: label for label, name in net.application.names.items()}
+    told = [
+        (names[one.subscription], one.publication.payload.decode(), one.following)
+        for one in net.told["c0"]
+        if isinstance(one, Notified)
+    ]
+    assert [(event, left) for label, event, left in told if label == "all"] == [
+        ("0", 3), ("1", 2), ("2", 1), ("3", 0), ("alone", 0)
+    ]  # fmt: skip
+    assert [(event, left) for label, event, left in told if label == "large"] == [
+        ("2", 1), ("3", 0), ("alone", 0)
+    ]  # fmt: skip

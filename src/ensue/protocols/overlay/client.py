@@ -10,6 +10,7 @@ home answers, `Beat` for as long as the client lives.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import msgspec
@@ -44,6 +45,25 @@ class Notified(msgspec.Struct, frozen=True):
     position: int
     """1, 2, 3, … in that subscription, also while a plan that makes it is under way; 0 if this client has just withdrawn it."""
     transaction: str = ""
+    path: str = ""
+    """Of the operation that published it, in its transaction."""
+    following: int = 0
+    """How many events of the transaction come for the subscription behind this one."""
+
+    def row(self, action: str, position: int, verdict: str = "") -> dict[str, Any]:
+        """Return what a trace keeps of what became of it."""
+        publication = self.publication
+        return {
+            "action": action,
+            "event": f"{self.transaction}#{self.path}" if self.transaction else publication.id,
+            "topic": publication.text,
+            "publisher": publication.publisher,
+            "publisher_seq": publication.number,
+            "position": position,
+            "subscription": self.subscription,
+            "verdict": verdict,
+            "transaction": self.transaction or None,
+        }
 
 
 class Welcomed(msgspec.Struct, frozen=True):
@@ -340,23 +360,15 @@ class OverlayClient(Journaled):
 
     def _notify(self, frame: f.Notify, now_ns: int) -> None:
         del now_ns
-        publication = frame.publication
-        for name in frame.subscriptions:
+        counts = chain(frame.following, repeat(0))
+        for name, following in zip(frame.subscriptions, counts, strict=False):
             position = 0
             if name in self._positions or not self._is_withdrawn(name):
                 position = self._positions[name] = self._positions.get(name, 0) + 1
-            event = f"{frame.transaction}#{frame.path}" if frame.transaction else publication.id
-            self._tell(
-                Notified(publication, name, position, frame.transaction),
-                action="delivered",
-                event=event,
-                topic=publication.text,
-                publisher=publication.publisher,
-                publisher_seq=publication.number,
-                position=position,
-                subscription=name,
-                transaction=frame.transaction or None,
+            notified = Notified(
+                frame.publication, name, position, frame.transaction, frame.path, following
             )
+            self._tell(notified, **notified.row("delivered", position))
 
     def _is_withdrawn(self, name: str) -> bool:
         """Return whether this client has withdrawn a subscription by itself, and was not answered yet: nothing comes behind the answer."""

@@ -137,6 +137,8 @@ class Notify(Frame, frozen=True, tag=106):
     subscriptions: tuple[Identifier, ...]
     transaction: Identifier = ""
     path: Identifier = ""
+    following: tuple[Count, ...] = ()
+    """By subscription: how many events of the transaction come for it behind this one, with nothing else in between."""
 
 
 # -- Brokers ------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ HAZARD: a broker that has voted yes and is cut off from the coordinator's home c
 transactions that come after it wait, and time out, until the two hear from each other again.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -410,13 +411,17 @@ class Participant(Acting):
         self.tables.settling = going.union(*self._settling.values())
 
     def _deliver(self, name: str, deliveries: list[Delivery]) -> None:
+        """Send clients the events of a transaction, each with how many follow: a reader has room for all, or for none."""
+        left = Counter(each for one in deliveries for each in one.subscriptions)
         for one in deliveries:
+            left.subtract(one.subscriptions)
             if one.client in self._clients:
                 notify = f.Notify(
                     publication=one.publication,
                     subscriptions=one.subscriptions,
                     transaction=name,
                     path=one.path,
+                    following=tuple(left[each] for each in one.subscriptions),
                 )
                 self._send(one.client, notify)
 
