@@ -14,6 +14,7 @@ __all__ = [
     "EnsueError",
     "EventRefused",
     "EventVoided",
+    "EventsInDoubt",
     "FilterError",
     "HandlerFailed",
     "InternalError",
@@ -23,6 +24,7 @@ __all__ = [
     "LogInUse",
     "MissingExtra",
     "OffsetsGone",
+    "PublishTimeout",
     "RemoteProtocolError",
     "SubscriptionLost",
     "SubscriptionRefused",
@@ -113,6 +115,26 @@ class EventVoided(EnsueError):
     def __init__(self, message: str, *, event: str) -> None:
         super().__init__(message)
         self.event = event
+
+
+class EventsInDoubt(EnsueError, TimeoutError):
+    """Published events without a receipt: each of them is out, will be, or never will be.
+
+    `count` is how many; `events` are the ids of the first `IDS_MAX` of them. Publishing one again may publish it twice.
+    """
+
+    IDS_MAX: ClassVar[int] = 1_000
+
+    def __init__(self, message: str, *, events: tuple[str, ...], count: int) -> None:
+        super().__init__(message)
+        self.events = events
+        self.count = count
+
+
+class PublishTimeout(EnsueError, TimeoutError):
+    """There was no room for an event within its timeout: nothing was published."""
+
+    retriable = True
 
 
 class EventRefused(EnsueError):

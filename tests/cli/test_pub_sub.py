@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -459,10 +460,12 @@ def test_ctrl_c_of_a_named_subscription_keeps_what_was_printed(server: Served, t
     assert sub(server, topic, "--name", name, "-n", 1) == b"3\n"
 
 
-def test_ctrl_c_twice_ends_pub_though_its_server_is_away(tmp_path: Path) -> None:
-    served = Served(tmp_path / "data")
+@contextmanager
+def pub_without_receipts(data: Path, *options: str) -> Iterator[Process]:
+    """A publisher whose server has stopped to answer, with something that it took over."""
+    served = Served(data)
     served.start()
-    process = started("pub", "t", url=served.url)
+    process = started("pub", "t", *options, url=served.url)
     assert process.stdin is not None
     assert process.stderr is not None
     assert served.process is not None
@@ -473,21 +476,56 @@ def test_ctrl_c_twice_ends_pub_though_its_server_is_away(tmp_path: Path) -> None
         served.process.send_signal(signal.SIGSTOP)
         # More than a pipe holds: when all of it is written, some of it was read.
         process.stdin.write(b"%1000d\n" % 2 * 200)
-        process.send_signal(signal.SIGINT)
-        line = process.stderr.readline().decode()
-        assert re.fullmatch(
-            r"ensue: waiting until (1 event is|\d+ events are) safe; Ctrl-C again gives up waiting\n",
-            line,
-        )
-        process.send_signal(signal.SIGINT)
-        code, out, err = ended(process)
-        assert (code, out) == (2, b"")
-        assert re.fullmatch(r"ensue: given up: \d+ events? may be out, or never be\n", err)
+        yield process
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
         served.kill()
+
+
+IN_DOUBT = r"ensue: the bus was closed; [\d,]+ events? (is|are) in doubt, may be out or never be: client.*\n"
+
+
+def test_ctrl_c_twice_ends_pub_at_once_though_its_server_is_away(tmp_path: Path) -> None:
+    with pub_without_receipts(tmp_path) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        line = process.stderr.readline().decode()
+        assert re.fullmatch(
+            r"ensue: waiting up to 5 s until (1 event is|\d+ events are) safe; Ctrl-C again gives up waiting\n",
+            line,
+        )
+        process.send_signal(signal.SIGINT)
+        code, out, err = ended(process)
+        assert (code, out) == (2, b"")
+        assert re.fullmatch(IN_DOUBT, err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_ends_pub_in_a_while_though_its_server_is_away(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with pub_without_receipts(tmp_path, "--timeout", "0.1") as process:
+        process.send_signal(number)
+        code, out, err = ended(process)
+        assert (code, out) == (2, b"")
+        assert re.fullmatch(rf"ensue: waiting up to 0\.1 s until .*\n{IN_DOUBT}", err)
+
+
+@pytest.mark.parametrize("timeout", ["0", "0.1"])
+def test_pub_gives_up_after_its_timeout(tmp_path: Path, timeout: str) -> None:
+    with pub_without_receipts(tmp_path, "--timeout", timeout) as process:
+        code, out, err = ended(process)
+        assert (code, out) == (2, b"")
+        assert re.fullmatch(IN_DOUBT, err)
+
+
+@pytest.mark.parametrize("timeout", ["inf"])
+def test_pub_refuses_what_is_no_timeout(timeout: str) -> None:
+    code, _, err = ended(started("pub", "t", "--timeout", timeout, url="ensue://127.0.0.1:1"))
+    assert code == 2
+    assert f"--timeout must be a finite number of seconds, 0 or more, got {timeout}" in err
 
 
 def test_a_reader_that_does_not_read_makes_nobody_else_wait(

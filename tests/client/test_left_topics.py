@@ -11,7 +11,6 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.client import safety
 from ensue.protocols.core import Frame
 from ensue.protocols.keeping import Remembered
 
@@ -148,12 +147,10 @@ def test_closing_waits_until_the_server_knows_what_was_left(tmp_path: Path) -> N
 
 
 def test_closing_says_which_topics_the_server_may_not_know_to_be_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(safety, "SETTLE_S", 0.1)
-
     async def main() -> None:
-        async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
+        async with serving(tmp_path) as server, ensue.connect(server.url, close_timeout=0.1) as bus:
             events = await subscribe(bus, "a", "b").__aenter__()
             with slow_keeper(events):
                 await events.unsubscribe("b")

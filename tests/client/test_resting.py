@@ -10,13 +10,17 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.client import safety
+from ensue.runtime.hub import CLOSE_TIMEOUT_S
 from ensue.server import Server, ServerConfig
+
+IMPATIENT_S = 0.3
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safety, "SETTLE_S", 0.3)
+    defaults = ensue.connect.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "close_timeout", IMPATIENT_S)
 
 
 @asynccontextmanager
@@ -106,7 +110,7 @@ def test_a_handler_that_closes_its_bus_does_not_wait_for_itself(tmp_path: Path) 
             async def handle(_event: ensue.ReceivedEvent) -> None:
                 await bus.close()
 
-            await within(events.run(handle), safety.SETTLE_S - 1)
+            await within(events.run(handle), CLOSE_TIMEOUT_S - 1)
 
     asyncio.run(main())
 
@@ -306,7 +310,7 @@ def test_a_close_waits_for_all_subscriptions_at_once(tmp_path: Path) -> None:
             await server.stop()
             begun_s = loop.time()
             await within(bus.close())
-            assert loop.time() - begun_s < 8 * safety.SETTLE_S
+            assert loop.time() - begun_s < 8 * IMPATIENT_S
 
     asyncio.run(main())
 

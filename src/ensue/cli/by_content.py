@@ -39,6 +39,8 @@ class ContentSource:
         self.published = 0
         """Events that the broker has."""
         self.line = 0
+        self.timeout_s: float | None = None
+        """How long a line waits to be published."""
         self._where = where
         self._json = json
         self._what = what
@@ -63,7 +65,12 @@ class ContentSource:
             raise self.wrong(self.line, str(error)) from None
         while len(self._under_way) >= UNDER_WAY_MAX:
             await self._settle_one()
-        self._under_way.append((self.line, asyncio.ensure_future(bus.publish(attributes, payload))))
+        self._under_way.append(
+            (
+                self.line,
+                asyncio.ensure_future(bus.publish(attributes, payload, timeout=self.timeout_s)),
+            )
+        )
 
     async def settle(self) -> None:
         """Wait until the broker has everything."""

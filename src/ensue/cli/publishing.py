@@ -24,8 +24,8 @@ from ensue.cli.ordering import (
     chosen_order,
 )
 from ensue.cli.streams import LineTooLong, as_bytes, lines_of
-from ensue.client.checks import check_topics
-from ensue.errors import BadInput, EnsueError, TransportError
+from ensue.client.checks import check_seconds, check_topics
+from ensue.errors import BadInput, EnsueError, EventsInDoubt, TransportError
 from ensue.order import Order
 from ensue.tables import TableReader
 from ensue.transports.memory import MemoryOptions
@@ -37,6 +37,8 @@ __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
 RETRY_S = 0.25
 TOLD_S = 1.0
 """How long a server that is not up is waited for in silence."""
+END_S = 5.0
+"""How long events may take to be safe once somebody wants the program to end."""
 ATTEMPT_S_MIN = 2.0
 """How long somebody who is there may take to answer, however short the wait."""
 
@@ -49,6 +51,17 @@ UrlOption = Annotated[
 WaitOption = Annotated[
     float,
     typer.Option(metavar="SECONDS", min=0.0, help="How long to wait for a server that is not up."),
+]
+
+
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.0,
+        help="How long events may lack their receipts once the input has ended, and lines wait for room; "
+        "unless given, for ever, and 5 s once it is told to end by a signal.",
+    ),
 ]
 
 
@@ -102,17 +115,21 @@ def pub(
     json: JsonOption = False,
     name: Annotated[str | None, typer.Option(help="What this publisher is called.")] = None,
     wait: WaitOption = 10.0,
+    timeout: TimeoutOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,
 ) -> int:
     """Publish each line of standard input as an event, in order.
 
     Ends when everything is durable at the server, or, where order is not total, on its way to whoever listens; a server that is
-    restarted meanwhile is waited for.
+    restarted meanwhile is waited for. With `--timeout` it gives up after so long, names the events that are in doubt, and ends with 2; so it does
+    within 5 s after SIGTERM or Ctrl-C.
 
     With `--where` there is no topic: lines are JSON objects, the attributes of events, which all match that filter.
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
+    if timeout is not None:
+        check_seconds(timeout, "--timeout", zero=True)
     chosen = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms)
     headers = parse_headers(header or [])
     if key_separator == "":
@@ -142,7 +159,7 @@ def pub(
             what=what,
         )
     with _telling(source, quiet=quiet), output.warnings_told():
-        asyncio.run(_publish(source, url, chosen, name, wait, message))
+        asyncio.run(_publish(source, url, chosen, name, wait, timeout, message))
     return output.EXIT_VALID
 
 
@@ -179,6 +196,8 @@ class _Source:
         """Events that were taken over."""
         self.settled = True
         """Whether these are all that may be out."""
+        self.timeout_s: float | None = None
+        """How long a line waits for room."""
         self.line = 0
         self._topic = topic
         self._key = key
@@ -198,7 +217,9 @@ class _Source:
         self.line += 1
         try:
             topic, payload, key, headers = self._read(line)
-            await bus.publish(topic, payload, key=key, headers=headers, receipt=False)
+            await bus.publish(
+                topic, payload, key=key, headers=headers, receipt=False, timeout=self.timeout_s
+            )
         except BadInput as error:
             raise self.wrong(self.line, str(error)) from None
         self.published += 1
@@ -233,9 +254,11 @@ async def _publish(
     order: Order | None,
     name: str | None,
     wait_s: float,
+    timeout_s: float | None,
     messages: list[str] | None,
 ) -> None:
     bus = await connect_patiently(url, order=order, name=name, wait_s=wait_s)
+    source.timeout_s = timeout_s or None
     signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -248,34 +271,31 @@ async def _publish(
     except ValueError as error:
         raise error if isinstance(error, EnsueError) else BadInput(str(error)) from None
     finally:
-        await _see_through(bus, signals, told=interrupted)
+        await _see_through(bus, signals, timeout_s, told=interrupted)
     if interrupted:
         raise KeyboardInterrupt
 
 
-async def _see_through(bus: Bus, signals: "asyncio.Queue[None]", *, told: bool) -> None:
-    """Wait until what was taken over is safe, whatever ended the input; or until told not to."""
-    if told and bus.unsettled:
-        are = "is" if bus.unsettled == 1 else "are"
-        output.print_error(
-            f"waiting until {output.counted(bus.unsettled, 'event')} {are} safe; Ctrl-C again gives "
-            "up waiting"
-        )
-    given_up = 0
+async def _see_through(
+    bus: Bus, signals: "asyncio.Queue[None]", timeout_s: float | None, *, told: bool
+) -> None:
+    """Wait until what was taken over is safe, whatever ended the input; or until told not to, or for too long."""
+    if told:
+        timeout_s = END_S if timeout_s is None else min(timeout_s, END_S)
+        if bus.unsettled:
+            are = "is" if bus.unsettled == 1 else "are"
+            output.print_error(
+                f"waiting up to {timeout_s:g} s until {output.counted(bus.unsettled, 'event')} {are} safe; "
+                "Ctrl-C again gives up waiting"
+            )
+    flushed = False
     try:
-        if not await _before(signals, bus.flush()):
-            given_up = bus.unsettled
+        if timeout_s != 0:
+            # Closing says which events are in doubt.
+            with contextlib.suppress(EventsInDoubt):
+                flushed = await _before(signals, bus.flush(timeout=timeout_s))
     finally:
-        closing = asyncio.ensure_future(bus.close())
-        if given_up:
-            # Cancelled while it waits for what is not settled, it disconnects.
-            await asyncio.sleep(0)
-            closing.cancel()
-        await asyncio.wait((closing,))
-    if given_up:
-        raise TransportError(
-            f"given up: {output.counted(given_up, 'event')} may be out, or never be"
-        )
+        await bus.close(timeout=None if flushed else 0.0)
 
 
 async def _publish_lines(source: _Source | ContentSource, bus: Bus) -> None:

@@ -2,7 +2,7 @@
 
 A subscription that is closed hands out what it has, and nothing more comes. One that is durable lingers: it goes on taking acknowledgements until all that it
 was given is handled and safe. It comes to rest before that when its block or its bus is left, or when its name is entered again, after it has settled: what is
-acknowledged by then is waited for, as is a run, `SETTLE_S` in all. Whoever acknowledges an event after that is told that it may come again.
+acknowledged by then is waited for, as is a run, the `close_timeout` of the bus in all. Whoever acknowledges an event after that is told that it may come again.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from ensue.client.ahead import ReadAhead
 from ensue.client.futures import fail
 from ensue.client.joining import Joining
 from ensue.client.reader import Reader
-from ensue.client.safety import Safety, settled_by_s
+from ensue.client.safety import Safety
 from ensue.errors import LocalProtocolError
 from ensue.protocols.core import Deliver
 from ensue.runtime.hub import Hub, Slow
@@ -33,7 +33,7 @@ class Acknowledging:
         self._automatic = automatic
         self._reader: Reader | None = None
         self._dismissed: asyncio.Future[None] | None = None
-        self._safety = Safety(keeps=durable)
+        self._safety = Safety(keeps=durable, settle_s=hub.close_timeout_s)
         self._slow = Slow(name)
         self._queue: deque[Deliver] = deque()
         self._unacknowledged: OrderedDict[int, None] = OrderedDict()
@@ -189,11 +189,10 @@ class Acknowledging:
             self._waiter.set_result(None)
 
 
-async def settle_all(subscriptions: Sequence[Acknowledging]) -> None:
-    """Close those that are durable, and wait until they have settled, no longer for all than for one."""
+async def settle_all(subscriptions: Sequence[Acknowledging], by_s: float) -> None:
+    """Close those that are durable, and wait until they have settled, or until a time of the event loop."""
     durable = [each for each in subscriptions if each.durable]
     for each in durable:
         each.close()
-    by_s = settled_by_s()
     for each in durable:
         await each.settle(by_s)

@@ -5,11 +5,15 @@ its topic will get it there. On `ensue://` it is also as durable as the server w
 Cancelling the call does not take the event back. `receipt=False` returns as soon as the event is on
 its way; `await bus.flush()` waits for all of those.
 
+Leaving a bus waits for receipts, for `close_timeout` at most. Events without one by then are in doubt: they are named in `EventsInDoubt`,
+or in the log where another exception is under way.
+
 At most `UNSETTLED_MAX` events are under way: publishing waits for earlier ones. Back-pressure in memory: publishing waits while a subscription of the same hub to the same topic has
 `pending_max` events unhandled, until half of them are handled. A wait longer than `PATIENCE_S` is logged, naming the subscription.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -25,6 +29,7 @@ from ensue.client.checks import (
     check_key,
     check_order,
     check_payload,
+    check_seconds,
     check_size,
     check_token,
     check_topics,
@@ -32,6 +37,7 @@ from ensue.client.checks import (
 from ensue.client.content_bus import ContentBus
 from ensue.client.content_reader import ReadOptions
 from ensue.client.futures import fail
+from ensue.client.in_doubt import events_in_doubt, log_in_doubt, log_wait, receipt_by, room_by
 from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
 from ensue.client.receipts import Receipts
 from ensue.client.room import wait_for_room
@@ -41,6 +47,7 @@ from ensue.errors import (
     AccessDenied,
     ConfigurationError,
     EnsueError,
+    EventsInDoubt,
     InternalError,
     LocalProtocolError,
     TransportError,
@@ -50,7 +57,7 @@ from ensue.order import Merged, Order, Total
 from ensue.protocols.core import Outcome, Refuse, Resumed, Settle
 from ensue.protocols.merge.publisher import MergePublisher
 from ensue.runtime.driver import Driver, Failed
-from ensue.runtime.hub import Hub, join_hub, leave_hub
+from ensue.runtime.hub import CLOSE_TIMEOUT_S, Hub, join_hub, leave_hub
 from ensue.runtime.names import check_name
 from ensue.runtime.remote import RemoteHub
 from ensue.transports import MemoryOptions
@@ -59,6 +66,8 @@ from ensue.transports.schemes import Options, parse_url
 __all__ = ["Bus", "connect"]
 
 R = TypeVar("R")
+
+_log = logging.getLogger("ensue")
 
 BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
@@ -84,6 +93,7 @@ def connect(
     name: str | None = None,
     trace: str | None = None,
     record: str | None = None,
+    close_timeout: float = CLOSE_TIMEOUT_S,
 ) -> "Bus":
     """Return a bus, to be entered with `async with`.
 
@@ -93,11 +103,13 @@ def connect(
     `order` is what events are published for, and what subscriptions get unless they say
     otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
     to write the trace to, with `pip install 'ensue[trace]'`; `record` is one to write the whole run
-    to instead: the trace to `trace` in it, and every event to the event log `log`.
+    to instead: the trace to `trace` in it, and every event to the event log `log`. `close_timeout` is how many
+    seconds leaving waits for receipts and acknowledgements that have not come.
     """
     options = parse_url(url)
     if name is not None:
         check_name(name)
+    check_seconds(close_timeout, "close_timeout", zero=True)
     check_order(order, options.capabilities, f"{url.partition('://')[0]}://")
     if trace is not None and record is not None:
         raise ConfigurationError("a recorded run has its trace: give record or trace, not both")
@@ -105,7 +117,14 @@ def connect(
         raise ConfigurationError(
             "a server keeps the events itself: give trace, and read its log with its URL"
         )
-    return Bus(options, order=order, name=name, trace=trace, record=record)
+    return Bus(
+        options,
+        order=order,
+        name=name,
+        trace=trace,
+        record=record,
+        close_timeout_s=float(close_timeout),
+    )
 
 
 class Bus(ContentBus):
@@ -119,8 +138,10 @@ class Bus(ContentBus):
         name: str | None,
         trace: str | None,
         record: str | None,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self.order = order
+        self._close_timeout_s = close_timeout_s
         self._options = options
         self._wanted_name = name
         self._trace = trace
@@ -147,8 +168,9 @@ class Bus(ContentBus):
 
     @property
     def unsettled(self) -> int:
-        """How many published events may be out, or not: nobody has told yet."""
-        return len(self._receipts)
+        """Number of published events without a receipt."""
+        content = 0 if self._content is None else len(self._content.unsettled)
+        return len(self._receipts) + content
 
     async def __aenter__(self) -> Self:
         if self._hub is not None:
@@ -159,9 +181,11 @@ class Bus(ContentBus):
             self._driver = await self._drive(hub)
         except BaseException:
             leave_hub(hub)
-            await hub.finish()
+            await hub.finish(asyncio.get_running_loop().time() + self._close_timeout_s)
             raise
         self._hub = hub
+        if isinstance(hub, RemoteHub):
+            hub.close_timeout_s = self._close_timeout_s
         self._ended = asyncio.get_running_loop().create_future()
         return self
 
@@ -171,7 +195,12 @@ class Bus(ContentBus):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        in_doubt = await self._leave()
+        if in_doubt is None:
+            return
+        if kind is None:
+            raise in_doubt
+        log_in_doubt(in_doubt)
 
     async def publish(
         self,
@@ -181,17 +210,21 @@ class Bus(ContentBus):
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         receipt: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - an event can't be taken back
     ) -> Event:
         """Publish an event; return it, stamped, once its place in the order is certain.
 
         With `receipt=False` return it as soon as it is on its way, not stamped; `flush` waits for it.
         Raises `EventVoided` if it lost its place, which only a stall longer than the lease can
         cause: nobody got it, and it can be published again.
+        With `timeout` it waits no longer than so many seconds. Then it raises `EventsInDoubt`: the event may be out, or
+        never be; or `PublishTimeout` if there was no room, and nothing was published.
         Attributes instead of a topic publish by content: `{"symbol": "ACME", "price": 12}`.
         """
         hub, driver = self._open()
+        by_s = _time_after(timeout)
         if isinstance(topic, Mapping):
-            return await self._publish_content(topic, payload, key, headers)
+            return await self._publish_content(topic, payload, key, headers, by_s)
         if topic not in self._checked:
             check_topics((topic,))
             if len(self._checked) < CHECKED_MAX:
@@ -204,12 +237,9 @@ class Bus(ContentBus):
             copied = check_headers(headers)
             check_size(payload, key, copied, hub.payload_bytes_max)
         receipts = self._receipts
-        if hub.full:
-            assert self._ended is not None
-            await wait_for_room(hub, topic, self._ended)
-        while len(receipts.open) >= UNSETTLED_MAX:
-            await receipts.wait_for_room(UNSETTLED_MAX)
-            self._open()
+        if hub.full or len(receipts.open) >= UNSETTLED_MAX:
+            async with room_by(by_s):
+                await self._wait_for_room(hub, topic)
         node, now_ns = driver.begin()
         try:
             event = node.publish(topic, payload, now_ns=now_ns, key=key, headers=copied)
@@ -223,16 +253,29 @@ class Bus(ContentBus):
         if settled is None:
             return event
         # Shielded: cancelling the caller must not make a settled event look lost.
-        return settled.result() if settled.done() else await asyncio.shield(settled)
+        if settled.done():
+            return settled.result()
+        return await receipt_by(by_s, event, asyncio.shield(settled))
 
-    async def flush(self) -> None:
+    async def _wait_for_room(self, hub: Hub, topic: str) -> None:
+        """Wait while subscriptions have no room, or too many events are under way."""
+        assert self._ended is not None
+        await wait_for_room(hub, topic, self._ended)
+        while len(self._receipts.open) >= UNSETTLED_MAX:
+            await self._receipts.wait_for_room(UNSETTLED_MAX)
+            self._open()
+
+    async def flush(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
         """Wait until everything published so far is settled.
 
-        Raises the first failure of what was published with `receipt=False` since the last flush.
+        Raises the first failure of what was published with `receipt=False` since the last flush, and `EventsInDoubt` if
+        something is not settled after `timeout` seconds.
         """
+        by_s = _time_after(timeout)
         if self._failure is None:
             self._open()
-        await self._receipts.wait_for_all()
+        if not await self._settle_by(by_s):
+            raise self._in_doubt(f"no receipts came within the {timeout:g} s of flush")
         failure = self._receipts.take_failure() or self._failure
         if failure is not None:
             raise failure
@@ -316,32 +359,73 @@ class Bus(ContentBus):
         finally:
             driver.end()
 
-    async def close(self) -> None:
-        """Wait until everything published is settled, and for a while until what was acknowledged is safe; end all subscriptions, and disconnect.
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
+        """Wait until everything published is settled and what was acknowledged is safe; end all subscriptions, and disconnect.
 
-        Cancelled, it disconnects at once, and whatever is not settled fails.
+        It waits for `timeout` seconds at most, or the `close_timeout` of the bus. Then it disconnects all the same, and raises `EventsInDoubt` if published events have no receipt. Cancelled, it
+        disconnects at once, and logs which those are.
         """
+        if timeout is not None:
+            check_seconds(timeout, "timeout", zero=True)
+        in_doubt = await self._leave(timeout)
+        if in_doubt is not None:
+            raise in_doubt
+
+    async def _leave(self, timeout_s: float | None = None) -> EventsInDoubt | None:
+        """Close; return which events are in doubt."""
         hub, ended = self._hub, self._ended
         if hub is None or ended is None or self._driver is None:
-            return
+            return None
         hub.check_loop("this bus")
         if not ended.done():
             ended.set_result(None)
+        timeout_s = self._close_timeout_s if timeout_s is None else timeout_s
+        by_s = hub.loop.time() + timeout_s
+        in_doubt: EventsInDoubt | None = None
+        finished = False
         try:
-            await self._receipts.wait_for_all()
-            await settle_all(self._subscriptions)
+            waiting = log_wait(lambda: self.unsettled, timeout_s)
+            try:
+                await self._settle_by(by_s)
+            finally:
+                waiting.cancel()
+            await settle_all(self._subscriptions, by_s)
+            finished = True
         finally:
             if self._driver is not None:
+                if self.unsettled:
+                    in_doubt = self._in_doubt("the bus was closed")
+                    if not finished:
+                        log_in_doubt(in_doubt)
                 try:
                     self._disconnect(hub, self._driver)
                 finally:
-                    await hub.finish()
+                    await hub.finish(by_s)
+        return in_doubt
+
+    async def _settle_by(self, by_s: float | None) -> bool:
+        """Wait until everything published so far is settled, up to a time of the event loop; tell whether it is."""
+        try:
+            async with asyncio.timeout_at(by_s):
+                await self._receipts.wait_for_all()
+                if self._content is not None:
+                    await self._content.wait_for_all()
+        except TimeoutError:
+            return False
+        return True
+
+    def _in_doubt(self, what: str) -> EventsInDoubt:
+        ids = self._receipts.ids(self._name, EventsInDoubt.IDS_MAX)
+        if self._content is not None:
+            ids += tuple(self._content.unsettled.values())
+        return events_in_doubt(what, ids, self.unsettled)
 
     def _disconnect(self, hub: Hub, driver: Driver[AnyPublisher]) -> None:
         self._driver = None
         # From the last to the first, and each of them even if another fails.
         with ExitStack() as stack:
             stack.callback(self._receipts.fail_all, self._unsettled)
+            stack.callback(self._log_failure)
             stack.callback(leave_hub, hub)
             stack.callback(hub.observers.pop, self._name, None)
             stack.callback(hub.depart, self._name)
@@ -353,10 +437,14 @@ class Bus(ContentBus):
                 stack.callback(subscription.rest)
 
     def _unsettled(self, topic: str, number: int) -> EnsueError:
-        return LocalProtocolError(
-            f"the bus was closed before {event_id(self._name, topic, number)} was settled: "
-            "it may be out, or never be"
-        )
+        event = event_id(self._name, topic, number)
+        return events_in_doubt("the bus was closed before the receipt came", (event,), 1)
+
+    def _log_failure(self) -> None:
+        """Log why an event that nobody waited for is not out."""
+        failure = self._receipts.take_failure()
+        if failure is not None and self._failure is None:
+            _log.error("an event published with receipt=False failed: %s", failure)
 
     def _open(self) -> tuple[Hub, Driver[AnyPublisher]]:
         hub, driver, ended = self._hub, self._driver, self._ended
@@ -465,3 +553,11 @@ class Bus(ContentBus):
         elif self._hub is not None and self._hub.exchanges:
             # Its subscriptions can't go on either.
             asyncio.get_running_loop().call_soon(self._hub.expel, outcome.reason)
+
+
+def _time_after(timeout_s: float | None) -> float | None:
+    """Return the time of the event loop when a timeout is over; None: never."""
+    if timeout_s is None:
+        return None
+    check_seconds(timeout_s, "timeout")
+    return asyncio.get_running_loop().time() + timeout_s

@@ -1,6 +1,7 @@
 """What people give to a bus, checked before anything happens: refused in words, with `BadInput`."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
@@ -26,6 +27,7 @@ __all__ = [
     "check_payload",
     "check_pending_max",
     "check_resumed",
+    "check_seconds",
     "check_size",
     "check_start",
     "check_token",
@@ -193,6 +195,14 @@ def check_token(token: Mapping[str, int]) -> None:
         raise BadInput(
             f"a token is what bus.token() returned, names and whole numbers; not {token!r}"
         )
+
+
+def check_seconds(seconds: float, what: str, *, zero: bool = False) -> None:
+    """Refuse what can't be a time to wait."""
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or seconds < 0 or (not seconds and not zero):
+        least = "0 or more" if zero else "above 0"
+        raise BadInput(f"{what} must be a finite number of seconds, {least}, got {seconds!r}")
 
 
 def check_pending_max(pending_max: int) -> None:

@@ -126,6 +126,8 @@ class ContentClient:
         """How many events of such a subscription are kept until it is read."""
         self.advertised: dict[str, str] = {}
         """By name: what this bus has advertised and not withdrawn, as far as it knows; others may plan for it."""
+        self.unsettled: dict[asyncio.Future[Answered], str] = {}
+        """Answers to come about published events, and their ids."""
         self._planned = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._driver: Driver[ClientNode] | None = None
@@ -230,8 +232,10 @@ class ContentClient:
         if self._driver is not None and not self._driver.closed:
             self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
 
-    async def publish(self, attributes: Mapping[str, object], payload: bytes) -> Event:
-        """Publish an event; return it when its broker has it."""
+    def begin_publishing(
+        self, attributes: Mapping[str, object], payload: bytes
+    ) -> "tuple[asyncio.Future[Answered], Event]":
+        """Hand an event over; return the answer to come, and the event."""
         made: list[Event] = []
         checked = event_of(attributes)
 
@@ -241,14 +245,30 @@ class ContentClient:
             made.append(content_event(client.latest))
             return number
 
-        answer = await self.request(publish)
+        answer = self.ask(publish)
+        event = made[0]
+        self.unsettled[answer] = event.id
+        answer.add_done_callback(lambda done: self.unsettled.pop(done, None))
+        return answer, event
+
+    async def published(self, begun: "asyncio.Future[Answered]", event: Event) -> Event:
+        """Wait until its broker has an event."""
+        answer = await self.answer(begun)
         if answer.refused:
+            attributes = {name: msgspec.json.decode(text) for name, text in event.headers.items()}
             why = explained(
                 answer.refused,
-                Situation(own=self.bus, event=checked, advertised=tuple(self.advertised.values())),
+                Situation(
+                    own=self.bus, event=attributes, advertised=tuple(self.advertised.values())
+                ),
             )
-            raise EventRefused(f"nobody gets it: {why}", event=made[0].id, reason=why)
-        return made[0]
+            raise EventRefused(f"nobody gets it: {why}", event=event.id, reason=why)
+        return event
+
+    async def wait_for_all(self) -> None:
+        """Wait until brokers have everything that was published."""
+        if self.unsettled:
+            await asyncio.wait(self.unsettled)
 
     async def advertise(self, where: str) -> str:
         """Say what will be published; return the advertisement's name."""

@@ -15,6 +15,7 @@ from ensue.client.checks import (
 from ensue.client.content import CONTENT, ContentClient
 from ensue.client.content_reader import ReadOptions, Where
 from ensue.client.content_subscription import ContentSubscription
+from ensue.client.in_doubt import receipt_by, room_by
 from ensue.client.planned import PlannedTransaction
 from ensue.client.room import wait_for_room
 from ensue.client.shown import shown_bus
@@ -78,16 +79,20 @@ class ContentBus:
         payload: Payload,
         key: bytes | None,
         headers: Mapping[str, str] | None,
+        by_s: float | None,
     ) -> Event:
         hub, _ = self._open()
         if key is not None or headers is not None:
             raise BadInput("an event by content has no key and no headers: give it attributes")
         checked = check_payload(payload, hub.payload_bytes_max)
         client = self._overlay_client()
-        if hub.full:
-            assert self._ended is not None
-            await wait_for_room(hub, CONTENT, self._ended)
-        return await client.publish(attributes, checked)
+        async with room_by(by_s):
+            if hub.full:
+                assert self._ended is not None
+                await wait_for_room(hub, CONTENT, self._ended)
+            await client.open()
+        begun, event = client.begin_publishing(attributes, checked)
+        return await receipt_by(by_s, event, client.published(begun, event))
 
     def _subscribe_content(
         self,

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 
 from ensue.client.futures import fail
 from ensue.errors import EnsueError, EventRefused, EventVoided
-from ensue.event import Event
+from ensue.event import Event, event_id
 from ensue.protocols.core import Settle
 
 __all__ = ["Receipts"]
@@ -68,6 +69,12 @@ class Receipts:
                 self._room, self._room_at = self._loop.create_future(), limit
             # Shared by all who wait: cancelling one of them must not wake the others.
             await asyncio.shield(self._room)
+
+    def ids(self, publisher: str, most: int) -> tuple[str, ...]:
+        """Return the ids of the events that are under way, the first ones of many."""
+        return tuple(
+            event_id(publisher, topic, number) for topic, number in islice(self.open, most)
+        )
 
     async def wait_for_all(self) -> None:
         """Wait until everything that is under way now is settled."""

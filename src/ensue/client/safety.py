@@ -8,10 +8,7 @@ from ensue.client.futures import fail
 from ensue.client.joining import Joining
 from ensue.errors import LocalProtocolError, SubscriptionLost
 
-__all__ = ["Safety", "settled_by_s"]
-
-SETTLE_S = 5.0
-"""How long closing waits for acknowledgements to be safe."""
+__all__ = ["Safety"]
 
 _WHY_LOST = {
     "superseded": "another process has taken its name up",
@@ -19,11 +16,6 @@ _WHY_LOST = {
 }
 
 _log = logging.getLogger("ensue")
-
-
-def settled_by_s() -> float:
-    """Return by when, in the time of the event loop, what is closed now has to have settled."""
-    return asyncio.get_running_loop().time() + SETTLE_S
 
 
 class Run(Protocol):
@@ -36,13 +28,23 @@ class Run(Protocol):
 class Safety:
     """Positions acknowledged, positions safe, and who waits for the difference.
 
-    Where nothing is kept, nothing waits: `keeps` is False.
+    Where nothing is kept, nothing waits: `keeps` is False. Closing waits for `settle_s` at most.
     """
 
-    __slots__ = ("_closed", "_over", "_waiting", "acknowledged", "keeps", "lost", "safe")
+    __slots__ = (
+        "_closed",
+        "_over",
+        "_settle_s",
+        "_waiting",
+        "acknowledged",
+        "keeps",
+        "lost",
+        "safe",
+    )
 
-    def __init__(self, *, keeps: bool) -> None:
+    def __init__(self, *, keeps: bool, settle_s: float) -> None:
         self.keeps = keeps
+        self._settle_s = settle_s
         self.acknowledged = 0
         """Everything up to this position was acknowledged."""
         self.safe = 0
@@ -81,7 +83,7 @@ class Safety:
         self.reached(self.acknowledged)
 
     def close(self, name: str) -> None:
-        """Note that a subscription was closed: from now on nobody waits longer than `SETTLE_S`."""
+        """Note that a subscription was closed: from now on nobody waits longer than `settle_s`."""
         self._closed = LocalProtocolError(
             f"the acknowledgement did not get through before subscription {name!r} was over: "
             "the event may come again"
@@ -119,12 +121,13 @@ class Safety:
     async def settle(self, run: Run | None, joining: Joining, by_s: float | None) -> None:
         """Wait until a run is over, if there is one, what was acknowledged is safe, and topics are left for good; say so if that takes too long.
 
-        That is `SETTLE_S`, unless the time of the event loop is given by which it has to be.
+        That is `settle_s`, unless the time of the event loop is given by which it has to be.
         """
         if not self.keeps:
             return
         try:
-            async with asyncio.timeout_at(settled_by_s() if by_s is None else by_s):
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout_at(loop.time() + self._settle_s if by_s is None else by_s):
                 if run is not None and not self._over:
                     await run.until_over()
                 await self.until(self.acknowledged)
@@ -142,4 +145,4 @@ class Safety:
                 _log.warning("%s", self._closed or error)
 
     def _limit(self, future: asyncio.Future[None], error: LocalProtocolError) -> None:
-        asyncio.get_running_loop().call_later(SETTLE_S, fail, future, error)
+        asyncio.get_running_loop().call_later(self._settle_s, fail, future, error)

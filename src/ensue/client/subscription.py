@@ -264,7 +264,7 @@ class Subscription(Acknowledging):
         """Call `handler` with every event until the subscription is closed; return what was done.
 
         An event is acknowledged when its handler has returned, whatever `acknowledge` says, and for good: reading on later is left to `ack`, too. `concurrency`
-        says what may run at once, `on_failure` what becomes of an event whose handler raises. It returns when what was handled is safe, or has been awaited for `SETTLE_S`. At most `pending_max` events are read from the first unfinished one
+        says what may run at once, `on_failure` what becomes of an event whose handler raises. It returns when what was handled is safe, or has been awaited for the `close_timeout` of the bus. At most `pending_max` events are read from the first unfinished one
         on. Cancelled, it cancels the handlers and waits for them. What a run leaves unfinished, the next one begins with, unless it was acknowledged meanwhile.
         """
         runner = Runner(

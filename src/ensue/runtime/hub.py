@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ensue.store import LogSink
 
 __all__ = [
+    "CLOSE_TIMEOUT_S",
     "PAYLOAD_BYTES_MAX",
     "Hub",
     "MemoryHub",
@@ -52,6 +53,8 @@ __all__ = [
 N = TypeVar("N", bound=Node)
 
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
+CLOSE_TIMEOUT_S = 5.0
+"""How long leaving waits for what is not safe yet, unless `connect` was told otherwise."""
 
 
 class Slow:
@@ -89,6 +92,8 @@ class Hub:
     config: SequencerConfig
     payload_bytes_max = PAYLOAD_BYTES_MAX
     """The largest payload that can be carried, with its key and headers."""
+    close_timeout_s = CLOSE_TIMEOUT_S
+    """How long leaving waits for what is not safe yet."""
     holds_publishers = True
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
     server = ""
@@ -170,8 +175,8 @@ class Hub:
         """Have a driver hear of what concerns everybody: a connection that is there again, or a failure."""
         self._drivers.add(driver)
 
-    async def finish(self) -> None:
-        """See to what takes time when the last user has left."""
+    async def finish(self, by_s: float) -> None:
+        """See to what takes time when the last user has left, up to about a time of the event loop."""
 
     def check_loop(self, what: str) -> None:
         """Refuse to be used from another event loop: nothing here is thread-safe."""

@@ -47,8 +47,8 @@ __all__ = ["RemoteHub", "discover"]
 DISCOVER_S = 10.0
 """How long a station on a broker may take to answer."""
 DISCOVER_AGAIN_S = 0.5
-PART_S = 5.0
-"""How long a client that leaves waits until the registry knows."""
+PART_S_MIN = 0.5
+"""So long a registry, and servers that are to forget names, are waited for, also if `close_timeout` is over."""
 RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
@@ -200,15 +200,16 @@ class RemoteHub(Hub):
         task = self._leaving[name] = self.loop.create_task(self.transport.exit(name))
         task.add_done_callback(lambda _task: self._leaving.pop(name, None))
 
-    async def finish(self) -> None:
+    async def finish(self, by_s: float) -> None:
         """Let everything out and disconnect."""
+        by_s = max(by_s, self.loop.time() + PART_S_MIN)
         try:
-            await self._see_off()
+            await self._see_off(by_s)
         finally:
             try:
                 self.transport.flush()
-                for task in list(self._leaving.values()):
-                    await asyncio.shield(task)
+                if leaving := tuple(self._leaving.values()):
+                    await asyncio.wait(leaving, timeout=max(0.0, by_s - self.loop.time()))
             finally:
                 try:
                     await self.transport.carrier.close()
@@ -228,19 +229,18 @@ class RemoteHub(Hub):
         self._parting = driver, parted
         driver.retire(lambda node: node.resigned, on_closed=parted.set)
 
-    async def _see_off(self) -> None:
+    async def _see_off(self, by_s: float) -> None:
         """Wait until the registry knows who has left, but not for ever: it may not be there any more."""
         if self._parting is None:
             return
         driver, parted = self._parting
         try:
-            async with asyncio.timeout(PART_S):
+            async with asyncio.timeout_at(by_s):
                 await parted.wait()
         except TimeoutError:
             _log.warning(
-                "%s has left, and the registry did not answer within %g s: the others may wait for it, until the server takes it for gone",
+                "%s has left, and the registry did not answer: the others may wait for it, until the server takes it for gone",
                 driver.node.name,
-                PART_S,
             )
         finally:
             driver.close()

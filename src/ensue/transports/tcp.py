@@ -16,6 +16,7 @@ Limits: `PENDING_BYTES_MAX` not yet taken by the operating system, a connection;
 dropped and counted.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Literal
@@ -119,8 +120,10 @@ class TcpCarrier:
 
     async def close(self) -> None:
         """Let out what is pending, for a moment, and disconnect."""
-        for link in self._links.values():
-            await link.close()
+        # Together: each may take a moment.
+        closing = [asyncio.ensure_future(link.close()) for link in self._links.values()]
+        if closing:
+            await asyncio.wait(closing)
 
     # -- From the connections -------------------------------------------------------------------
 

@@ -376,7 +376,7 @@ class Link:
         """Say that the server is away, unless it has said so itself."""
         if not self._away:
             self._away = True
-            _link_log.info(
+            _link_log.warning(
                 "the connection to the server at %s is lost; waiting until it is back", self.address
             )
 
