@@ -200,7 +200,7 @@ class TransactionAborted(EnsueError):
 
 
 class TransactionPending(EnsueError, TimeoutError):
-    """A planned transaction was handed in, and what came of it is not known yet: it must not be repeated."""
+    """A transaction was handed in, or was to be committed, and what came of it is not known yet: it must not be repeated."""
 
 
 class LogDamaged(EnsueError):

@@ -13,7 +13,7 @@ from tests.server.helpers import read, serving, until, within
 import ensue
 from ensue.client import bus as bus_module
 from ensue.client import in_doubt
-from ensue.errors import BadInput
+from ensue.errors import BadInput, TransactionPending
 from ensue.protocols.core import Settle
 from ensue.runtime.remote import RemoteHub
 from ensue.server import Server, ServerConfig
@@ -293,6 +293,26 @@ def test_events_by_content_are_in_doubt_as_others_are(tmp_path: Path) -> None:
             with pytest.raises(ensue.EventsInDoubt, match="the bus was closed") as caught:
                 await within(bus.close(), 30)
             assert caught.value.events == (event,)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ended_by", ["exception", "commit"])
+def test_leaving_a_transaction_whose_server_is_gone_ends(tmp_path: Path, ended_by: str) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as server:
+            bus = await ensue.connect(server.url, close_timeout=SHORT_S).__aenter__()
+
+            async def work() -> None:
+                async with bus.transaction(timeout=SHORT_S):
+                    await server.stop()
+                    if ended_by == "exception":
+                        raise ZeroDivisionError
+
+            expected = ZeroDivisionError if ended_by == "exception" else TransactionPending
+            with pytest.raises(expected):
+                await within(work(), 30)
+            await within(bus.close(), 30)
 
     asyncio.run(main())
 

@@ -172,6 +172,11 @@ class ContentClient:
         hub.watch(self._driver)
 
     @property
+    def close_timeout_s(self) -> float:
+        """How long leaving waits for answers that have not come."""
+        return self._hub.close_timeout_s
+
+    @property
     def payload_bytes_max(self) -> int:
         """Bytes of a payload, at the most."""
         return self._hub.payload_bytes_max

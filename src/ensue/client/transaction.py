@@ -7,6 +7,7 @@ it may invite others. Leaving the block commits, and an exception in it aborts. 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -28,6 +29,7 @@ from ensue.errors import (
     LocalProtocolError,
     SubscriptionRefused,
     TransactionAborted,
+    TransactionPending,
 )
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
@@ -269,7 +271,7 @@ class Transaction(_Acting):
         super().__init__(client, subscribe)
         self._own = client.bus
         self.isolation = isolation
-        self._timeout_ns = int(timeout * 1_000_000_000)
+        self._timeout_s = timeout
         self._entered = False
 
     async def __aenter__(self) -> Self:
@@ -277,7 +279,7 @@ class Transaction(_Acting):
             raise LocalProtocolError("a transaction is entered once")
         self._entered = True
         await self._client.open()
-        beginning = self._client.begin(self.isolation, self._timeout_ns)
+        beginning = self._client.begin(self.isolation, int(self._timeout_s * 1_000_000_000))
         try:
             answer = await self._client.answer(beginning)
         except asyncio.CancelledError:
@@ -299,9 +301,10 @@ class Transaction(_Acting):
         try:
             ending = self._client.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
             if commit:
-                self._check(await self._client.answer(ending))
+                self._check(await self._end_by(ending, self._timeout_s))
             elif kind is None or issubclass(kind, Exception):
-                await self._client.answer(ending)
+                with suppress(TransactionPending):
+                    await self._end_by(ending, 0)
         except EnsueError:
             if kind is None:
                 raise
@@ -310,6 +313,19 @@ class Transaction(_Acting):
             self.end()
         if kind is None and self.failure is not None:
             raise self.failure
+
+    async def _end_by(self, ending: "asyncio.Future[Answered]", timeout_s: float) -> "Answered":
+        """Wait until the transaction is over, but not for ever: its server may be gone."""
+        limit_s = timeout_s + self._client.close_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._client.answer(ending)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        raise TransactionPending(
+            f"no server has said within {limit_s:g} s what came of the transaction: it may be committed or not"
+        )
 
 
 class InvitedTransaction(_Acting):
