@@ -26,6 +26,7 @@ DEADLINE = "@d"
 """The entry that says until when an event is of use, on the clock of whoever receives it, in stamps that have a deadline."""
 NAME_LENGTH_MAX = 255
 """Characters of a topic or a client's name, at the most."""
+SECOND_NS = 1_000_000_000
 _FIXED_BYTES = 64
 """What numbers, flags and lengths of an event take at the most."""
 _ENTRY_BYTES = 14
@@ -101,6 +102,15 @@ class Event(
     def slot(self) -> int | None:
         """The event's place in its own topic, if stamped."""
         return None if self.stamp is None else self.stamp.entries.get(self.topic)
+
+    @property
+    def deadline(self) -> float | None:
+        """Until when the event is of use, in seconds since the epoch; None: for ever, or not known yet.
+
+        Each process judges it by its own clock, which follows the wall clock.
+        """
+        deadline_ns = None if self.stamp is None else self.stamp.entries.get(DEADLINE)
+        return None if deadline_ns is None else deadline_ns / SECOND_NS
 
 
 def text_bytes(text: str) -> int:

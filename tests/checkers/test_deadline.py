@@ -120,3 +120,11 @@ def test_effects_before_their_causes_are_found_all_the_same() -> None:
     script.subscribe("a", "x").subscribe("b", "x").publish("p", "question").deliver("a", "question")
     script.publish("a", "answer").deliver("b", "answer", "question")
     assert check(script.rows, "deadline", lossy=True)["causal"].violation_count == 1
+
+
+def test_what_the_application_did_not_take_in_time_is_not_missed() -> None:
+    unread = start().arrive("s", "e", 6).wait(9)
+    unread.row("s", "discarded", event="e", verdict="unread", subscription="main")
+    assert not finding(unread).violations
+    assert not finding(unread.hand("s", "e", 6, "late")).violations
+    assert finding(unread.hand("s", "e", 6)).anomaly_counts == {"expired": 1}

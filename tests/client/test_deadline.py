@@ -91,6 +91,8 @@ def test_what_comes_too_late_is_dropped_or_tagged(on_late: str, tmp_path: Path) 
             async with asyncio.timeout(30):
                 while counts.late + counts.delivered < 20:  # noqa: ASYNC110 - counts wake nobody
                     await asyncio.sleep(0.01)
+            if on_late == "drop":
+                return counts, []
             return counts, [(await anext(events)).verdict for _ in range(events.waiting)]
 
     counts, verdicts = asyncio.run(main())
@@ -98,7 +100,7 @@ def test_what_comes_too_late_is_dropped_or_tagged(on_late: str, tmp_path: Path) 
     assert counts.late > 10
     assert verdicts.count("late") == (counts.late if on_late == "tag" else 0)
     rows = trace.read(tmp_path / "run")
-    dropped = [row for row in rows if row.action == "discarded"]
+    dropped = [row for row in rows if row.action == "discarded" and row.verdict != "unread"]
     assert [row.verdict for row in dropped] == ["late"] * (0 if on_late == "tag" else counts.late)
     log = open_log(tmp_path / "run" / "log")
     (batch,) = log.read("t", *log.bounds()["t"])
@@ -213,3 +215,172 @@ def test_a_bus_hears_itself_whatever_a_hub_does_to_others(order: ensue.Order) ->
     asyncio.run(main())
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert "In causal order and with deadlines a bus hears itself at once" in readme
+
+
+# -- Unread ---------------------------------------------------------------------------------------
+
+
+class Late:
+    """A clock that shows how late it is for an application that has been busy."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+
+def be_busy_until_after(bus: ensue.Bus, event: ensue.Event) -> None:
+    """Have a bus find that the deadline of an event has passed."""
+    assert event.stamp is not None
+    assert bus._shares is not None
+    bus._shares._clock = Late(event.stamp.entries["@d"] + 1)
+
+
+async def until_waiting(events: ensue.Subscription, count: int) -> None:
+    async with asyncio.timeout(30):
+        while events.waiting < count:  # noqa: ASYNC110 - nothing wakes who does not read
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("on_late", ["drop", "tag"])
+@pytest.mark.parametrize("by", ["anext", "run"])
+def test_what_lies_unread_until_its_deadline_is_late_when_it_is_handed_over(
+    on_late: str, by: str, tmp_path: Path
+) -> None:
+    order = ensue.Deadline(ms=60_000, on_late=on_late)
+
+    async def main() -> list[tuple[bytes, str, int]]:
+        got: list[tuple[bytes, str, int]] = []
+        async with (
+            ensue.connect("memory://unread", order=order, trace=str(tmp_path)) as shop,
+            ensue.connect("memory://unread", order=order, name="desk") as desk,
+            desk.subscribe("t", name="all") as events,
+        ):
+            await shop.publish("t", b"1")
+            assert (await anext(events)).deadline is not None
+            last = [await shop.publish("t", text) for text in (b"2", b"3")][-1]
+            await until_waiting(events, 2)
+            be_busy_until_after(desk, last)
+            new = await shop.publish("t", b"4")
+            await until_waiting(events, 3)
+            assert new.deadline is not None
+            assert last.deadline is not None
+            assert new.deadline > last.deadline
+
+            async def handle(event: ensue.ReceivedEvent) -> None:
+                got.append((event.payload, event.verdict, event.position))
+                if event.payload == b"4":
+                    events.close()
+
+            if by == "run":
+                await events.run(handle)
+            else:
+                async for event in events:
+                    await handle(event)
+            counts = counts_of(events)
+            assert (counts.received, counts.delivered, counts.late) == (4, 2, 2)
+        return got
+
+    got = asyncio.run(main())
+    if on_late == "drop":
+        assert got == [(b"4", "", 2)]
+    else:
+        assert got == [(b"2", "late", 2), (b"3", "late", 3), (b"4", "", 4)]
+    rows = [row for row in trace.read(tmp_path) if row.node == "desk" and row.event is not None]
+    told = [(row.action, row.verdict, row.position) for row in rows if row.action != "received"]
+    late: list[tuple[str, str, int | None]] = [("discarded", "unread", None)]
+    if on_late == "tag":
+        assert told == [
+            ("delivered", "", 1),
+            *late,
+            ("delivered", "late", 2),
+            *late,
+            ("delivered", "late", 3),
+            ("delivered", "", 4),
+        ]
+    else:
+        assert told == [("delivered", "", 1), *late, *late, ("delivered", "", 2)]
+    _check_deadlines(tmp_path)
+
+
+def _check_deadlines(directory: Path) -> None:
+    report = check(trace.read(directory), order="deadline", lossy=True)
+    assert report.verdict is Verdict.VALID, report.sentences()
+
+
+def test_a_handler_whose_turn_comes_after_the_deadline_is_not_called(tmp_path: Path) -> None:
+    """A run reads ahead: an event may be in time when it is read, and late when its turn comes."""
+    order = ensue.Deadline(ms=60_000)
+
+    async def main() -> list[bytes]:
+        got: list[bytes] = []
+        async with (
+            ensue.connect("memory://ahead", order=order, trace=str(tmp_path)) as shop,
+            ensue.connect("memory://ahead", order=order, name="desk") as desk,
+            desk.subscribe("t") as events,
+        ):
+            published = [await shop.publish("t", text) for text in (b"1", b"2", b"3")]
+            await until_waiting(events, 3)
+
+            async def handle(event: ensue.ReceivedEvent) -> None:
+                got.append(event.payload)
+                async with asyncio.timeout(30):
+                    while events.waiting:  # noqa: ASYNC110 - until all are read ahead
+                        await asyncio.sleep(0)
+                be_busy_until_after(desk, published[1])
+                if event.payload == b"3":
+                    events.close()
+
+            progress = await events.run(handle)
+            assert progress.handled == 2
+            assert counts_of(events).late == 1
+        return got
+
+    assert asyncio.run(main()) == [b"1", b"3"]
+    _check_deadlines(tmp_path)
+
+
+def test_what_is_never_read_breaks_no_promise(tmp_path: Path) -> None:
+    """Topics are left, and a subscription is closed, with events in it whose time is over."""
+    order = ensue.Deadline(ms=60_000)
+
+    async def main() -> list[bytes]:
+        async with (
+            ensue.connect("memory://never", order=order, trace=str(tmp_path)) as shop,
+            ensue.connect("memory://never", order=order, name="desk") as desk,
+            desk.subscribe("t", "u") as events,
+        ):
+            await shop.publish("t", b"read")
+            await anext(events)
+            for topic in ("t", "u", "u"):
+                last = await shop.publish(topic, topic.encode())
+            await until_waiting(events, 3)
+            be_busy_until_after(desk, last)
+            await events.unsubscribe("t")
+            events.close()
+            return [event.payload async for event in events]
+
+    assert asyncio.run(main()) == []
+    rows = [row for row in trace.read(tmp_path) if row.action == "discarded"]
+    assert [(row.topic, row.verdict) for row in rows] == [("t", "unread"), *[("u", "unread")] * 2]
+    _check_deadlines(tmp_path)
+
+
+def test_late_events_make_room() -> None:
+    async def main() -> None:
+        order = ensue.Deadline(ms=60_000)
+        async with (
+            ensue.connect("memory://room", order=order, name="shop") as shop,
+            ensue.connect("memory://room", order=order, name="desk") as desk,
+            desk.subscribe("t", pending_max=2) as events,
+        ):
+            last = [await shop.publish("t", b"") for _ in range(2)][-1]
+            await until_waiting(events, 2)
+            be_busy_until_after(desk, last)
+            waiting = asyncio.create_task(shop.publish("t", b"new"))
+            async with asyncio.timeout(30):
+                assert (await anext(events)).payload == b"new"
+            await waiting
+
+    asyncio.run(main())

@@ -35,7 +35,8 @@ def broken(rows: list[Row]) -> list[Row]:
             if chance < 0.1:
                 continue
             if chance < 0.15:
-                excused = {"action": "discarded", "verdict": "overflow", "position": None}
+                verdict = "unread" if chance < 0.125 else "overflow"
+                excused = {"action": "discarded", "verdict": verdict, "position": None}
                 found.append(msgspec.structs.replace(row, **excused))
                 continue
             if chance < 0.2:

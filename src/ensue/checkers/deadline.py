@@ -7,7 +7,8 @@ Rules, for each subscriber, by the clock of its node and the deadline that came 
   those before it, it should have been.
 
 An event is not missed if the node crashed or the subscription left the topic before the deadline, if the trace of the node ends before
-it, or if the node had no room (`overflow`) or no business with it (`not_subscribed`, `before_join`).
+it, or if the node had no room (`overflow`) or no business with it (`not_subscribed`, `before_join`), or if the application did not take it in time
+(`unread`).
 
 Of an event that arrives twice the first arrival counts. Tagged deliveries are late by their own account: they break no rule, and
 whoever arrived in time and is tagged was missed.
@@ -27,7 +28,7 @@ from ensue.trace import Row
 __all__ = ["judge"]
 
 MILLISECOND_NS = 1_000_000
-EXCUSES = frozenset({"overflow", "not_subscribed", "before_join"})
+EXCUSES = frozenset({"overflow", "not_subscribed", "before_join", "unread"})
 
 Key = tuple[str, str]
 """Subscription and event."""

@@ -141,6 +141,7 @@ class Acknowledging:
         return bool(self.pending) or self._ahead.running or not settled
 
     def _retire(self, reader: Reader) -> None:
+        reader.leave_unread(self._queue, ended=True)
         if self._safety.lost is not None:
             reader.rest(silently=True)
         elif self.durable:

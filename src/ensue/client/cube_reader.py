@@ -1,14 +1,15 @@
 """A subscription in causal order, or with deadlines: no node of its own, but a share in its bus's."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ensue.client.content_reader import ContentReader, Where
 from ensue.client.reader import Reader
 from ensue.client.shares import Share, Shares
+from ensue.event import Event
 from ensue.order import Causal, Deadline, Order
-from ensue.protocols.core import Outcome
+from ensue.protocols.core import Deliver, Outcome
 from ensue.protocols.gossip.handing import GossipCounts
 from ensue.runtime.hub import Hub
 
@@ -40,8 +41,12 @@ class CubeReader(Reader):
     @property
     def counts(self) -> GossipCounts | None:
         """What became of the events that came, where there are deadlines."""
-        has_deadlines = isinstance(self._hub.order, Deadline)
-        return self._share.counts if has_deadlines and self._share is not None else None
+        return self._share.counts if self.has_deadlines and self._share is not None else None
+
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether events may be late by the time they are handed over."""
+        return isinstance(self._hub.order, Deadline)
 
     async def open(
         self,
@@ -65,6 +70,19 @@ class CubeReader(Reader):
         share = self._share
         assert share is not None
         self._shares.driver.command(lambda _node, now: call(share, now))
+
+    def hand_over(self, delivery: Deliver) -> Deliver | None:
+        """Return what the application is handed of a delivery; None: nothing, it is late by now."""
+        return delivery if self._share is None else self._share.hand_over(delivery)
+
+    def check(self, event: Event, verdict: str) -> str | None:
+        """Return the verdict on an event whose handler is called now; None: it is late, and dropped."""
+        return verdict if self._share is None else self._share.check(event, verdict)
+
+    def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
+        """Note that events are not handed over while the subscription to their topic lasts."""
+        if self._share is not None:
+            self._share.leave_unread(deliveries, ended=ended)
 
     def pause(self) -> None:
         """Have nothing more delivered, at the end of this turn of the event loop."""

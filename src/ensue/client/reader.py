@@ -5,13 +5,14 @@ does so and whose records are kept at a server, so that it can be resumed; or on
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from secrets import randbits
 from typing import Any
 
 from ensue.client.nodes import merge_subscriber, watched
+from ensue.event import Event
 from ensue.order import Merged, Order, Total
-from ensue.protocols.core import Outcome
+from ensue.protocols.core import Deliver, Outcome
 from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.kept import Kept
 from ensue.protocols.merge.subscriber import MergeSubscriber
@@ -99,6 +100,23 @@ class Reader:
         )
         hub.watch(self._driver)
         await self.resumed
+
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether events may be late by the time they are handed over."""
+        return False
+
+    def hand_over(self, delivery: Deliver) -> Deliver | None:
+        """Return what the application is handed of a delivery; None: nothing, it is late by now."""
+        return delivery
+
+    def check(self, event: Event, verdict: str) -> str | None:
+        """Return the verdict on an event whose handler is called now; None: it is late, and dropped."""
+        del event
+        return verdict
+
+    def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
+        """Note that events are not handed over while the subscription to their topic lasts."""
 
     def command(self, call: Callable[[Any, int], object]) -> None:
         """Give the node that delivers a command."""

@@ -80,6 +80,18 @@ class ReceivedEvent(msgspec.Struct, eq=False):
         """The logical timestamp it travelled with."""
         return self.event.stamp
 
+    @property
+    def deadline(self) -> float | None:
+        """Until when it is of use, in seconds since the epoch, as `time.time()` tells them; None: for ever.
+
+        It is judged by the clock of this process, when the event is handed over.
+        """
+        return self.event.deadline
+
+    def with_verdict(self, verdict: str) -> "ReceivedEvent":
+        """Return the same event with another verdict."""
+        return ReceivedEvent(self.event, self.position, verdict, self._giver)
+
     async def ack(self) -> None:
         """Say that this event has been handled. Saying it twice is harmless.
 

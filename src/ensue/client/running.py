@@ -4,7 +4,8 @@ Guarantees. Handlers of one key begin in the order of delivery, each after the o
 returned, or its event was parked. An event is acknowledged when its handler has returned or it was
 parked, and the subscription lets an acknowledgement count only once all earlier positions have
 theirs. A handler that fails is tried again, parked or the end of the run, and nothing of its key
-overtakes it (`policies`). What was read of a topic that is left meanwhile, and whose turn has not come, is passed over.
+overtakes it (`policies`). What was read of a topic that is left meanwhile, and whose turn has not come, is passed over; so is, with deadlines, what
+is late when its turn comes.
 
 How. Each key with unfinished events has a lane: a queue whose first event is running, waiting for a
 worker, or waiting to be tried again. Lanes take turns, so that a hot key does not starve the others.
@@ -116,6 +117,7 @@ class Runner:
         on_failure: FailurePolicy,
         pending_max: int = READ_AHEAD_MAX,
         progress: Progress | None = None,
+        check: Callable[[ReceivedEvent], ReceivedEvent | None] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         check_handler(handler, "a handler", "an event")
@@ -141,6 +143,8 @@ class Runner:
         self._policy = on_failure
         self._pending_max = pending_max
         self._progress = Progress() if progress is None else progress
+        self._check = check
+        """Asked before each call of the handler what it is called with; None: with nothing, the event is passed over."""
         self._sleep = sleep
         self._window: deque[_Taken] = deque()
         """What was read, from the first unfinished one on."""
@@ -261,6 +265,12 @@ class Runner:
                 self._finish(lane)
                 continue
             taken.begun = True
+            if self._check is not None:
+                checked = self._check(taken.event)
+                if checked is None:
+                    self._finish(lane)
+                    continue
+                taken.event = checked
             if lane.key in self._parked_keys:
                 self._park(lane, None)
             else:

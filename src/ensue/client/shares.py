@@ -5,6 +5,9 @@ node publishes and receives for the whole bus, and each subscription has a share
 asked for, and positions of its own. A topic is joined when the first share asks for it and left with the last. While one share has no
 room, where publishers don't wait for it, the node delivers nothing to any of them: what comes is held, or asked for again; or dropped at its deadline, if
 it has one.
+
+A deadline is judged once more when the application takes the event (`Share.hand_over`). An event that has lain unread until then is late: dropped, or handed
+over with that verdict. So with deadlines positions are given, and rows of the trace are written, at hand-over.
 """
 
 import asyncio
@@ -13,7 +16,7 @@ from typing import Any
 
 from ensue.client.alerts import log_alert
 from ensue.clock import Clock
-from ensue.event import Event
+from ensue.event import DEADLINE, Event
 from ensue.protocols.core import (
     Alert,
     Arrive,
@@ -32,7 +35,10 @@ from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
 
-__all__ = ["Share", "Shares", "publishing_alone"]
+__all__ = ["UNREAD", "Share", "Shares", "publishing_alone"]
+
+UNREAD = "unread"
+"""The verdict in the trace on what came in time, and was not read by its deadline or at all."""
 
 
 class Share:
@@ -53,6 +59,8 @@ class Share:
         """What became of events, where they have deadlines."""
         self._subscription = subscription
         self._on_outcome = on_outcome
+        self._ended = False
+        """Whether what is handed over from now on is no part of the trace."""
         self._position = 0
         self.asked: dict[str, None] = {}
         """Topics that are wanted and not joined yet."""
@@ -105,6 +113,9 @@ class Share:
                 pass  # Something can't be had any more.
             case Leave(topic=topic) if topic in self.joined:
                 del self.joined[topic]
+            case Deliver() if self._shares.has_deadlines:
+                self._on_outcome(outcome)
+                return
             case Deliver(event=event):
                 self._position += 1
                 outcome = Deliver(event, self._position, outcome.verdict, outcome.held_ns)
@@ -114,6 +125,42 @@ class Share:
                 return
         self._shares.record(self._subscription, outcome)
         self._on_outcome(outcome)
+
+    def hand_over(self, delivery: Deliver) -> Deliver | None:
+        """Return what the application is handed of a delivery; None: nothing, it is late by now."""
+        if not self._shares.has_deadlines:
+            return delivery
+        now_ns = self._shares.now_ns()
+        verdict = self.check(delivery.event, delivery.verdict, now_ns)
+        if verdict is None:
+            return None
+        self._position += 1
+        handed = Deliver(delivery.event, self._position, verdict, delivery.held_ns)
+        self._record(handed, now_ns)
+        return handed
+
+    def check(self, event: Event, verdict: str, now_ns: int | None = None) -> str | None:
+        """Return the verdict on an event that is taken now; None: it is late, and dropped."""
+        deadline_ns = None if event.stamp is None else event.stamp.entries.get(DEADLINE)
+        now_ns = self._shares.now_ns() if now_ns is None else now_ns
+        if verdict or deadline_ns is None or now_ns <= deadline_ns:
+            return verdict
+        self.counts.delivered -= 1
+        self.counts.late += 1
+        self._record(Discard(event, UNREAD), now_ns)
+        return LATE if self._tags else None
+
+    def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
+        """Note that events are not handed over while the subscription to their topic lasts."""
+        if self._shares.has_deadlines:
+            now_ns = self._shares.now_ns()
+            for delivery in deliveries:
+                self._record(Discard(delivery.event, UNREAD), now_ns)
+        self._ended = self._ended or ended
+
+    def _record(self, outcome: Deliver | Discard, now_ns: int) -> None:
+        if not self._ended:
+            self._shares.record(self._subscription, outcome, now_ns)
 
     def _count(self, outcome: Deliver | Arrive | Discard) -> None:
         counts = self.counts
@@ -160,7 +207,7 @@ class Shares:
         self._full: dict[Share, None] = {}
         """Those with no room."""
         self._paused = False
-        self._has_deadlines = isinstance(driver.node, GossipBroker)
+        self.has_deadlines = isinstance(driver.node, GossipBroker)
 
     def open(
         self, *, subscription: str, on_outcome: Callable[[Outcome], None], tags: bool = True
@@ -211,7 +258,7 @@ class Shares:
 
     def outcome(self, outcome: Outcome) -> None:
         """Hand what the node says to whom it concerns."""
-        if isinstance(outcome, Arrive | Discard) and not self._has_deadlines:
+        if isinstance(outcome, Arrive | Discard) and not self.has_deadlines:
             return  # Nobody asks when and why.
         if isinstance(outcome, Join | Deliver | Arrive | Discard):
             for share in list(self._shares):
@@ -237,10 +284,14 @@ class Shares:
         if not self.driver.closed:
             self.driver.close()
 
-    def record(self, subscription: str, outcome: Outcome) -> None:
+    def now_ns(self) -> int:
+        """Return the time by which deadlines are judged."""
+        return self._clock.now_ns()
+
+    def record(self, subscription: str, outcome: Outcome, now_ns: int | None = None) -> None:
         """Write what a subscription was told into the trace."""
         if self._recorder is not None:
-            now_ns = self._clock.now_ns()
+            now_ns = self._clock.now_ns() if now_ns is None else now_ns
             self._recorder.outcome(self.node.name, subscription, outcome, now_ns)
 
 

@@ -84,6 +84,8 @@ class Subscription(Acknowledging):
             pending_max=pending_max,
         )
         self.order = order
+        self._has_deadlines = False
+        """Whether events may be late by the time they are handed over."""
         self._client = client
         self._wanted_name = name
         self._topics = topics
@@ -146,6 +148,7 @@ class Subscription(Acknowledging):
             acknowledge_each=self.durable or not self._automatic,
             start=self._start,
         )
+        self._has_deadlines = reader.has_deadlines
         try:
             await reader.open(
                 client=self._client, subscription=self.name, on_outcomes=self._outcomes
@@ -206,6 +209,7 @@ class Subscription(Acknowledging):
             error = LocalProtocolError(f"{topic!r} was left before it was joined")
             self._joining.give_up(topic, error)
         left = frozenset(topics)
+        reader.leave_unread([each for each in self._queue if each.event.topic in left], ended=False)
         self._queue = deque(each for each in self._queue if each.event.topic not in left)
         for position in self._ahead.leave(left):
             self._handled(position)
@@ -231,10 +235,14 @@ class Subscription(Acknowledging):
                 self._unacknowledged.clear()
                 if self._full:
                     self._relieve()
-        while not self._queue:
-            await self._until_woken()
-        # Nothing is awaited from here on, so a cancelled task has not taken the event.
-        delivery = self._queue.popleft()
+        delivery = None
+        while delivery is None:
+            while not self._queue:
+                await self._until_woken()
+            # Nothing is awaited from here on, so a cancelled task has not taken the event.
+            delivery = self._queue.popleft()
+            if self._has_deadlines:
+                delivery = self._in_time(delivery)
         position = self._handed_out = delivery.position
         self._unacknowledged[position] = None
         return ReceivedEvent(delivery.event, position, delivery.verdict, self)
@@ -270,6 +278,7 @@ class Subscription(Acknowledging):
         runner = Runner(
             self,
             handler,
+            check=self._check_late if self._has_deadlines else None,
             concurrency=concurrency,
             on_failure=on_failure,
             pending_max=pending_max,
@@ -290,6 +299,21 @@ class Subscription(Acknowledging):
             self._rest_if_done()
         await self.settle()
         return done
+
+    def _in_time(self, delivery: Deliver) -> Deliver | None:
+        """Return what is handed over of a delivery; None: nothing, it is late by now."""
+        handed = None if self._reader is None else self._reader.hand_over(delivery)
+        if handed is None:
+            self._relieve()
+        return handed
+
+    def _check_late(self, event: ReceivedEvent) -> ReceivedEvent | None:
+        """Return an event as its handler is to be given it; None: it is late by now, and dropped."""
+        reader = self._reader
+        verdict = event.verdict if reader is None else reader.check(event.event, event.verdict)
+        if verdict is None:
+            return None
+        return event if verdict == event.verdict else event.with_verdict(verdict)
 
     def _open_reader(self) -> Reader:
         if self._safety.lost is not None:
