@@ -22,6 +22,7 @@ __all__ = [
     "LocalProtocolError",
     "LogDamaged",
     "LogInUse",
+    "LogLost",
     "MissingExtra",
     "OffsetsGone",
     "PublishTimeout",
@@ -209,6 +210,19 @@ class LogDamaged(EnsueError):
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+class LogLost(EnsueError):
+    """The log of a server is not the one that this client knows, or can't be read: connect anew to go on.
+
+    `server` names it. `reason` is `replaced`: it has another log; `rolled back`: it goes on from an older copy, or from
+    before events that were delivered; or `damaged`. Events may be gone that had receipts.
+    """
+
+    def __init__(self, message: str, *, server: str, reason: str) -> None:
+        super().__init__(message)
+        self.server = server
+        self.reason = reason
 
 
 class LogInUse(EnsueError):

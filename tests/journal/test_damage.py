@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
+import msgspec
 import pytest
 from tests.journal.model import (
     Model,
@@ -13,11 +15,13 @@ from tests.journal.model import (
     no_disk,
     persists,
     prefixes,
+    retain,
     sample,
 )
 
 from ensue.errors import LogDamaged
-from ensue.journal import Journal
+from ensue.journal import Journal, segments
+from ensue.journal.format import Head, encode
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +100,7 @@ def test_no_flipped_bit_gives_a_wrong_value(tmp_path: Path) -> None:
     outcomes = set()
     named = set()
     paths = [path for path in (tmp_path / "whole").iterdir() if path.name != "lock"]
-    assert {path.suffix for path in paths} == {".log", ".index"}
+    assert {path.suffix for path in paths} == {".log", ".index", ""}
     for path in paths:
         data = path.read_bytes()
         for at in range(len(data)):
@@ -253,3 +257,226 @@ def test_opening_reads_no_sealed_segment(tmp_path: Path) -> None:
         assert dict(journal.records) == model.records
         with pytest.raises(LogDamaged, match="an event can't be read"):
             journal.event("bills/eu", 5)
+
+
+def fill_and_close(directory: Path, count: int, *, segment_bytes: int) -> None:
+    """Write batches one by one, and close."""
+    with Journal(directory, segment_bytes=segment_bytes) as journal:
+        for batch in sample(count):
+            journal.append(persists(batch))
+            journal.write()
+            journal.sync()
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_closed_log_that_lost_its_tail_is_refused_at_any_byte(
+    tmp_path: Path, zeroed: bool
+) -> None:
+    fill_and_close(tmp_path / "whole", 4, segment_bytes=1 << 20)
+    (log,) = files(tmp_path / "whole", ".log")
+    data = log.read_bytes()
+    for cut in range(len(data)):
+        left = copied(tmp_path / "whole", tmp_path / "cut")
+        rest = bytes(len(data) - cut) if zeroed else b""
+        if data[:cut] + rest == data:
+            continue
+        (left / log.name).write_bytes(data[:cut] + rest)
+        with pytest.raises(LogDamaged, match=rf"{log.name} is damaged at byte \d+"):
+            Journal(left)
+        assert (left / log.name).read_bytes() == data[:cut] + rest
+
+
+def test_a_log_that_lost_its_tail_says_where_it_was_closed(tmp_path: Path) -> None:
+    fill_and_close(tmp_path / "j", 4, segment_bytes=1 << 20)
+    (log,) = files(tmp_path / "j", ".log")
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 1)
+    with pytest.raises(
+        LogDamaged, match="batch 4 can't be read, and the log was closed with batch 4"
+    ):
+        Journal(tmp_path / "j")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_last_segments_that_are_missing_are_said(tmp_path: Path, closed: bool, count: int) -> None:
+    if closed:
+        fill_and_close(tmp_path / "j", 9, segment_bytes=200)
+    else:
+        fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
+    logs = files(tmp_path / "j", ".log")
+    assert len(logs) > 4
+    for log in logs[-count:]:
+        log.unlink()
+        log.with_suffix(".index").unlink(missing_ok=True)
+    missing = logs[-count].name
+    with pytest.raises(LogDamaged, match=f"{missing} is damaged at byte 0: it is missing"):
+        Journal(tmp_path / "j")
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_first_segment_that_is_missing_is_said(tmp_path: Path, closed: bool) -> None:
+    if closed:
+        fill_and_close(tmp_path / "j", 9, segment_bytes=200)
+    else:
+        fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
+    log = files(tmp_path / "j", ".log")[0]
+    log.unlink()
+    log.with_suffix(".index").unlink()
+    with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte 0: it is missing"):
+        Journal(tmp_path / "j")
+
+
+def test_first_segments_that_were_dropped_are_not_missed(tmp_path: Path) -> None:
+    fill_and_close(tmp_path / "j", 9, segment_bytes=200)
+    with Journal(tmp_path / "j", segment_bytes=200) as journal:
+        retain(journal, bytes_max=800, age_s=None, now_s=0.0)
+        left = copied(tmp_path / "j", tmp_path / "left")
+        bounds = journal.bounds()
+    first = files(left, ".log")[0]
+    assert int(first.stem) > 1
+    for directory in (left, tmp_path / "j"):
+        with Journal(directory, segment_bytes=200) as journal:
+            assert journal.bounds() == bounds
+    # A segment that was still to be removed goes when the journal is opened.
+    earlier = first.with_name(f"{int(first.stem) - 1:012}.log")
+    earlier.write_bytes(b"to be removed")
+    with Journal(left, segment_bytes=200) as journal:
+        assert journal.bounds() == bounds
+    assert not earlier.exists()
+
+
+@pytest.mark.parametrize("kept", [("lock",), ("lock", "manifest")])
+def test_a_directory_that_lost_all_segments_is_refused(
+    tmp_path: Path, kept: tuple[str, ...]
+) -> None:
+    fill_and_close(tmp_path / "j", 3, segment_bytes=1 << 20)
+    for path in (tmp_path / "j").iterdir():
+        if path.name not in kept:
+            path.unlink()
+    with pytest.raises(LogDamaged, match=r"000000000001.log is damaged at byte 0: it is missing"):
+        Journal(tmp_path / "j")
+    assert sorted(path.name for path in (tmp_path / "j").iterdir()) == sorted(kept)
+
+
+def test_a_manifest_that_is_missing_or_of_another_log_is_said(tmp_path: Path) -> None:
+    for name in ("j", "other"):
+        fill_and_close(tmp_path / name, 3, segment_bytes=1 << 20)
+    manifest = tmp_path / "j" / "manifest"
+    manifest.unlink()
+    with pytest.raises(LogDamaged, match="manifest is damaged at byte 0: it is missing"):
+        Journal(tmp_path / "j")
+    manifest.write_bytes((tmp_path / "other" / "manifest").read_bytes())
+    with pytest.raises(LogDamaged, match="manifest is damaged at byte 0: it is not the one of"):
+        Journal(tmp_path / "j")
+
+
+def test_an_identity_is_made_with_a_journal_and_stays(tmp_path: Path) -> None:
+    fill_and_close(tmp_path / "j", 3, segment_bytes=200)
+    fill_and_close(tmp_path / "other", 3, segment_bytes=200)
+    with Journal(tmp_path / "j") as journal, Journal(tmp_path / "other") as other:
+        identity = journal.identity
+        assert len(identity) == 16
+        assert other.identity != identity
+        killed = copied(tmp_path / "j", tmp_path / "killed")
+    for directory in (tmp_path / "j", killed):
+        with Journal(directory) as journal:
+            assert journal.identity == identity
+
+
+def test_a_journal_of_an_earlier_release_gets_an_identity(tmp_path: Path) -> None:
+    directory = tmp_path / "j"
+
+    def without_manifest(value: object) -> bytes:
+        if isinstance(value, Head):
+            value = msgspec.structs.replace(value, manifest=False)
+        return encode(value)
+
+    with mock.patch.object(segments, "encode", without_manifest):
+        fill_and_close(directory, 9, segment_bytes=200)
+    (directory / "manifest").unlink()
+    (directory / "lock").write_bytes(b"")
+    last = files(directory, ".log")[-1]
+    last.with_suffix(".index").write_bytes(b"left over")  # As a cut once left it.
+    with Journal(directory, segment_bytes=200) as journal:
+        check(journal, prefixes(sample(9))[9])
+        identity = journal.identity
+    with Journal(directory, segment_bytes=200) as journal:
+        assert journal.identity == identity
+        check(journal, prefixes(sample(9))[9])
+    files(directory, ".log")[0].unlink()
+    with pytest.raises(LogDamaged, match="it is missing"):
+        Journal(directory)
+
+
+def reopen_with_losses(directory: Path) -> Journal:
+    """Open what is refused, and look that it was given another identity."""
+    with pytest.raises(LogDamaged):
+        Journal(directory, segment_bytes=200)
+    return Journal(directory, segment_bytes=200, accept_loss="all")
+
+
+def test_accepted_losses_leave_what_follows_them(tmp_path: Path) -> None:
+    fill_and_close(tmp_path / "whole", 9, segment_bytes=200)
+    model = prefixes(sample(9))[9]
+    logs = files(tmp_path / "whole", ".log")
+    with Journal(copied(tmp_path / "whole", tmp_path / "j"), segment_bytes=200) as journal:
+        identity = journal.identity
+        end = journal._segments.all[2].end
+
+    def flip(path: Path) -> None:
+        spoil(path, path.stat().st_size - 2, path.stat().st_size, 0xFE)
+        path.with_suffix(".index").unlink()
+
+    for damage in (flip, Path.unlink):
+        left = copied(tmp_path / "whole", tmp_path / "j")
+        damage(left / logs[2].name)
+        with reopen_with_losses(left) as journal:
+            assert journal.identity != identity
+            assert len(journal.lost) == 1
+            assert logs[2].name in journal.lost[0]
+            assert dict(journal.records) == model.records
+            assert journal._segments.all[0].base == end
+            for topic, (first, following) in journal.bounds().items():
+                assert following == model.next[topic]
+                for slot in range(first, following):
+                    assert journal.event(topic, slot) == model.events.get((topic, slot))
+            accepted = journal.identity
+        with Journal(left, segment_bytes=200) as journal:
+            assert journal.identity == accepted
+            assert journal.lost == ()
+
+
+def test_accepted_losses_of_the_tail_leave_a_prefix(tmp_path: Path) -> None:
+    fill_and_close(tmp_path / "whole", 9, segment_bytes=200)
+    models = prefixes(sample(9))
+    last = files(tmp_path / "whole", ".log")[-1]
+
+    def cut(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 1)
+
+    def empty(path: Path) -> None:
+        path.write_bytes(b"")
+
+    for damage in (cut, empty, Path.unlink):
+        left = copied(tmp_path / "whole", tmp_path / "j")
+        damage(left / last.name)
+        with pytest.raises(LogDamaged):
+            Journal(left, segment_bytes=200, accept_loss="events")
+        with reopen_with_losses(left) as journal:
+            number = journal.write()
+            assert 0 < number <= 9
+            check(journal, models[number])
+            journal.append(persists([("after", b"loss")]))
+        with Journal(left, segment_bytes=200) as journal:
+            assert journal.records["after"] == b"loss"
+
+
+def test_accepted_losses_of_everything_leave_an_empty_journal(tmp_path: Path) -> None:
+    fill_and_close(tmp_path / "j", 3, segment_bytes=1 << 20)
+    (log,) = files(tmp_path / "j", ".log")
+    log.unlink()
+    with reopen_with_losses(tmp_path / "j") as journal:
+        assert journal.write() == 0
+    Journal(tmp_path / "j").close()

@@ -1,14 +1,17 @@
 """Random batches, writes, crashes and retention, against a dictionary."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.journal.model import Batch, Model, check, copied, files, no_disk, persists, retain
 
+from ensue.errors import LogDamaged
 from ensue.journal import Journal
 
 VALUES = st.binary(max_size=30)
@@ -96,6 +99,20 @@ class Both:
         assert found == self.model.drop_before(oldest)
         self.written.drop_before(oldest)
 
+    def check_losses(self) -> None:
+        """Whichever segment of a closed journal is missing or cut, that is said."""
+        directory = self.journal.directory
+        self.journal.close()
+        for path in files(directory, ".log"):
+            for size in (None, path.stat().st_size - 1):
+                left = copied(directory, self.root / "lost") / path.name
+                if size is None:
+                    left.unlink()
+                else:
+                    os.truncate(left, size)
+                with pytest.raises(LogDamaged):
+                    self.open(left.parent)
+
     def step(self, name: str, argument: Any) -> None:
         match name:
             case "append":
@@ -145,6 +162,6 @@ def test_a_journal_is_a_dictionary_that_survives(
             check(both.journal, both.model)
             both.reopen()
             check(both.journal, both.model)
-            both.journal.close()
+            both.check_losses()
     finally:
         shutil.rmtree(root)

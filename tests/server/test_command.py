@@ -201,6 +201,31 @@ def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_ther
         assert asyncio.run(look()) > receipts
 
 
+def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d")
+
+    async def publish(url: str) -> int | None:
+        async with ensue.connect(url) as bus:
+            return (await bus.publish("x", b"1")).slot
+
+    with running(*words) as (process, ready):
+        assert asyncio.run(publish(ready["url"])) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    (log,) = (tmp_path / "d").glob("*.log")
+    os.truncate(log, log.stat().st_size - 1)
+    code, said = run(*words)
+    assert code == 2
+    assert f"{log} is damaged at byte " in said
+    assert said.count("\n") == 1
+    with running(*words, "--accept-loss") as (process, ready):
+        assert asyncio.run(publish(ready["url"])) is not None
+        process.send_signal(signal.SIGTERM)
+        assert "loss accepted" in process.communicate(timeout=DEADLINE_S)[1]
+    with running(*words) as (_, ready):
+        assert asyncio.run(publish(ready["url"])) is not None
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -91,6 +91,16 @@ SyncOption = Annotated[
 ]
 
 
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Start, this once, on a journal that is damaged or incomplete, with what can be had of it: "
+        "subscribers are told that it is another log.",
+    ),
+]
+
+
 @output.command
 def serve(
     *,
@@ -125,6 +135,7 @@ def serve(
     admin: AdminOption = None,
     insecure_admin_anyone: InsecureAdminOption = False,
     url: BrokerOption = None,
+    accept_loss: AcceptLossOption = False,
     log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.TEXT,
     log_level: Annotated[LogLevel, typer.Option(help="From where on to log.")] = LogLevel.INFO,
     json: Annotated[
@@ -158,6 +169,7 @@ def serve(
         }
         _exclude(given, "--config", f"{config} says it")
         chosen = config_file.load(config, name=name)
+    chosen = replace(chosen, accept_loss=accept_loss)
     start_logging(log_format.value, log_level.value)
     with _signals_held():
         asyncio.run(_serve(chosen, url, json=json, logs_json=log_format is LogFormat.JSON))

@@ -50,6 +50,7 @@ from ensue.errors import (
     EventsInDoubt,
     InternalError,
     LocalProtocolError,
+    LogLost,
     TransportError,
 )
 from ensue.event import Event, event_id
@@ -529,6 +530,9 @@ class Bus(ContentBus):
         """Give everything up: nothing can be done with this bus any more."""
 
         def why(about: str) -> EnsueError:
+            if isinstance(outcome, Failed) and isinstance(outcome.error, LogLost):
+                lost = outcome.error
+                return LogLost(f"{about}{lost}", server=lost.server, reason=lost.reason)
             if not isinstance(outcome, Failed):
                 text = f"{about}the server refused this client: {outcome.reason}"
                 return AccessDenied(text, reason=outcome.reason)

@@ -7,12 +7,16 @@ from typing import Protocol
 from ensue.client.futures import fail
 from ensue.client.joining import Joining
 from ensue.errors import LocalProtocolError, SubscriptionLost
+from ensue.protocols.lineage import REPLACED, ROLLED_BACK
 
 __all__ = ["Safety"]
 
 _WHY_LOST = {
     "superseded": "another process has taken its name up",
     "expired": "nothing was heard of it for too long; subscribe again",
+    REPLACED: "a server has another log than before: events may be gone that had receipts; connect anew to go on",
+    ROLLED_BACK: "a server went on from an older state of its log: events may be gone that had receipts; connect anew to go on",
+    "damaged": "a server can't read its log",
 }
 
 _log = logging.getLogger("ensue")
@@ -69,9 +73,9 @@ class Safety:
             if needed <= position and not future.done():
                 future.set_result(None)
 
-    def lose(self, name: str, reason: str) -> SubscriptionLost:
+    def lose(self, name: str, reason: str, why: str = "") -> SubscriptionLost:
         """Note that a subscription is over, and nothing more will become safe; return why."""
-        why = _WHY_LOST.get(reason, reason)
+        why = why or _WHY_LOST.get(reason, reason)
         self.lost = SubscriptionLost(f"subscription {name!r} is over: {why}", reason=reason)
         for future in self._waiting:
             fail(future, self.lost)

@@ -38,7 +38,7 @@ from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress,
 from ensue.client.received import ReceivedEvent
 from ensue.client.running import READ_AHEAD_MAX, Runner
 from ensue.client.shown import shown_subscription
-from ensue.errors import LocalProtocolError, SubscriptionRefused
+from ensue.errors import LocalProtocolError, LogLost, SubscriptionRefused
 from ensue.order import Order
 from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
 from ensue.protocols.gossip.handing import GossipCounts
@@ -381,7 +381,9 @@ class Subscription(Acknowledging):
 
     def _end(self, outcome: Refuse) -> None:
         """End reading for good: the chain or the keeper won't have this subscription, or it has failed."""
-        lost = self._safety.lose(self.name, outcome.reason)
+        error = outcome.error if isinstance(outcome, Failed) else None
+        why = str(error) if isinstance(error, LogLost) else ""
+        lost = self._safety.lose(self.name, outcome.reason, why)
         if isinstance(outcome, Failed):
             lost.__cause__ = outcome.error
         for topic in self._joining.waiting():

@@ -1,6 +1,8 @@
 """The files of a journal by name, and what it takes for bytes and names to survive a power cut.
 
-    lock                    held by the one process that has the journal open (flock)
+    lock                    held by the one process that has the journal open (flock); not empty once
+                            the journal has been made
+    manifest                which log this is, its first segment, and where it ended when it was closed
     000000000007.log        a segment; everything before it is whole and on the disk
     000000000007.index      its sidecar, once the segment after it has been begun
     000000000008.next       a segment too; what is before it may not be on the disk yet
@@ -8,7 +10,8 @@
 The name tells what was promised. A segment is begun as `.next`, because beginning it must not wait for
 the disk. It becomes `.log` when the segment before it, and its own start, have been synced. So a
 `.log` that is followed by another is whole, or the disk lost something; the tail of the last `.log`,
-and every `.next`, is what nobody may have been promised.
+and every `.next`, is what nobody may have been promised. A sidecar says that the segment behind its own
+was begun: without that, the end of the log is missing.
 
 HAZARD: the file system must keep locks between processes and must not lie about syncing. On a network
 mount without locks two processes would write into one journal and destroy it.
@@ -19,10 +22,12 @@ import os
 from pathlib import Path
 
 from ensue.errors import BadInput, EnsueError, LogDamaged, LogInUse
+from ensue.journal.format import Manifest, decode_manifest, encode_manifest
 
 __all__ = ["Files", "JournalFailed", "damaged", "sync_folder", "write_all"]
 
 _UNFINISHED = ".unfinished"
+_MADE = b"made\n"
 
 
 class JournalFailed(EnsueError, OSError):
@@ -90,6 +95,38 @@ class Files:
         """Name the sidecar of a segment."""
         return self.root / f"{number:012}.index"
 
+    @property
+    def manifest(self) -> Path:
+        """Name the file that says which log this is and where it begins and ends."""
+        return self.root / "manifest"
+
+    def read_manifest(self) -> Manifest | None:
+        """Return the manifest, None if there is no such file; `LogDamaged` if it can't be read."""
+        try:
+            data = self.manifest.read_bytes()
+        except FileNotFoundError:
+            return None
+        found = decode_manifest(data)
+        if found is None:
+            raise damaged(self.manifest, 0, "it can't be read")
+        return found
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest, for good."""
+        self._replace(self.manifest, encode_manifest(manifest))
+        self.sync()
+
+    @property
+    def made(self) -> bool:
+        """Whether a journal was made here once, whatever is left of it."""
+        return os.fstat(self._lock).st_size > 0
+
+    def set_made(self) -> None:
+        """Note that a journal was made here."""
+        if not self.made:
+            os.pwrite(self._lock, _MADE, 0)
+            os.fsync(self._lock)
+
     def numbers(self, suffix: str) -> list[int]:
         """Return the numbers of the files of one kind, in order."""
         return sorted(
@@ -107,7 +144,11 @@ class Files:
 
     def write_sidecar(self, number: int, data: bytes) -> None:
         """Write a sidecar; its name is safe after the next `sync`."""
-        unfinished = self.index(number).with_suffix(_UNFINISHED)
+        self._replace(self.index(number), data)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Write a file as a whole or not at all; its name is safe after the next `sync`."""
+        unfinished = path.with_suffix(_UNFINISHED)
         descriptor = os.open(
             unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
         )
@@ -116,7 +157,7 @@ class Files:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        unfinished.replace(self.index(number))
+        unfinished.replace(path)
 
     def confirm(self, number: int) -> None:
         """Give a segment the name that says that everything before it is whole."""
@@ -128,6 +169,11 @@ class Files:
         # A segment can be without its sidecar, but not the other way round.
         self.index(number).unlink(missing_ok=True)
         self.log(number).unlink()
+
+    def set_aside(self, path: Path) -> None:
+        """Keep a file that the journal does without from now on, under another name."""
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.lost"))
 
     def remove_garbage(self) -> None:
         """Remove what writing or removing left half done when the process was killed."""

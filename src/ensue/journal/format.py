@@ -2,7 +2,7 @@
 
 A file is a row of frames, and a frame is
 
-    marker   4 bytes   what the payload is: `HEAD`, `SNAPSHOT`, `BATCH` or `SIDECAR`
+    marker   4 bytes   what the payload is: `HEAD`, `SNAPSHOT`, `BATCH`, `SIDECAR` or `MANIFEST`
     crc      4 bytes   CRC-32 of all that follows
     length   4 bytes   of the payload
     number   8 bytes   of the batch; a head and a snapshot carry that of the batch after them
@@ -19,7 +19,7 @@ place or a journal that somebody published as an event, is not taken for one.
 `durable` is what tells damage from a write that was never finished. A spot that can't be read is of
 no concern as long as nobody was promised it; a later frame that knows of that promise proves that
 the disk lost something. HAZARD: the last batches have no later frame. Damage there looks like a write
-that was never finished, and is cut off.
+that was never finished, and is cut off, unless the journal was closed: then the manifest knows the end.
 """
 
 import sys
@@ -39,21 +39,26 @@ __all__ = [
     "FORMAT",
     "FRAME_BYTES",
     "HEAD",
+    "MANIFEST",
     "SIDECAR",
     "SLOT_MAX",
     "SNAPSHOT",
     "Batch",
+    "End",
     "Frame",
     "Head",
+    "Manifest",
     "Part",
     "Sidecar",
     "Snapshot",
     "batches",
     "decode_batch",
     "decode_head",
+    "decode_manifest",
     "decode_sidecar",
     "decode_snapshot",
     "encode",
+    "encode_manifest",
     "event_key",
     "frame_header",
     "frame_length",
@@ -70,6 +75,7 @@ HEAD = b"ENSh"
 SNAPSHOT = b"ENSs"
 BATCH = b"ENSb"
 SIDECAR = b"ENSi"
+MANIFEST = b"ENSm"
 EVENT = "event/"
 """What the key of an event starts with; its slot, a slash and its topic follow."""
 SLOT_MAX = (1 << 62) - 1
@@ -93,6 +99,30 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     salt: int
     created_s: float
     """When it was begun, which is when the segment before it got its last batch."""
+    manifest: bool = False
+    """Whether the journal had a manifest by then: older ones have none."""
+
+
+class End(msgspec.Struct, frozen=True, array_like=True):
+    """Where a log ended when it was closed."""
+
+    segment: int
+    size: int
+    """Of that segment."""
+    next_batch: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What is to be known of the whole log: which one it is, where it begins, where it ended."""
+
+    format: int = FORMAT
+    identity: str
+    """Random, made with the journal, and anew when somebody accepts that events are lost."""
+    salt: int
+    first: int
+    """The number of the first segment: those before it were dropped."""
+    end: End | None = None
+    """None as long as the journal is open, and if the process that had it open was killed."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -144,6 +174,7 @@ decode_head = msgspec.msgpack.Decoder(Head).decode
 decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 decode_batch = msgspec.msgpack.Decoder(Batch).decode
 _decode_sidecar = msgspec.msgpack.Decoder(Sidecar).decode
+_decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
 
 
 def salted(salt: int, offset: int) -> int:
@@ -206,6 +237,23 @@ def decode_sidecar(data: bytes) -> Sidecar | None:
     except msgspec.DecodeError:
         return None
     return found if (found.format, found.byteorder) == (FORMAT, sys.byteorder) else None
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of a manifest."""
+    payload = encode(manifest)
+    return frame_header(MANIFEST, payload, start=0) + payload
+
+
+def decode_manifest(data: bytes) -> Manifest | None:
+    """Return a manifest, or None if it is damaged."""
+    frame = read_frame(data, 0, MANIFEST, start=0)
+    if frame is None or frame.end != len(data):
+        return None
+    try:
+        return _decode_manifest(frame.payload)
+    except msgspec.DecodeError:
+        return None
 
 
 def offsets_of(part: Part) -> "array[int]":

@@ -19,8 +19,11 @@ segments begun and not synced, beyond which `write` syncs by itself; `HOLES_MAX`
 A segment is as large as `segment_bytes`, its snapshot and one `write` together. The map is meant
 to be small: it is in memory, and in every segment.
 
+A journal has an identity: random, made with it, kept in its manifest beside its first segment and, once it is closed,
+its end. What is missing at either end is `LogDamaged` then, too.
+
 HAZARD: damage to the last few batches, those after the last sync that a later batch knows of, can't be
-told from a write that was never finished. They are cut off when the journal is opened.
+told from a write that was never finished, if the process was killed. They are cut off when the journal is opened.
 
 HAZARD: reading one event reads and checks its whole batch. With batches of many megabytes each event
 costs that much.
@@ -34,19 +37,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from secrets import randbits
+from secrets import randbits, token_hex
 from types import MappingProxyType
 from typing import NoReturn, Self
 
 import msgspec
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached
+from ensue.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
 from ensue.journal.files import Files, JournalFailed, write_all
 from ensue.journal.format import (
     BATCH,
     FRAME_BYTES,
     SLOT_MAX,
     Batch,
+    End,
+    Manifest,
     Snapshot,
     decode_sidecar,
     encode,
@@ -56,7 +61,7 @@ from ensue.journal.format import (
     salted,
 )
 from ensue.journal.index import HOLE, Ranges
-from ensue.journal.recovery import Recovery
+from ensue.journal.recovery import Accept, Recovery
 from ensue.journal.segments import READ_AHEAD_BYTES, READ_BYTES, Segments
 from ensue.protocols.core import Persist
 
@@ -84,7 +89,10 @@ class Journal:
     `segment_bytes` is how many bytes of batches a segment takes before the next one is begun;
     `clock` tells the time of day in seconds, for dropping events by age.
 
-    `failed` is the error that made the journal refuse everything but reading, if there was one.
+    `accept_loss` opens a journal that is damaged or incomplete with what can be had of it, and gives it another
+    identity: `events` if only events of sealed segments are lost, `all` if the tail is, too, with records. `lost` says what was missing.
+
+    `identity` names the log. `failed` is the error that made the journal refuse everything but reading, if there was one.
     """
 
     def __init__(
@@ -93,11 +101,14 @@ class Journal:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         clock: Callable[[], float] = time.time,
+        accept_loss: Accept = "nothing",
     ) -> None:
         if segment_bytes < 1:
             raise ConfigurationError("Journal.segment_bytes must be at least 1")
         self.directory = directory
         self.failed: BaseException | None = None
+        self.on_damage: Callable[[LogDamaged], None] | None = None
+        """Told once if an event can't be read; the journal has failed then."""
         self._segment_bytes = segment_bytes
         self._clock = clock
         self._closed = False
@@ -110,13 +121,17 @@ class Journal:
         """Batches that are not written yet, by their place in the whole log."""
         self._files = Files(directory)
         try:
-            self._open()
+            self._open(accept_loss=accept_loss)
         except BaseException:
             self._files.close()
             raise
 
-    def _open(self) -> None:
-        found = Recovery(self._files)
+    def _open(self, *, accept_loss: Accept) -> None:
+        found = Recovery(self._files, accept_loss=accept_loss)
+        self.lost = tuple(found.lost)
+        self._manifest = found.manifest
+        known = found.manifest if accept_loss == "nothing" else None
+        self.identity = token_hex(8) if known is None else known.identity
         self._index = found.index
         self._records = found.records
         self.records: Mapping[str, bytes] = MappingProxyType(self._records)
@@ -127,13 +142,24 @@ class Journal:
         try:
             if found.segments is None:
                 self._begin_segment()
+                self._files.sync()  # First: a manifest without a segment is a loss.
+            # Before anything is written: a process that is killed leaves no end.
+            self._note(first=self._segments.all[0].number, end=None)
             self._start = self._end = self._segments.active.end
             # What a killed process wrote may be in the system's memory only: it was not promised
             # to survive the machine, and from here on it is.
             self.sync()
+            self._files.set_made()
         except BaseException:
             self._segments.close()
             raise
+
+    def _note(self, *, first: int, end: End | None) -> None:
+        """Write down where the log begins, and ends once it is closed."""
+        manifest = Manifest(identity=self.identity, salt=self._segments.salt, first=first, end=end)
+        if manifest != self._manifest:
+            self._files.write_manifest(manifest)
+            self._manifest = manifest
 
     def append(self, writes: Sequence[Persist]) -> None:
         """Take one batch, to be there as a whole or not at all. It is kept in memory until `write`.
@@ -293,25 +319,29 @@ class Journal:
         """
         self._check()
         self._index.forget(old.ranges, before=old.end)
-        while self._segments.all[0].base < old.end:
-            self._drop_oldest()
+        self._drop_oldest(sum(segment.base < old.end for segment in self._segments.all))
 
     def drop_empty(self) -> int:
         """Drop the oldest segments if they have no events, as records are all in the newest; return how many."""
         self._check()
         count = 0
-        while self._segments.all[0].number < self._segments.unsettled[0].number:
-            sidecar = decode_sidecar(self._files.read_sidecar(self._segments.all[0].number))
+        for segment in self._segments.all:
+            if segment.number >= self._segments.unsettled[0].number:
+                break
+            sidecar = decode_sidecar(self._files.read_sidecar(segment.number))
             if sidecar is None or sidecar.parts:
                 break
-            self._drop_oldest()
             count += 1
+        self._drop_oldest(count)
         return count
 
-    def _drop_oldest(self) -> None:
-        self._segments.drop_oldest()
-        # Each by itself: of two removals a power cut may leave the later one, and a gap is damage.
-        self._files.sync()
+    def _drop_oldest(self, count: int) -> None:
+        """Drop so many segments; those before the first one of the manifest are not missed."""
+        if count:
+            self._note(first=self._segments.all[count].number, end=None)
+        for _ in range(count):
+            self._segments.drop_oldest()
+            self._files.sync()
 
     def seal(self, *, age_s: float, now_s: float) -> None:
         """Begin a new segment if the last one was begun longer ago: a quiet log grows old too."""
@@ -355,6 +385,9 @@ class Journal:
             if self.failed is None:
                 self.write()
                 self.sync()
+                active = self._segments.active
+                end = End(active.number, active.size, self._appended + 1)
+                self._note(first=self._segments.all[0].number, end=end)
         finally:
             with self._syncing:
                 self._closed = True
@@ -405,7 +438,14 @@ class Journal:
     def _read(self, topic: str, slot: int, offset: int, ahead: int) -> bytes:
         batch = self._buffered.get(offset)
         if batch is None:
-            batch = self._segments.batch(offset, ahead=ahead)
+            try:
+                batch = self._segments.batch(offset, ahead=ahead)
+            except LogDamaged as error:
+                if self.failed is None:
+                    self.failed = error
+                    if self.on_damage is not None:
+                        self.on_damage(error)
+                raise
         value = batch[event_key(topic, slot)]
         assert value is not None
         return value

@@ -1,28 +1,37 @@
 """Opening a journal: what is there, what was never finished, and what is damaged.
 
 Sealed segments are known by their sidecars, so only what comes from the last `.log` on is read. A sidecar
-that is missing or damaged is made anew from its segment. Three things can be wrong with the rest:
+that is missing or damaged is made anew from its segment. These things can be wrong with the rest:
 
 - It ends within a batch, or a `.next` is not even whole up to its first batch. Nobody was promised
   what is missing: it is cut off, and every segment behind it removed.
 - Bytes can't be read, and a frame behind them knows that they were on the disk: `LogDamaged`.
 - A segment of which the name says that it is whole is not: `LogDamaged`.
+- The log begins behind the first segment of the manifest, ends before the place at which it was closed, or a
+  sidecar tells of a segment that is not there: `LogDamaged`. Segments before the first one were being dropped.
+
+With `accept_loss` that is not raised, but noted: the journal goes on with the longest run of whole segments up to
+the last one that can be read. Every segment is read for that; files it does without get the suffix `.lost`.
+
+A journal of a release without manifests gets one when it is opened.
 
 Memory: the segment that is read is in memory as a whole.
 """
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, LogDamaged
 from ensue.journal.files import Files, damaged
 from ensue.journal.format import (
     FORMAT,
     HEAD,
     SNAPSHOT,
     Head,
+    Manifest,
     Sidecar,
     Snapshot,
     batches,
@@ -38,10 +47,14 @@ from ensue.journal.format import (
 from ensue.journal.index import EventIndex
 from ensue.journal.segments import Segment, Segments
 
-__all__ = ["Recovery"]
+__all__ = ["Accept", "Recovery"]
 
 _HEAD_READ_BYTES = 512
 """More than a head takes."""
+
+
+Accept = Literal["nothing", "events", "all"]
+"""What may be lost: events of sealed segments, with those before them; or also the tail, with records."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -68,27 +81,30 @@ class _Found(msgspec.Struct, frozen=True):
 class Recovery:
     """What an earlier process left in a directory, read once.
 
-    `segments` is None if there was nothing: then a first segment is to be begun.
+    `segments` is None if there was nothing: then a first segment is to be begun. `lost` says what was
+    accepted as lost; `tail_lost` whether that may include records.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, *, accept_loss: Accept = "nothing") -> None:
         self.index = EventIndex()
         self.records: dict[str, bytes] = {}
         self.next_batch = 1
         self.segments: Segments | None = None
+        self.lost: list[str] = []
+        self.tail_lost = False
         self._files = files
+        self._accept_loss = accept_loss
         files.remove_garbage()
+        self.manifest = self._read_manifest()
         logs, nexts = files.numbers(".log"), files.numbers(".next")
-        if not logs:
-            if any(number > 1 for number in nexts):
-                raise damaged(files.log(nexts[-1] - 1), 0, "it is missing")
-            for number in nexts:  # The journal was being made, and nobody has used it yet.
-                files.next(number).unlink()
+        last = self._find_last(logs, nexts)
+        if last is None:
+            self._begin_anew(nexts)
             return
-        for number, expected in zip(logs, range(logs[0], logs[-1]), strict=False):
-            if number != expected:
-                raise damaged(files.log(expected), 0, "it is missing")
-        last = self._find(files.log(logs[-1]))
+        self._check_manifest(last)
+        logs = self._check_end(self._check_start(logs), nexts)
+        if accept_loss != "nothing":
+            logs = self._check_sealed(logs)
         self.segments = Segments(files, salt=last.head.salt)
         try:
             for number in logs[:-1]:
@@ -97,6 +113,113 @@ class Recovery:
         except BaseException:
             self.segments.close()
             raise
+
+    def _lose(self, error: LogDamaged, *, tail: bool = False) -> None:
+        """Raise, unless losses are accepted."""
+        if self._accept_loss == "nothing" or (tail and self._accept_loss != "all"):
+            raise error
+        self.lost.append(str(error))
+        self.tail_lost = self.tail_lost or tail
+
+    def _read_manifest(self) -> Manifest | None:
+        try:
+            return self._files.read_manifest()
+        except LogDamaged as error:
+            self._lose(error)
+            return None
+
+    def _find_last(self, logs: list[int], nexts: list[int]) -> "_Found | None":
+        """Return the last `.log`; losses accepted, the last that can be read, and take the others off the lists."""
+        files = self._files
+        while logs:
+            try:
+                return self._find(files.log(logs[-1]))
+            except LogDamaged as error:
+                self._lose(error, tail=True)
+            for number in nexts:
+                files.set_aside(files.next(number))
+            nexts.clear()
+            files.set_aside(files.log(logs.pop()))
+            if logs:
+                files.index(logs[-1]).unlink(missing_ok=True)
+        return None
+
+    def _begin_anew(self, nexts: list[int]) -> None:
+        """Remove what a process left that was killed while it made the journal; nobody has used it yet."""
+        files, manifest = self._files, self.manifest
+        missing = 0
+        if any(number > 1 for number in nexts):
+            missing = nexts[-1] - 1
+        elif files.made or (manifest is not None and not nexts):
+            missing = 1 if manifest is None else manifest.first
+        if missing and not self.lost:
+            self._lose(damaged(files.log(missing), 0, "it is missing"), tail=True)
+        self.manifest = None
+        files.manifest.unlink(missing_ok=True)
+        files.sync()  # First: a manifest without a segment is a loss.
+        for number in nexts:
+            files.next(number).unlink()
+
+    def _check_manifest(self, last: "_Found") -> None:
+        """Refuse a log without the manifest that it had, or with that of another."""
+        files, manifest = self._files, self.manifest
+        if manifest is None:
+            if last.head.manifest and not self.lost:
+                self._lose(damaged(files.manifest, 0, "it is missing"))
+        elif manifest.salt != last.head.salt:
+            self._lose(damaged(files.manifest, 0, f"it is not the one of {last.path.name}"))
+            self.manifest = None
+
+    def _check_start(self, logs: list[int]) -> list[int]:
+        """Refuse a log whose first segments are missing; return its segments, without gaps."""
+        files, manifest = self._files, self.manifest
+        if manifest is not None:
+            if manifest.first not in logs:
+                self._lose(damaged(files.log(manifest.first), 0, "it is missing"))
+            elif logs[0] < manifest.first:  # They were being dropped.
+                while logs[0] < manifest.first:
+                    files.remove(logs.pop(0))
+                files.sync()
+        gaps = [number for number in logs[1:] if number - 1 not in logs]
+        if gaps:
+            self._lose(damaged(files.log(gaps[0] - 1), 0, "it is missing"))
+            for number in logs[: logs.index(gaps[-1])]:
+                files.set_aside(files.log(number))
+            logs = logs[logs.index(gaps[-1]) :]
+        return logs
+
+    def _check_end(self, logs: list[int], nexts: list[int]) -> list[int]:
+        """Refuse a log whose last segments are missing."""
+        files, manifest = self._files, self.manifest
+        sidecar, following = files.index(logs[-1]), logs[-1] + 1
+        sealed = sidecar.exists() and following not in nexts
+        end = None if manifest is None else manifest.end
+        if (sealed and manifest is not None) or (end is not None and logs[-1] < end.segment):
+            self._lose(damaged(files.log(following), 0, "it is missing"), tail=True)
+        if sealed:
+            sidecar.unlink()
+        return logs
+
+    def _check_sealed(self, logs: list[int]) -> list[int]:
+        """Read every sealed segment; return the whole ones in front of the last `.log`, and that."""
+        files = self._files
+        for number in reversed(logs[:-1]):
+            path = files.log(number)
+            try:
+                found = self._find(path)
+                head, at = found.head, found.body
+                for frame in batches(
+                    found.data, at, base=head.base, salt=head.salt, number=head.first_batch
+                ):
+                    at = frame.end
+                if at != len(found.data):
+                    raise damaged(path, at, "a batch can't be read, and segments follow")
+            except LogDamaged as error:
+                self._lose(error)
+                for each in logs[: logs.index(number) + 1]:
+                    files.set_aside(files.log(each))
+                return logs[logs.index(number) + 1 :]
+        return logs
 
     def _take_sealed(self, number: int) -> None:
         """Take in a segment before the last `.log`, by its sidecar."""
@@ -185,15 +308,32 @@ class Recovery:
                 base = decode_head(head.payload).base
                 lost = lost or head.durable >= number
                 lost = lost or promises(later, 0, base=base, salt=salt, number=number)
-        if lost:
-            why = f"batch {number} can't be read, and a later one says that it was synced"
-            raise damaged(segment.path, end, why)
+        self._check_cut(segment, lost=lost)
+        self._files.index(segment.number).unlink(missing_ok=True)
+        self._files.sync()  # First: the sidecar says that a segment follows.
         for each in reversed(behind):
-            self._files.next(each).unlink()
+            if self.tail_lost:
+                self._files.set_aside(self._files.next(each))
+            else:
+                self._files.next(each).unlink()
         if end < len(data):
+            if self.tail_lost:
+                segment.path.with_name(f"{segment.path.name}.lost").write_bytes(data)
             os.truncate(segment.path, end)
         # The names first: a segment that is cut must not be followed by what went beyond the cut.
         self._files.sync()
+
+    def _check_cut(self, segment: Segment, *, lost: bool) -> None:
+        """Refuse to cut off what is known to have been there."""
+        end = None if self.manifest is None else self.manifest.end
+        number = self.next_batch
+        if lost:
+            why = f"batch {number} can't be read, and a later one says that it was synced"
+        elif end is not None and number < end.next_batch:
+            why = f"batch {number} can't be read, and the log was closed with batch {end.next_batch - 1}"
+        else:
+            return
+        self._lose(damaged(segment.path, segment.size, why), tail=True)
 
     def _add(self, segment: Segment, *, next_batch: int) -> None:
         """Add a segment, if it follows the one before."""

@@ -151,6 +151,7 @@ class Segments:
                 first_batch=first_batch,
                 salt=self.salt,
                 created_s=created_s,
+                manifest=True,
             )
         )
         lead = frame_header(HEAD, head, start=0, number=first_batch, durable=durable) + head
@@ -203,6 +204,7 @@ class Segments:
                 self.files.confirm(segment.number)
                 segment.path = self.files.log(segment.number)
             if following is not None and segment.sidecar:
+                self.files.sync()  # The segment behind it has its name before the sidecar says so.
                 self.files.write_sidecar(segment.number, segment.sidecar)
                 segment.sidecar = b""
 

@@ -25,13 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ensue.event import Event
-from ensue.protocols import ens, exchange, guide, keeping, looking
+from ensue.protocols import ens, exchange, guide, keeping, lineage, looking
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.ens import AttachRequest, Put
 from ensue.protocols.gossip import frames as gossip_frames
 from ensue.protocols.hypercube import enrolment
 from ensue.protocols.hypercube import frames as cube_frames
 from ensue.protocols.keeping import Keeper, KeeperConfig
+from ensue.protocols.lineage import Identify, Lineage
 from ensue.protocols.looking import Look
 from ensue.protocols.overlay import nodes as overlay
 from ensue.protocols.sequencer import frames
@@ -67,6 +68,7 @@ FRAMES: tuple[type[Frame], ...] = (
     *frames.FRAMES,
     *keeping.FRAMES,
     *guide.FRAMES,
+    *lineage.FRAMES,
     *looking.FRAMES,
     *exchange.FRAMES,
     *enrolment.FRAMES,
@@ -91,6 +93,7 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
         keeping.Remember,
         keeping.Dismiss,
         looking.Look,
+        lineage.Identify,
     )
 )
 """What publishers and subscribers send to stations; the rest stations send, to them or each other."""
@@ -160,6 +163,8 @@ class Station:
         """Those whose records are kept, and when they were last heard of."""
         self.on_look: Callable[[Look, int], Frame] | None = None
         """Given a question and the time: what to answer. None: such questions are not answered."""
+        self.lineage: Lineage | None = None
+        """Which log this station has, for whoever asks. None: such questions are not answered."""
         self._looked: dict[str, None] = {}
         """Those whose question the effects hold an answer to."""
         self.expiries = 0
@@ -193,14 +198,21 @@ class Station:
                 self._heard[source] = now_ns
             else:
                 self._heard.pop(source, None)
-        elif type(frame) is Look:
-            # Asked many times at once, it is answered once: there may be much to tell.
-            if self.on_look is not None and source not in self._looked:
-                self._looked[source] = None
-                self._effects.append(Send(source, self.on_look(frame, now_ns)))
+        elif type(frame) is Look or type(frame) is Identify:
+            self._tell(frame, source, now_ns)
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
             self._hear_through_chain(frame, now_ns)
+
+    def _tell(self, question: Look | Identify, source: str, now_ns: int) -> None:
+        """Answer who looks at the station, or asks which log it has."""
+        if isinstance(question, Identify):
+            if self.lineage is not None:
+                self._effects.append(lineage.answer(question, self.lineage, source))
+        # Asked many times at once, it is answered once: there may be much to tell.
+        elif self.on_look is not None and source not in self._looked:
+            self._looked[source] = None
+            self._effects.append(Send(source, self.on_look(question, now_ns)))
 
     def heard_ns(self, name: str) -> int | None:
         """Return when a subscriber was last heard of; None: not since the start."""

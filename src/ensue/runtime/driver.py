@@ -158,12 +158,13 @@ class Driver(Generic[N]):
             except Exception as error:  # noqa: BLE001 - see above
                 self.fail(error)
 
-    def lose(self, reason: str) -> None:
-        """Close, and tell the application that its node was refused for good."""
+    def lose(self, reason: str, error: Exception | None = None) -> None:
+        """Close, and tell the application that its node was refused for good, maybe with an error that says why."""
         if not self._closed:
             self.close()
             if self._on_outcomes is not None:
-                self._on_outcomes((Refuse((), reason),))
+                outcome = Refuse((), reason) if error is None else Failed((), reason, error)
+                self._on_outcomes((outcome,))
 
     def fail(self, error: Exception) -> None:
         """Close, and tell whoever waits for this node that it can't go on."""

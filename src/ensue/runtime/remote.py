@@ -17,15 +17,17 @@ from typing import Any
 import msgspec
 
 from ensue.clock import system_clock
-from ensue.errors import AccessDenied, BadInput, LimitReached, TransportError
+from ensue.errors import AccessDenied, BadInput, LimitReached, LogLost, TransportError
 from ensue.order import Causal, Deadline, Merged, Order
-from ensue.protocols.core import Frame
+from ensue.protocols.core import Frame, Node
 from ensue.protocols.exchange import EXCHANGED, exchange_of
 from ensue.protocols.gossip.enrolled import EnrolledBroker
 from ensue.protocols.guide import GUIDE, Described, Discover
 from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import registry_of
 from ensue.protocols.keeping import SUPERSEDED
+from ensue.protocols.kept import Kept
+from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.station import EPHEMERAL, FRAMES
 from ensue.runtime.cube import enrol_node
 from ensue.runtime.driver import Driver
@@ -91,6 +93,8 @@ class RemoteHub(Hub):
         self._given = 0
         self._refusal = ""
         """Why a server will not have this client any more."""
+        self._log_lost: LogLost | None = None
+        """Why nothing of what a server told holds any more."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._parting: tuple[Driver[Any], asyncio.Event] | None = None
         """A client that has said goodbye to a registry, and whether that is through."""
@@ -100,6 +104,8 @@ class RemoteHub(Hub):
         if isinstance(carrier, TcpCarrier):
             carrier.on_exited = self._exited
             carrier.on_refused = self._refused
+            carrier.on_log_lost = self._lose_log
+            carrier.place_of = self._place_of
 
     @classmethod
     async def connect(
@@ -250,6 +256,8 @@ class RemoteHub(Hub):
         super().watch(driver)
         if self._refusal:
             driver.lose(self._refusal)
+        elif self._log_lost is not None:
+            driver.lose(self._log_lost.reason, self._log_lost)
 
     def _exited(self, name: str, error: AccessDenied) -> None:
         """End whoever was called by a name that a server does not let it have any more."""
@@ -272,9 +280,25 @@ class RemoteHub(Hub):
         self._refusal = reason
         super().expel(reason)
 
+    def _lose_log(self, error: LogLost) -> None:
+        """End everybody, also who comes later: what was told of places and receipts does not hold any more."""
+        self._log_lost = error
+        for driver in list(self._drivers):
+            driver.lose(error.reason, error)
+
+    def _place_of(self, server: str) -> int:
+        """Return the highest place of a server's log of which an event was delivered."""
+        return max((_place_of(driver.node, server) for driver in self._drivers), default=0)
+
     def _reconnected(self) -> None:
         for driver in list(self._drivers):
             driver.repeat()
+
+
+def _place_of(node: Node, server: str) -> int:
+    """Return the highest place of a server's log of which a node delivered an event."""
+    inner = node.inner if isinstance(node, Kept) else node
+    return inner.last_place(server) if isinstance(inner, Subscriber) else 0
 
 
 def _nowhere(topic: str) -> str:

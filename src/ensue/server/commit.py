@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from ensue.errors import LimitReached
+from ensue.errors import LimitReached, LogDamaged
 from ensue.journal import Journal
 from ensue.protocols.core import Persist
 from ensue.server.metrics import Histogram
@@ -206,5 +206,6 @@ class GroupCommit:
         if not self.failed:
             self.failed = True
             self.failure = error
-            _log.critical("the journal can't be written; the server stops: %s", error)
+            if not isinstance(error.__cause__, LogDamaged):  # That was said when it was read.
+                _log.critical("the journal can't be written; the server stops: %s", error)
             self._on_failure(error)

@@ -140,6 +140,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     sequencer: SequencerConfig = SequencerConfig(carries=True)
     expire_s: float = 60.0
     """How long a subscription that nobody named may be without its client."""
+    accept_loss: bool = False
+    """Start on a journal that is damaged or incomplete with what can be had of it, as another log."""
     admin: str = ""
     """Where to listen for those who watch the server (`ensue.server.admin`); empty: nowhere."""
     insecure_admin: bool = False

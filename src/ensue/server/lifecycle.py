@@ -6,18 +6,20 @@ a message makes it raise costs the sender the connection, or is logged where a b
 """
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from ensue.clock import system_clock
-from ensue.errors import InternalError
+from ensue.errors import InternalError, LogDamaged
 from ensue.event import Event
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Node
 from ensue.protocols.exchange import Exchange
 from ensue.protocols.hypercube.enrolment import ORDERS, Registry, registry_of
+from ensue.protocols.lineage import Lineage
 from ensue.protocols.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
@@ -27,11 +29,20 @@ from ensue.server.gate import Gate
 from ensue.server.listener import Listener, check_free
 from ensue.server.rooms import Rooms
 from ensue.server.state import View
-from ensue.server.stations import SECOND_NS, build_station, claim, placement_of, retain
+from ensue.server.stations import (
+    SECOND_NS,
+    begin_incarnation,
+    build_station,
+    claim,
+    placement_of,
+    retain,
+)
 from ensue.transports.framed import FramedTransport
 from ensue.wire import FRAME_BYTES_MAX
 
 __all__ = ["StationServer"]
+
+_log = logging.getLogger("ensue")
 
 
 class StationServer(ABC):
@@ -42,6 +53,8 @@ class StationServer(ABC):
         self.placement = placement_of(config)
         self.station: Station | None = None
         self.journal: Journal | None = None
+        self.lineage: Lineage | None = None
+        """Which log it has, as clients are told."""
         self.view: View | None = None
         self.admin: Admin | None = None
         self._clock = system_clock()
@@ -79,15 +92,44 @@ class StationServer(ABC):
         self._ended = asyncio.get_running_loop().create_future()
         await self._prepare()
         config = self.config
-        self.journal = Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
+        self.journal = self._open_journal()
         try:
             claim(self.journal, config.name, self.placement)
             commit = GroupCommit(self.journal, sync_s=config.sync_s, on_failure=self._fail)
             self._commit = commit
             await self._open(self.journal, commit)
         except BaseException:
+            if not self._ended.done():
+                self._ended.set_result(None)  # Who starts it is told, and nobody waits for its end.
             await self.stop()
             raise
+
+    def _open_journal(self) -> Journal:
+        """Open the journal, with what is left of it if losses are accepted."""
+        config = self.config
+        if not config.accept_loss:
+            return Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
+        several = len(config.members) > 1
+        try:
+            journal = Journal(
+                Path(config.data),
+                segment_bytes=config.retention.piece_bytes,
+                accept_loss="events" if several else "all",
+            )
+        except LogDamaged as error:
+            if not several:
+                raise
+            raise LogDamaged(
+                f"{error}. What the servers of a chain know of each other is lost with it, and can't be accepted: "
+                "start all of them from backups of one moment, or with new data directories",
+                path=error.path,
+            ) from error
+        for each in journal.lost:
+            _log.warning("loss accepted log=%s: %s", journal.identity, each)
+        _log.warning(
+            "log replaced log=%s: subscribers that knew the old one are told", journal.identity
+        )
+        return journal
 
     def _drive(
         self,
@@ -105,6 +147,8 @@ class StationServer(ABC):
             self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
         )
         self.station = built.station
+        self.lineage = built.station.lineage = begin_incarnation(journal, built.station.log.placed)
+        journal.on_damage = self._damaged
         driver = Driver(
             built.node,
             transport=transport,
@@ -197,6 +241,18 @@ class StationServer(ABC):
             failure = InternalError(
                 f"{self.config.name} can't go on, so the server has stopped: {error!r}. What it said was "
                 "safe is, and it can be started again; the log says where this was raised: please report it"
+            )
+            failure.__cause__ = error
+            self._ended.set_exception(failure)
+
+    def _damaged(self, error: LogDamaged) -> None:
+        """End: whoever asks for the event would ask again, for ever."""
+        _log.critical("journal damaged, the server stops: %s", error)
+        if self._ended is not None and not self._ended.done():
+            failure = LogDamaged(
+                f"{error}, so the server has stopped. Start it from a backup, or with --accept-loss "
+                "(docs/operations.md, Backup and recovery)",
+                path=error.path,
             )
             failure.__cause__ = error
             self._ended.set_exception(failure)

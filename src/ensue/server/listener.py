@@ -83,6 +83,8 @@ class Listener:
 
     name = "ensue://"
     capabilities = CAPABILITIES
+    damage = ""
+    """Why the log can't be read, once that is known."""
 
     def __init__(
         self,
@@ -218,7 +220,7 @@ class Listener:
         if self._door is not None:
             self._door.close()
         for visitor in list(self.visitors):
-            visitor.farewell(SHUTTING_DOWN)
+            visitor.farewell(self.damage or SHUTTING_DOWN, log_damaged=bool(self.damage))
         if self.visitors:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):

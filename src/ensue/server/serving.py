@@ -9,9 +9,10 @@ import logging
 import ssl
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from secrets import token_bytes
 
-from ensue.errors import AccessDenied, BadInput, TransportError
+from ensue.errors import AccessDenied, BadInput, LogDamaged, TransportError
 from ensue.journal import Journal
 from ensue.protocols.core import Persist
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
@@ -136,6 +137,13 @@ class Server(StationServer):
             self.content.close()
         await commit.close()
 
+    def _damaged(self, error: LogDamaged) -> None:
+        super()._damaged(error)
+        if self.listener is not None:
+            # Where its files are is no business of clients.
+            what = str(error).removeprefix(error.path)
+            self.listener.damage = f"{Path(error.path).name}{what}"
+
     async def _exchange(self, transport: FramedTransport, listener: Listener) -> None:
         """Carry events for orders that ask for nothing but topics."""
         for order in EXCHANGED:
@@ -160,6 +168,7 @@ class Server(StationServer):
             closed=config.closed,
             config=config.sequencer,
             message_bytes_max=config.limits.message_bytes,
+            log=self.lineage,
         )
 
     async def _meet(self, member: Member) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -13,6 +14,7 @@ from ensue.journal import Journal, Outdated
 from ensue.protocols.core import Node, Persist
 from ensue.protocols.hypercube.enrolment import CUBE
 from ensue.protocols.keeping import KeeperConfig
+from ensue.protocols.lineage import Lineage
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement, losses
 from ensue.protocols.sequencer.records import PLACEMENT, topics_of
@@ -21,13 +23,14 @@ from ensue.protocols.topic_log import EnsConfig
 from ensue.runtime.driver import Driver
 from ensue.server.commit import GroupCommit
 from ensue.server.config import Retention, ServerConfig
-from ensue.wire import FRAME_BYTES_MAX, Codec
+from ensue.wire import FRAME_BYTES_MAX, Codec, Records
 
 __all__ = [
     "CONTENT_RECORDS",
     "OWNER",
     "SECOND_NS",
     "Built",
+    "begin_incarnation",
     "build_station",
     "claim",
     "drop",
@@ -44,11 +47,15 @@ SERVER = "server"
 """The journal's record that says whose it is."""
 PLACEMENT_RECORD = "placement"
 """The journal's record that says under which chain the station's were made."""
+LINEAGE_RECORD = "lineage"
+"""The journal's record of the incarnations of its log."""
 CHANGES_SHOWN = 3
 """Topics that are named if a chain was changed."""
 RETAIN_EVERY_S = 5.0
 PIECES_OF_AGE = 4
 """In how many segments, at least, the events of the age that is kept lie."""
+
+_LINEAGE = Records[Lineage](Lineage)
 
 _log = logging.getLogger("ensue")
 
@@ -87,6 +94,19 @@ def claim(journal: Journal, name: str, placement: Placement) -> None:
         journal.append(writes)
 
 
+def begin_incarnation(journal: Journal, begun: int) -> Lineage:
+    """Note on the disk that a server starts, whose log has put out so many events; return what clients are told."""
+    known = journal.records.get(LINEAGE_RECORD)
+    before = Lineage(journal.identity, ())
+    if known is not None and (earlier := _LINEAGE.decode(known)).identity == journal.identity:
+        before = earlier
+    lineage = before.begin(token=secrets.randbits(48), begun=begun)
+    journal.append([Persist(LINEAGE_RECORD, _LINEAGE.encode(lineage))])
+    journal.write()
+    journal.sync()
+    return lineage
+
+
 def _check_goes_on(journal: Journal, lost: Sequence[str]) -> None:
     """Refuse to go on under a placement by which something would be lost."""
     if not lost:
@@ -105,7 +125,7 @@ def _of_station(journal: Journal) -> dict[str, bytes]:
     return {
         key: value
         for key, value in journal.records.items()
-        if key not in (SERVER, PLACEMENT_RECORD)
+        if key not in (SERVER, PLACEMENT_RECORD, LINEAGE_RECORD)
         and not key.startswith((OWNER, CUBE, CONTENT_RECORDS))
     }
 

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from typing import Protocol
 
-from ensue.errors import RemoteProtocolError
+from ensue.errors import LogDamaged, RemoteProtocolError
 from ensue.server.access import certificate_names
 from ensue.server.config import Limits
 from ensue.server.guest import Guest
@@ -62,6 +62,8 @@ class House(Protocol):
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
+    damage: str
+    """Why the log can't be read, once that is known."""
 
     def arrived(self, visitor: "Visitor") -> str | None:
         """Take a connection up; return why not."""
@@ -210,14 +212,14 @@ class Visitor(Guest, asyncio.Protocol):
         self.house.fault(self, kind, why)
         self.farewell(why, final=final)
 
-    def farewell(self, reason: str, *, final: bool = False) -> None:
+    def farewell(self, reason: str, *, final: bool = False, log_damaged: bool = False) -> None:
         """Say why, and hang up."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         self._inbox.clear()
         self._flush()
-        said = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final)
+        said = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final, log_damaged=log_damaged)
         transport.write(encode_control(said))
         transport.close()
         # Whoever does not read would keep the connection open for as long as it likes.
@@ -283,6 +285,8 @@ class Visitor(Guest, asyncio.Protocol):
                     self._bundle(message)
         except RemoteProtocolError as error:
             self.reject("protocol", str(error))
+        except LogDamaged:  # The server ends, and has said so.
+            self.farewell(self.house.damage, log_damaged=True)
         except Exception:  # noqa: BLE001 - a bug, and not one that may cost anybody else anything
             _log.exception("%s sent something that could not be handled", self.address)
             self.reject("internal", "this could not be handled; the server's log says more")

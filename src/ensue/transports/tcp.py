@@ -5,7 +5,8 @@ are. One of those that is away holds up only what needs it. A connection that is
 ever, with pauses that grow up to `BACKOFF_S_MAX`; then every name is entered again and `on_reconnect`
 is called. What was under way is lost, and whoever sent it repeats it. A server that says nothing for
 `SILENCE_S` is taken for gone, so that a connection that works in one direction only does not last.
-A server that refuses a client it had welcomed is asked again for `REFUSED_S`; then the client is told.
+A server that refuses a client it had welcomed is asked again for `REFUSED_S`; then the client is told. One that comes
+back with another log, or with an older state of it (`ensue.protocols.lineage`), is not gone on with: the client is told at once.
 
 Options, as in `ensue://HOST:7400?tls=1&ca=ca.pem`:
 - `tls`: 1 asks for TLS (0); `ca`: a file of certificates to trust instead of the system's; `cert`,
@@ -23,7 +24,8 @@ from typing import Literal
 
 import msgspec
 
-from ensue.errors import AccessDenied, RemoteProtocolError
+from ensue.errors import AccessDenied, LogLost, RemoteProtocolError
+from ensue.protocols.lineage import Lineage, contradiction, lost_text
 from ensue.transports.carrier import Inbox
 from ensue.transports.tcp_link import Link
 from ensue.transports.tcp_messages import Welcome, framed
@@ -46,12 +48,22 @@ class TcpCarrier:
         self.options = options
         self.client = client
         self.role: Literal["client", "station"] = role
+        self.log: Lineage | None = None
+        """Which log a station has that connects to others."""
         self.capabilities = options.capabilities
         self.on_reconnect: Callable[[], None] | None = None
         self.on_refused: Callable[[AccessDenied], None] | None = None
         """Called if a server will not have this client any more."""
         self.on_exited: Callable[[str, AccessDenied], None] | None = None
         """Called if a name was taken away, by another client that entered under it."""
+        self.on_log: Callable[[str, Lineage], None] | None = None
+        """Called with a server and which log it has, whenever it has said welcome."""
+        self.on_log_lost: Callable[[LogLost], None] | None = None
+        """Called if a server does not have the log any more that it had."""
+        self.place_of: Callable[[str], int] | None = None
+        """Given a server: the highest place of its log of which an event was delivered."""
+        self.logs: dict[str, Lineage] = {}
+        """By server: which log it has."""
         self.dropped = 0
         self.welcome: Welcome | None = None
         self._links: dict[str, Link] = {}
@@ -142,6 +154,28 @@ class TcpCarrier:
         _log.error("%s", error)
         if self.on_refused is not None:
             self.on_refused(error)
+
+    def check_log(self, welcome: Welcome) -> LogLost | None:
+        """Return why the log of a server that says welcome can't be the one it had; None: it can."""
+        server, told = welcome.server, welcome.log
+        if told is None:
+            return None
+        known = self.logs.get(server)
+        if known is not None:
+            place = 0 if self.place_of is None else self.place_of(server)
+            reason = contradiction(known, told, place=place)
+            if reason:
+                return LogLost(lost_text(server, reason), server=server, reason=reason)
+        self.logs[server] = told
+        if self.on_log is not None:
+            self.on_log(server, told)
+        return None
+
+    def log_lost(self, error: LogLost) -> None:
+        """Tell that a server does not have the log any more that it had."""
+        _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
+        if self.on_log_lost is not None:
+            self.on_log_lost(error)
 
     def exited(self, name: str, error: AccessDenied) -> None:
         """Tell that a name was taken away."""

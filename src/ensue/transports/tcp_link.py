@@ -9,7 +9,8 @@ import ssl
 from random import uniform
 from typing import Any, Literal, Protocol
 
-from ensue.errors import AccessDenied, RemoteProtocolError, TransportError
+from ensue.errors import AccessDenied, LogLost, RemoteProtocolError, TransportError
+from ensue.protocols.lineage import Lineage
 from ensue.transports.tcp_messages import (
     CONTROL,
     Control,
@@ -53,6 +54,8 @@ class Owner(Protocol):
     options: TcpOptions
     client: str
     role: Literal["client", "station"]
+    log: Lineage | None
+    """Which log a station has."""
 
     def arrived(self, data: bytes) -> None:
         """Take a bundle."""
@@ -62,6 +65,12 @@ class Owner(Protocol):
 
     def refused(self, error: AccessDenied) -> None:
         """Hear that a server will not have this client any more."""
+
+    def check_log(self, welcome: Welcome) -> LogLost | None:
+        """Return why the log of a server that says welcome can't be the one it had; None: it can."""
+
+    def log_lost(self, error: LogLost) -> None:
+        """Hear that a server does not have the log any more that it had."""
 
     def exited(self, name: str, error: AccessDenied) -> None:
         """Hear that a name was taken away."""
@@ -174,6 +183,8 @@ class Link:
         """Names that the server was asked to take in, and has not said anything about."""
         self._away = False
         """Whether it was said that the server is away."""
+        self._log_lost: LogLost | None = None
+        """Why there is no use in waiting for the server."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Welcome:
@@ -233,8 +244,8 @@ class Link:
                 self._answered(name)
             case Exited(name=name, reason=reason):
                 self._exited(name, reason)
-            case Farewell(reason=reason, final=final):
-                self._farewell(reason, final=final)
+            case Farewell():
+                self._farewell(message)
             case Ping(number=number):
                 if self._wire is not None:
                     self._wire.write(encode_control(Pong(number=number)))
@@ -289,8 +300,13 @@ class Link:
             self.carrier.exited(name, error)
         self._answered(name)
 
-    def _farewell(self, reason: str, *, final: bool) -> None:
+    def _farewell(self, farewell: Farewell) -> None:
+        reason, final = farewell.reason, farewell.final
         error: Failure
+        if farewell.log_damaged and self.carrier.role == "client":
+            server = self.address if self.welcome is None else self.welcome.server
+            why = f"server {server!r} can't read its log: {reason}"
+            self._log_lost = LogLost(why, server=server, reason="damaged")
         if final:
             why = f"the server at {self.address} does not let this client in: {reason}"
             error = AccessDenied(why, reason=reason)
@@ -321,7 +337,10 @@ class Link:
                     server_hostname=server_name,
                 )
                 hello = Hello(
-                    client=self.carrier.client, token=options.token, role=self.carrier.role
+                    client=self.carrier.client,
+                    token=options.token,
+                    role=self.carrier.role,
+                    log=self.carrier.log,
                 )
                 connection.write(encode_control(hello))
                 await asyncio.wait(
@@ -339,6 +358,10 @@ class Link:
                 f"the server at {self.address} hung up before it said welcome: {_guess(options.tls)}"
             )
         welcome = self._welcomed.result()
+        lost = self.carrier.check_log(welcome)
+        if lost is not None:
+            connection.abort()
+            raise lost
         self.welcome, self._wire = welcome, connection
         return welcome
 
@@ -360,7 +383,10 @@ class Link:
                 await self._watch(self._wire)
                 self._wire = self.connection = None
                 self._lost()
-            refusal = await self._come_back()
+            refusal = self._log_lost or await self._come_back()
+            if isinstance(refusal, LogLost):
+                self.carrier.log_lost(refusal)
+                return
             if refusal is not None:
                 self.carrier.refused(refusal)
                 return
@@ -380,7 +406,7 @@ class Link:
                 "the connection to the server at %s is lost; waiting until it is back", self.address
             )
 
-    async def _come_back(self) -> AccessDenied | None:
+    async def _come_back(self) -> AccessDenied | LogLost | None:
         """Connect, however long it takes; return why the server will not have it."""
         pause_s = BACKOFF_S_MIN
         refused_s: float | None = None
@@ -388,6 +414,8 @@ class Link:
         while True:
             try:
                 await self._connect()
+            except LogLost as error:
+                return error
             except AccessDenied as error:
                 refused_s = self.loop.time() if refused_s is None else refused_s
                 if self._is_final(self.loop.time() - refused_s):

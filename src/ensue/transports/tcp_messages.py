@@ -23,6 +23,7 @@ import msgspec
 
 from ensue.errors import RemoteProtocolError
 from ensue.event import Name
+from ensue.protocols.lineage import Lineage
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.wire import FRAME_BYTES_MAX
 
@@ -75,6 +76,8 @@ class Hello(Control, frozen=True, kw_only=True, tag=1):
     client: Name
     token: str = ""
     role: Literal["client", "station"] = "client"
+    log: Lineage | None = None
+    """Which log a station has that connects to another one."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -96,6 +99,8 @@ class Welcome(Control, frozen=True, kw_only=True, tag=2):
     """Whether there are no topics but those that are placed by name."""
     config: SequencerConfig
     message_bytes_max: int
+    log: Lineage | None = None
+    """Which log the server has."""
 
 
 class Enter(Control, frozen=True, tag=3):
@@ -133,6 +138,8 @@ class Farewell(Control, frozen=True, tag=7):
     reason: str
     final: bool = False
     """There is no use in connecting again as you are."""
+    log_damaged: bool = False
+    """There is no use in waiting: the server's log can't be read."""
 
 
 class Ping(Control, frozen=True, tag=8):

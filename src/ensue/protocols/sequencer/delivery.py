@@ -36,6 +36,8 @@ class Delivery:
             else PositionQueue(**limits, whole=not config.leave_out)
         )
         self._delivered = 0
+        self._places: dict[str, int] = {}
+        """Topic to the place of the event that came last."""
         self._unacknowledged: deque[tuple[int, str, int]] = deque()
         """Position, topic and slot of what was delivered or stepped over; no topic once that is left."""
         self._gap_due_ns: int | None = None
@@ -82,6 +84,7 @@ class Delivery:
         if outcome == "next" and not event.void and self._notes_nothing:
             # What almost every event of a subscription that keeps no records comes to.
             self._delivered += 1
+            self._places[event.topic] = event.place
             self._effects.append(Deliver(event, self._delivered))
             if queue.held_count:
                 self._deliver_ready(now_ns, progress=True)
@@ -114,6 +117,7 @@ class Delivery:
 
     def _let_go(self, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
         self._handled(event.topic, slot, count=not event.void)
+        self._places[event.topic] = event.place
         if event.void:
             self._effects.append(Discard(event, "void"))
         else:

@@ -294,6 +294,7 @@ class Replay(Delivery):
         while not self._paused and (event := self._history.take()) is not None:
             slot = event.slot or 0
             self._handled(event.topic, slot, count=not event.void)
+            self._places[event.topic] = event.place
             if event.void:
                 self._effects.append(Discard(event, "void"))
             else:

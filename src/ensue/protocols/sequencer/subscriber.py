@@ -124,6 +124,13 @@ class Subscriber(Asking):
                 if slot < ends.get(topic, 0):
                     yield f"is at {slot} of {ends[topic]} of {topic}"
 
+    def last_place(self, node: str) -> int:
+        """Return the highest place of a node's log of which an event was delivered; 0: none was."""
+        of_node = (
+            place for topic, place in self._places.items() if self.placement.node(topic) == node
+        )
+        return max(of_node, default=0)
+
     # -- Commands -------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:

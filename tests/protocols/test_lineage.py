@@ -1,0 +1,75 @@
+"""Which log a server has: what is gone on with, and what contradicts what was told before."""
+
+import msgspec
+import pytest
+
+from ensue.protocols.lineage import (
+    INCARNATIONS_MAX,
+    REPLACED,
+    ROLLED_BACK,
+    Identified,
+    Identify,
+    Lineage,
+    contradiction,
+)
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.station import FRAMES, Station
+from ensue.wire import Codec
+
+FIRST = Lineage("a" * 16, ()).begin(token=11, begun=0)
+SECOND = FIRST.begin(token=22, begun=100)
+
+
+def test_a_restart_goes_on_with_the_same_log() -> None:
+    assert [each.number for each in SECOND.incarnations] == [1, 2]
+    assert contradiction(FIRST, FIRST, place=1_000) == ""
+    assert contradiction(FIRST, SECOND, place=100) == ""
+    assert contradiction(SECOND, SECOND.begin(token=33, begun=100), place=100) == ""
+
+
+def test_another_identity_is_another_log() -> None:
+    other = Lineage("b" * 16, FIRST.incarnations)
+    assert contradiction(FIRST, other) == REPLACED
+
+
+def test_an_older_copy_is_known_by_the_incarnation_it_does_not_have() -> None:
+    """Started as often as the original was, or more often."""
+    copy = FIRST.begin(token=44, begun=100)
+    assert contradiction(SECOND, FIRST) == ROLLED_BACK
+    assert contradiction(SECOND, copy) == ROLLED_BACK
+    assert contradiction(SECOND, copy.begin(token=55, begun=500)) == ROLLED_BACK
+
+
+def test_a_log_that_begins_before_what_was_delivered_is_rolled_back() -> None:
+    assert contradiction(FIRST, SECOND, place=101) == ROLLED_BACK
+    assert contradiction(FIRST, SECOND.begin(token=33, begun=900), place=101) == ROLLED_BACK
+
+
+def test_few_incarnations_are_told_and_older_ones_believed() -> None:
+    lineage = FIRST
+    for token in range(2 * INCARNATIONS_MAX):
+        lineage = lineage.begin(token=token, begun=0)
+    assert len(lineage.incarnations) == INCARNATIONS_MAX
+    assert lineage.incarnations[-1].number == 2 * INCARNATIONS_MAX + 1
+    assert contradiction(FIRST, lineage) == ""
+    assert contradiction(lineage, lineage.begin(token=1, begun=0)) == ""
+
+
+def test_what_is_told_is_read_strictly() -> None:
+    codec = Codec(FRAMES)
+    told = Identified(number=1, log=SECOND)
+    assert codec.decode(codec.encode(told), peer="x") == told
+    long = msgspec.msgpack.encode(Lineage("x" * 65, ()))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(long, type=Lineage)
+
+
+def test_a_station_says_which_log_it_has() -> None:
+    station = Station(name="s", placement=Placement(["s"]), config=SequencerConfig(carries=True))
+    station.receive(Identify(number=7), source="c~1", now_ns=0)
+    assert not station.take_effects()
+    station.lineage = SECOND
+    station.receive(Identify(number=7), source="c~1", now_ns=0)
+    (sent,) = station.take_effects()
+    assert (sent.peer, sent.frame) == ("c~1", Identified(number=7, log=SECOND))  # type: ignore[union-attr]

@@ -1,0 +1,253 @@
+"""Servers whose log is damaged, gone or taken back: clients and people are told, by name."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.server.helpers import read, serving, until, within
+
+import ensue
+from ensue.errors import LogDamaged
+from ensue.journal import Journal
+from ensue.protocols.lineage import Lineage
+from ensue.server import Server
+from ensue.server.config import Retention
+
+
+def logs(data: Path) -> list[Path]:
+    return sorted(data.glob("*.log"))
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+async def publish(url: str, payloads: list[bytes]) -> None:
+    async with ensue.connect(url) as bus:
+        for payload in payloads:
+            await bus.publish("t", payload)
+
+
+def test_a_damaged_segment_ends_the_server_and_clients_hear_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retention = Retention(segment_bytes=2_000)
+
+    async def main() -> None:
+        started = serving(tmp_path / "d", retention=retention)
+        async with started as server, ensue.connect(server.url) as bus:
+            for _ in range(24):  # More than a server reads when it starts.
+                await asyncio.gather(*(bus.publish("t", bytes(100)) for _ in range(50)))
+        damaged = logs(tmp_path / "d")[0]
+        flip(damaged, damaged.stat().st_size // 2)
+        async with serving(tmp_path / "d", retention=retention) as server:
+            ended = asyncio.ensure_future(server.wait())
+            async with ensue.connect(server.url) as bus:
+                await bus.publish("other", b"1")
+                assert server.view is not None
+                assert server.view.illness() == ""
+                async with bus.subscribe("t", start="earliest") as events:
+                    with pytest.raises(ensue.SubscriptionLost) as caught:
+                        await read(events, 1_200)
+                    assert caught.value.reason == "damaged"
+                    assert f"{damaged.name} is damaged at byte" in str(caught.value)
+                    assert str(tmp_path) not in str(caught.value)
+                with pytest.raises(ensue.LogLost, match=damaged.name) as lost:
+                    await within(bus.publish("other", b"2"))
+                assert (lost.value.server, lost.value.reason) == ("node-1", "damaged")
+            assert "is damaged at byte" in server.view.illness()
+            with pytest.raises(LogDamaged, match=rf"{damaged} is damaged at byte \d+.*has stopped"):
+                await within(ended)
+
+    with caplog.at_level(logging.WARNING, "ensue"):
+        asyncio.run(main())
+    said = [each for each in caplog.records if each.levelno == logging.CRITICAL]
+    assert [each.getMessage().count("is damaged at byte") for each in said] == [1]
+    assert not any(each.exc_info for each in caplog.records)
+
+
+@asynccontextmanager
+async def moved(server: Server, data: Path) -> AsyncIterator[Server]:
+    """The server stopped, and another one at its address, on other data."""
+    assert server.listener is not None
+    address = f"127.0.0.1:{server.listener.port}"
+    await server.stop()
+    async with serving(data, listen=address) as other:
+        yield other
+
+
+def older_copy(data: Path, copy: Path) -> Path:
+    """A copy that was taken back, and went on by itself, for longer than the original did."""
+
+    async def go_on() -> None:
+        for _ in range(3):
+            async with serving(copy) as server:
+                await publish(server.url, [b"other"] * 5)
+
+    asyncio.run(go_on())
+    return copy
+
+
+def emptied(_data: Path, _copy: Path) -> Path:
+    return _data.with_name("new")
+
+
+@pytest.mark.parametrize(("lose", "reason"), [(emptied, "replaced"), (older_copy, "rolled back")])
+def test_live_clients_are_told_that_a_server_has_another_log_or_an_older_one(
+    tmp_path: Path, lose: Callable[[Path, Path], Path], reason: str
+) -> None:
+    data, copy = tmp_path / "d", tmp_path / "copy"
+
+    async def main() -> None:
+        async with serving(data) as server:
+            await publish(server.url, [b"0", b"1"])
+        shutil.copytree(data, copy)
+        left = await asyncio.to_thread(lose, data, copy)
+        async with serving(data) as server:
+            bus = ensue.connect(server.url)
+            await bus.__aenter__()
+            idle = ensue.connect(server.url)
+            await idle.__aenter__()
+            durable = bus.subscribe("t", name="desk", durable=True, start="earliest")
+            live = bus.subscribe("t", start="earliest")
+            async with durable, live:
+                await bus.publish("t", b"2")
+                assert await read(live, 3) == [b"0", b"1", b"2"]
+                assert await read(durable, 3) == [b"0", b"1", b"2"]
+                async with moved(server, left) as other:
+                    for events in (live, durable):
+                        with pytest.raises(ensue.SubscriptionLost, match="node-1") as caught:
+                            await within(anext(events))
+                        assert caught.value.reason == reason
+                        assert isinstance(caught.value.__cause__, ensue.LogLost)
+                    for each in (bus, idle):
+                        with pytest.raises(ensue.LogLost, match="connect anew") as lost:
+                            await within(each.publish("t", b"3"))
+                        assert lost.value.reason == reason
+                        await within(each.close())
+                        assert (lost.value.server, lost.value.retriable) == ("node-1", False)
+                    await publish(other.url, [b"a new client goes on"])
+
+    asyncio.run(main())
+
+
+def test_a_log_that_lost_what_a_subscription_had_is_told_and_one_that_did_not_goes_on(
+    tmp_path: Path,
+) -> None:
+    """As after a power failure, if the disk was not synced before the receipts."""
+    data = tmp_path / "d"
+
+    async def main(lost: int) -> str:
+        shutil.rmtree(data, ignore_errors=True)
+        left = tmp_path / f"left-{lost}"
+        async with (
+            serving(data) as server,
+            ensue.connect(server.url) as bus,
+            bus.subscribe("t") as events,
+        ):
+            await bus.publish("t", b"0")
+            assert await read(events, 1) == [b"0"]
+            size = logs(data)[0].stat().st_size
+            await bus.publish("t", b"1")
+            assert await read(events, 1) == [b"1"]
+            shutil.copytree(data, left)  # As a killed process leaves it.
+            if lost:
+                with logs(left)[0].open("r+b") as file:
+                    file.truncate(size)
+            async with moved(server, left) as other:
+                await publish(other.url, [b"2", b"3", b"4"])
+                try:
+                    assert await read(events, 3) == [b"2", b"3", b"4"]
+                except ensue.SubscriptionLost as error:
+                    return error.reason
+        return ""
+
+    assert asyncio.run(main(0)) == ""
+    assert asyncio.run(main(1)) == "rolled back"
+
+
+def test_each_start_is_an_incarnation_that_is_on_the_disk_before_clients_are_told(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        told = []
+        for count in range(3):
+            async with serving(tmp_path / "d") as server:
+                assert server.journal is not None
+                assert server.lineage is not None
+                left = tmp_path / f"killed-{count}"
+                shutil.copytree(tmp_path / "d", left)
+                with Journal(left) as journal:
+                    assert (
+                        msgspec.msgpack.decode(journal.records["lineage"], type=Lineage)
+                        == server.lineage
+                    )
+                told.append(server.lineage)
+                assert server._welcome().log == server.lineage
+                await publish(server.url, [b"x"] * count)
+        assert [each.identity for each in told] == [told[0].identity] * 3
+        assert [each.number for each in told[2].incarnations] == [1, 2, 3]
+        assert [each.begun for each in told[2].incarnations] == [0, 0, 1]
+        assert told[2].incarnations[:2] == told[1].incarnations
+
+    asyncio.run(main())
+
+
+def test_a_loss_that_is_accepted_makes_another_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "d"
+
+    async def main() -> None:
+        async with serving(data) as server:
+            await publish(server.url, [b"0", b"1", b"2"])
+            assert server.lineage is not None
+            identity = server.lineage.identity
+        (log,) = logs(data)
+        with log.open("r+b") as file:
+            file.truncate(log.stat().st_size - 1)
+        with pytest.raises(LogDamaged, match=rf"{log.name} is damaged at byte \d+"):
+            async with serving(data):
+                pass
+        async with serving(data, accept_loss=True) as server:
+            assert server.lineage is not None
+            assert server.lineage.identity != identity
+            assert [each.number for each in server.lineage.incarnations] == [1]
+            accepted = server.lineage.identity
+            await publish(server.url, [b"3"])
+        async with serving(data) as server:
+            assert server.lineage is not None
+            assert server.lineage.identity == accepted
+
+    with caplog.at_level(logging.WARNING, "ensue"):
+        asyncio.run(main())
+    assert "loss accepted" in caplog.text
+
+
+def test_nothing_is_read_over_while_the_damage_is_noticed(tmp_path: Path) -> None:
+    """A client that never reads hears of it as well."""
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            assert server.journal is not None
+            ended = asyncio.ensure_future(server.wait())
+            damage = LogDamaged("/x/1.log is damaged at byte 3: as a test has it", path="/x/1.log")
+            assert server.journal.on_damage is not None
+            server.journal.on_damage(damage)
+            with pytest.raises(LogDamaged):
+                await within(ended)
+            await server.stop()
+            await until(lambda: bus._failure is not None)
+            with pytest.raises(
+                ensue.LogLost, match=r"'node-1' can't read its log: 1.log is damaged"
+            ):
+                await within(bus.publish("t", b"1"))
+
+    asyncio.run(main())
