@@ -181,7 +181,8 @@ class InternalError(EnsueError, RuntimeError):
 class SubscriptionLost(EnsueError):
     """A subscription is over, and not by its reader's will; `reason` says why.
 
-    `superseded`: another process uses the durable name. `expired`: its client was away for too long.
+    `superseded`: another process uses the durable name. `expired`: its client was away for too long. `forgotten`: the
+    server keeps nothing of it any more. `replaced`, `rolled back`, `damaged`: as for `LogLost`, which is the cause.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:

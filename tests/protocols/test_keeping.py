@@ -240,7 +240,7 @@ def test_a_keeper_that_restarts_knows_records_epochs_and_numbers() -> None:
 
 def test_nobody_is_known_before_a_recall() -> None:
     office = Office()
-    assert office.remember(1, 1, a=b"1") == [NotKept(epoch=1, reason="superseded")]
+    assert office.remember(1, 1, a=b"1") == [NotKept(epoch=1, reason="forgotten")]
     assert office.disk == {}
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
+from pathlib import Path
 
 import pytest
 from tests.brokers.waiting import until
@@ -14,9 +15,18 @@ from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
 import ensue
+from ensue.protocols.lineage import Lineage
 from ensue.runtime.hub import order_name
+from ensue.runtime.remote import RemoteHub
 
 _names = count(1)
+
+
+def logs_of(bus: ensue.Bus) -> Mapping[str, Lineage]:
+    """Return what a bus knows of the logs of stations."""
+    hub = bus._hub
+    assert isinstance(hub, RemoteHub)
+    return hub.logs
 
 
 def fresh(stem: str) -> str:
@@ -183,6 +193,48 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
                 assert [int(event.payload) for event in await take(same, 900)] == got
 
         asyncio.run(main())
+
+    def test_a_station_that_comes_back_with_another_log_is_not_gone_on_with(
+        self, tmp_path: Path
+    ) -> None:
+        data = self.station.data
+
+        async def main() -> None:
+            topic, name = fresh("t"), fresh("durable")
+            bus = ensue.connect(self.url())
+            await bus.__aenter__()
+            idle = ensue.connect(self.url())
+            await idle.__aenter__()
+            async with (
+                bus.subscribe(topic, name=name, durable=True) as durable,
+                bus.subscribe(topic) as live,
+            ):
+                await bus.publish(topic, b"1")
+                for events in (durable, live):
+                    assert [event.payload for event in await take(events, 1)] == [b"1"]
+                await until(lambda: len(logs_of(bus)) == len(logs_of(idle)) == 1, "they know it")
+                await asyncio.to_thread(self.station.stop)
+                self.station.data = tmp_path / "new"
+                await asyncio.to_thread(self.station.start)
+                for events in (durable, live):
+                    with pytest.raises(ensue.SubscriptionLost, match="has another log") as lost:
+                        await asyncio.wait_for(anext(events), 60)
+                    # On a broker the keeper of its records may be the first to say so.
+                    assert lost.value.reason in {"replaced", "forgotten"}
+                for each in (bus, idle):
+                    await until(lambda bus=each: bus._failure is not None, "it was told")  # type: ignore[misc]
+                    with pytest.raises(ensue.LogLost, match="has another log"):
+                        await asyncio.wait_for(each.publish(topic, b"2"), 60)
+                    await asyncio.wait_for(each.close(), 60)
+            async with ensue.connect(self.url()) as bus:
+                assert (await asyncio.wait_for(bus.publish(topic, b"3"), 60)).slot == 1
+
+        try:
+            asyncio.run(main())
+        finally:
+            self.station.stop()
+            self.station.data = data
+            self.station.start()
 
     def test_order_by_clocks_or_causes_goes_on_after_a_restarted_station(self) -> None:
         """In causal order nothing is lost; by clocks, what nobody could carry within delta is."""

@@ -29,6 +29,8 @@ class StationThread:
 
     def __init__(self, make: Callable[[], Startable]) -> None:
         self._make = make
+        self.data = Path()
+        """The directory of the next one, where `make` asks for it."""
         self._server: Startable | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -69,11 +71,18 @@ class StationThread:
 
 def tcp_station(data: Path, port: int) -> StationThread:
     """A server of its own on a port of this machine."""
-    config = ServerConfig(data=str(data), listen=f"127.0.0.1:{port}", sync_s=1.0)
-    return StationThread(lambda: Server(config))
+    listen = f"127.0.0.1:{port}"
+    station = StationThread(
+        lambda: Server(ServerConfig(data=str(station.data), listen=listen, sync_s=1.0))
+    )
+    station.data = data
+    return station
 
 
 def broker_station(data: Path, url: str) -> StationThread:
     """A station on somebody's broker."""
-    config = ServerConfig(data=str(data), sync_s=1.0)
-    return StationThread(lambda: BrokeredServer(config, url))
+    station = StationThread(
+        lambda: BrokeredServer(ServerConfig(data=str(station.data), sync_s=1.0), url)
+    )
+    station.data = data
+    return station

@@ -7,12 +7,14 @@ from typing import Protocol
 from ensue.client.futures import fail
 from ensue.client.joining import Joining
 from ensue.errors import LocalProtocolError, SubscriptionLost
+from ensue.protocols.keeping import FORGOTTEN
 from ensue.protocols.lineage import REPLACED, ROLLED_BACK
 
 __all__ = ["Safety"]
 
 _WHY_LOST = {
     "superseded": "another process has taken its name up",
+    FORGOTTEN: "the server keeps nothing of it: it was forgotten, or the server has another log than before",
     "expired": "nothing was heard of it for too long; subscribe again",
     REPLACED: "a server has another log than before: events may be gone that had receipts; connect anew to go on",
     ROLLED_BACK: "a server went on from an older state of its log: events may be gone that had receipts; connect anew to go on",

@@ -23,6 +23,7 @@ from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.wire import Records
 
 __all__ = [
+    "FORGOTTEN",
     "FRAMES",
     "SUPERSEDED",
     "Dismiss",
@@ -40,6 +41,7 @@ __all__ = [
 ASKED_MAX = 16
 """Earlier questions of a name that are known for old."""
 SUPERSEDED = "superseded"
+FORGOTTEN = "forgotten"
 
 
 class Recall(Frame, frozen=True, tag=40):
@@ -74,7 +76,7 @@ class Remembered(Frame, frozen=True, tag=43):
 
 
 class NotKept(Frame, frozen=True, tag=44):
-    """Nothing was changed, and why: `superseded`, or a limit."""
+    """Nothing was changed, and why: `superseded`, `forgotten` (nothing is kept under the name), or a limit."""
 
     epoch: Count
     reason: str
@@ -264,7 +266,10 @@ class Keeper:
 
     def _remember(self, source: str, frame: Remember) -> None:
         known = self._names.get(source)
-        if known is None or frame.epoch != known.epoch:
+        if known is None:
+            self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=FORGOTTEN)))
+            return
+        if frame.epoch != known.epoch:
             self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=SUPERSEDED)))
             return
         if frame.number == known.last + 1:

@@ -10,7 +10,7 @@ so before. Only the names of durable subscriptions are given by people.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -27,11 +27,16 @@ from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import registry_of
 from ensue.protocols.keeping import SUPERSEDED
 from ensue.protocols.kept import Kept
+from ensue.protocols.lineage import Lineage
+from ensue.protocols.merge.publisher import MergePublisher
+from ensue.protocols.merge.subscriber import MergeSubscriber
 from ensue.protocols.sequencer.subscriber import Subscriber
 from ensue.protocols.station import EPHEMERAL, FRAMES
+from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
 from ensue.runtime.cube import enrol_node
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import PAYLOAD_BYTES_MAX, Hub, order_name, recorder_to
+from ensue.runtime.log_watch import LogWatch
 from ensue.runtime.names import check_name
 from ensue.runtime.sink import ParquetSink
 from ensue.runtime.timely import enrol_broker
@@ -55,6 +60,9 @@ RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
+
+_KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber, MergePublisher, MergeSubscriber)
+"""Nodes that go on whatever log a server has."""
 
 _log = logging.getLogger("ensue")
 
@@ -95,6 +103,8 @@ class RemoteHub(Hub):
         """Why a server will not have this client any more."""
         self._log_lost: LogLost | None = None
         """Why nothing of what a server told holds any more."""
+        self._log_watch: LogWatch | None = None
+        """Who asks stations on a broker for their logs."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._parting: tuple[Driver[Any], asyncio.Event] | None = None
         """A client that has said goodbye to a registry, and whether that is through."""
@@ -106,6 +116,7 @@ class RemoteHub(Hub):
             carrier.on_refused = self._refused
             carrier.on_log_lost = self._lose_log
             carrier.place_of = self._place_of
+            carrier.ends_with_log = order_name(order) not in EXCHANGED
 
     @classmethod
     async def connect(
@@ -138,10 +149,31 @@ class RemoteHub(Hub):
                 described, server = _welcomed(tcp.welcome), tcp.welcome.server
             elif not needs_topics_alone:
                 described = await discover(transport, options.url)
-            return cls(transport, described, order=order, trace=trace, server=server)
+            hub = cls(transport, described, order=order, trace=trace, server=server)
+            await hub.watch_logs()
         except BaseException:
             await carrier.close()
             raise
+        return hub
+
+    async def watch_logs(self) -> None:
+        """Hear which logs stations have, where no connection tells it."""
+        if self._reserved and not isinstance(self.transport.carrier, TcpCarrier):
+            self._log_watch = LogWatch(
+                self.transport,
+                self.placement.nodes,
+                on_log=lambda _station, _log: None,
+                on_lost=self._lose_log,
+            )
+            await self._log_watch.start()
+
+    @property
+    def logs(self) -> Mapping[str, Lineage]:
+        """Which logs stations have, as far as they have said so."""
+        carrier = self.transport.carrier
+        if isinstance(carrier, TcpCarrier):
+            return carrier.logs
+        return {} if self._log_watch is None else self._log_watch.logs
 
     def _find_stations(self, described: Described, order: Order | None) -> None:
         """Take note of who is in the chain, and of where events go."""
@@ -214,6 +246,9 @@ class RemoteHub(Hub):
         finally:
             try:
                 self.transport.flush()
+                if self._log_watch is not None:
+                    closing = self.loop.create_task(self._log_watch.close())
+                    self._leaving[self._log_watch.name] = closing
                 if leaving := tuple(self._leaving.values()):
                     await asyncio.wait(leaving, timeout=max(0.0, by_s - self.loop.time()))
             finally:
@@ -254,6 +289,9 @@ class RemoteHub(Hub):
     def watch(self, driver: Driver[Any]) -> None:
         """Have a driver hear of what concerns everybody."""
         super().watch(driver)
+        carrier = self.transport.carrier
+        if isinstance(carrier, TcpCarrier) and not isinstance(driver.node, _KEEPS_NOTHING):
+            carrier.ends_with_log = True
         if self._refusal:
             driver.lose(self._refusal)
         elif self._log_lost is not None:
@@ -282,6 +320,7 @@ class RemoteHub(Hub):
 
     def _lose_log(self, error: LogLost) -> None:
         """End everybody, also who comes later: what was told of places and receipts does not hold any more."""
+        _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
         self._log_lost = error
         for driver in list(self._drivers):
             driver.lose(error.reason, error)
@@ -291,6 +330,8 @@ class RemoteHub(Hub):
         return max((_place_of(driver.node, server) for driver in self._drivers), default=0)
 
     def _reconnected(self) -> None:
+        if self._log_watch is not None:
+            self._log_watch.ask()
         for driver in list(self._drivers):
             driver.repeat()
 

@@ -56,6 +56,8 @@ class TcpCarrier:
         """Called if a server will not have this client any more."""
         self.on_exited: Callable[[str, AccessDenied], None] | None = None
         """Called if a name was taken away, by another client that entered under it."""
+        self.ends_with_log = role == "client"
+        """Whether a client does not go on with a server whose log is gone."""
         self.on_log: Callable[[str, Lineage], None] | None = None
         """Called with a server and which log it has, whenever it has said welcome."""
         self.on_log_lost: Callable[[LogLost], None] | None = None
@@ -158,7 +160,7 @@ class TcpCarrier:
     def check_log(self, welcome: Welcome) -> LogLost | None:
         """Return why the log of a server that says welcome can't be the one it had; None: it can."""
         server, told = welcome.server, welcome.log
-        if told is None:
+        if told is None or (self.role == "client" and not self.ends_with_log):
             return None
         known = self.logs.get(server)
         if known is not None:
@@ -173,7 +175,6 @@ class TcpCarrier:
 
     def log_lost(self, error: LogLost) -> None:
         """Tell that a server does not have the log any more that it had."""
-        _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
         if self.on_log_lost is not None:
             self.on_log_lost(error)
 

@@ -56,6 +56,8 @@ class Owner(Protocol):
     role: Literal["client", "station"]
     log: Lineage | None
     """Which log a station has."""
+    ends_with_log: bool
+    """Whether a client does not go on with a server whose log is gone."""
 
     def arrived(self, data: bytes) -> None:
         """Take a bundle."""
@@ -303,7 +305,7 @@ class Link:
     def _farewell(self, farewell: Farewell) -> None:
         reason, final = farewell.reason, farewell.final
         error: Failure
-        if farewell.log_damaged and self.carrier.role == "client":
+        if farewell.log_damaged and self.carrier.ends_with_log:
             server = self.address if self.welcome is None else self.welcome.server
             why = f"server {server!r} can't read its log: {reason}"
             self._log_lost = LogLost(why, server=server, reason="damaged")

@@ -1,0 +1,88 @@
+"""Which logs the stations on a broker have, asked again and again.
+
+A client of a server with a port hears it whenever it connects. On a broker it stays connected while a station stops and another one takes
+its name, so it asks: at once, then every `ASK_S`, and when the broker is there again.
+
+HAZARD: of what happens between two answers only the last state is seen. A station that loses what was not synced, and puts out as
+much again at once, is not noticed.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+
+from ensue.errors import LogLost
+from ensue.protocols.core import Frame
+from ensue.protocols.lineage import Identified, Identify, Lineage, contradiction, lost_text
+from ensue.protocols.station import EPHEMERAL
+from ensue.transports.framed import FramedPort, FramedTransport
+
+__all__ = ["LogWatch"]
+
+ASK_S = 2.0
+
+
+class LogWatch:
+    """Asks stations which logs they have. `on_log` is told each answer, `on_lost` the first that contradicts an earlier one."""
+
+    def __init__(
+        self,
+        transport: FramedTransport,
+        stations: Sequence[str],
+        *,
+        on_log: Callable[[str, Lineage], None],
+        on_lost: Callable[[LogLost], None],
+    ) -> None:
+        self.logs: dict[str, Lineage] = {}
+        """By station: which log it has."""
+        self._transport = transport
+        self._stations = tuple(stations)
+        self._on_log = on_log
+        self._on_lost = on_lost
+        self.name = f"log{EPHEMERAL}{token_hex(6)}"
+        self._port: FramedPort | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to ask."""
+        await self._transport.enter(self.name)
+        self._port = self._transport.open(self.name, self._receive)
+        self._task = asyncio.get_running_loop().create_task(self._ask_on())
+
+    def ask(self) -> None:
+        """Ask all stations."""
+        if self._port is not None:
+            for station in self._stations:
+                self._port.send(station, Identify(number=1))
+            self._port.flush()
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        port, self._port = self._port, None
+        if port is None:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        port.close()
+        await self._transport.exit(self.name)
+
+    async def _ask_on(self) -> None:
+        while True:
+            self.ask()
+            await asyncio.sleep(ASK_S)
+
+    def _receive(self, frames: Sequence[Frame], source: str) -> None:
+        for frame in frames:
+            if isinstance(frame, Identified) and source in self._stations:
+                self._learn(source, frame.log)
+
+    def _learn(self, station: str, told: Lineage) -> None:
+        known = self.logs.get(station)
+        reason = "" if known is None else contradiction(known, told)
+        if reason:
+            self._stations = ()
+            error = LogLost(lost_text(station, reason), server=station, reason=reason)
+            self._on_lost(error)
+            return
+        self.logs[station] = told
+        self._on_log(station, told)
