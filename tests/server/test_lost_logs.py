@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,8 +16,9 @@ import ensue
 from ensue.errors import LogDamaged
 from ensue.journal import Journal
 from ensue.protocols.lineage import Lineage
-from ensue.server import Server
+from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
+from ensue.transports.tcp_messages import Member
 
 
 def logs(data: Path) -> list[Path]:
@@ -249,5 +251,129 @@ def test_nothing_is_read_over_while_the_damage_is_noticed(tmp_path: Path) -> Non
                 ensue.LogLost, match=r"'node-1' can't read its log: 1.log is damaged"
             ):
                 await within(bus.publish("t", b"1"))
+
+    asyncio.run(main())
+
+
+async def free_addresses(count: int) -> list[str]:
+    sockets = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
+    addresses = [f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+        await each.wait_closed()
+    return addresses
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_server_of_a_chain_ends_that_came_back_with_another_log_or_an_older_one(
+    tmp_path: Path, old: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other one tells it, and goes on with it once it has its own log."""
+
+    async def main() -> None:
+        members = tuple(
+            Member(f"s{number}", address, (f"t{number}",))
+            for number, address in enumerate(await free_addresses(2))
+        )
+
+        def server(number: int, data: str, **options: Any) -> Server:
+            member = members[number]
+            config = ServerConfig(
+                data=str(tmp_path / data),
+                listen=member.address,
+                name=member.name,
+                chain=members,
+                **options,
+            )
+            return Server(config)
+
+        async def publish_on_both(first: Server) -> None:
+            async with ensue.connect(first.url) as bus, bus.subscribe("t0", "t1") as events:
+                await within(bus.publish("t0", b"0"))
+                await within(bus.publish("t1", b"1"))
+                assert await read(events, 2) == [b"0", b"1"]
+
+        first, second = server(0, "s0"), server(1, "s1")
+        await first.start()
+        await second.start()
+        try:
+            await publish_on_both(first)
+            await second.stop()
+            if old:
+                shutil.copytree(tmp_path / "s1", tmp_path / "other")
+                second = server(1, "s1")
+                await second.start()
+                await publish_on_both(first)
+                await second.stop()
+            second = server(1, "other")
+            await second.start()
+            reason = "rolled back" if old else "replaced"
+            with pytest.raises(ensue.LogLost, match=r"'s1' .* --accept-loss") as lost:
+                await within(second.wait())
+            assert (lost.value.server, lost.value.reason) == ("s1", reason)
+            await second.stop()
+            assert first._ended is not None
+            assert not first._ended.done()
+            second = server(1, "s1")
+            await second.start()
+            await publish_on_both(first)
+        finally:
+            await first.stop()
+            await second.stop()
+
+    asyncio.run(main())
+    assert "'s1'" in caplog.text
+
+
+def test_a_chain_accepts_a_loss_of_old_events_together(tmp_path: Path) -> None:
+    retention = Retention(segment_bytes=20_000)
+
+    async def main() -> None:
+        members = tuple(
+            Member(f"s{number}", address, (f"t{number}",))
+            for number, address in enumerate(await free_addresses(2))
+        )
+        configs = [
+            ServerConfig(
+                data=str(tmp_path / member.name),
+                listen=member.address,
+                name=member.name,
+                chain=members,
+                retention=retention,
+            )
+            for member in members
+        ]
+        servers: list[Server] = []
+
+        async def start(**options: Any) -> None:
+            servers[:] = [Server(msgspec.structs.replace(each, **options)) for each in configs]
+            for each in servers:
+                await each.start()
+
+        async def stop() -> None:
+            for each in servers:
+                await each.stop()
+
+        await start()
+        async with ensue.connect(servers[0].url) as bus, bus.subscribe("t0", "t1") as events:
+            for _ in range(24):
+                await asyncio.gather(*(bus.publish("t1", bytes(100)) for _ in range(50)))
+            await bus.publish("t0", b"0")
+            await read(events, 1_201)
+        await stop()
+        damaged = logs(tmp_path / "s1")[0]
+        flip(damaged, damaged.stat().st_size // 2)
+        await start(accept_loss=True)
+        async with ensue.connect(servers[0].url) as bus, bus.subscribe("t0", "t1") as events:
+            await within(bus.publish("t1", b"1"))
+            await within(bus.publish("t0", b"2"))
+            assert await read(events, 2) == [b"1", b"2"]
+        await stop()
+        log = logs(tmp_path / "s1")[-1]
+        with log.open("r+b") as file:
+            file.truncate(log.stat().st_size - 1)
+        with pytest.raises(LogDamaged, match="What the servers of a chain know of each other"):
+            await start(accept_loss=True)
+        await servers[0].stop()
 
     asyncio.run(main())

@@ -101,7 +101,7 @@ def lost_text(server: str, reason: str) -> str:
         what = "has another log than before"
     else:
         what = "went on from an older state of its log"
-    return f"server {server!r} {what}: events that had receipts may be gone; connect anew to go on"
+    return f"server {server!r} {what}: events that had receipts may be gone"
 
 
 def answer(frame: Identify, log: Lineage, source: str) -> Send:

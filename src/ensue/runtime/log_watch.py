@@ -81,7 +81,11 @@ class LogWatch:
         reason = "" if known is None else contradiction(known, told)
         if reason:
             self._stations = ()
-            error = LogLost(lost_text(station, reason), server=station, reason=reason)
+            error = LogLost(
+                f"{lost_text(station, reason)}; connect anew to go on",
+                server=station,
+                reason=reason,
+            )
             self._on_lost(error)
             return
         self.logs[station] = told

@@ -25,6 +25,7 @@ from typing import Protocol
 from ensue.clock import system_clock
 from ensue.errors import RemoteProtocolError, TransportError
 from ensue.protocols.core import Frame
+from ensue.protocols.lineage import Lineage
 from ensue.protocols.station import EPHEMERAL
 from ensue.server.carrying import screen_passed
 from ensue.server.config import Limits
@@ -85,6 +86,8 @@ class Listener:
     capabilities = CAPABILITIES
     damage = ""
     """Why the log can't be read, once that is known."""
+    on_station: Callable[[str, Lineage], None] | None = None
+    """Told which log a server of the chain has that connects; raises `LogLost` if it had another."""
 
     def __init__(
         self,
@@ -220,7 +223,7 @@ class Listener:
         if self._door is not None:
             self._door.close()
         for visitor in list(self.visitors):
-            visitor.farewell(self.damage or SHUTTING_DOWN, log_damaged=bool(self.damage))
+            visitor.farewell(self.damage or SHUTTING_DOWN, log="damaged" if self.damage else "")
         if self.visitors:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
@@ -263,6 +266,13 @@ class Listener:
     def greet(self, visitor: Visitor, hello: Hello) -> bytes | str:
         """Return what to welcome somebody with, or say why they are not let in."""
         refusal = self.rules.login(visitor, hello)
+        if (
+            not refusal
+            and visitor.station
+            and hello.log is not None
+            and self.on_station is not None
+        ):
+            self.on_station(visitor.station, hello.log)
         return refusal or encode_control(self._welcome())
 
     def let_in(self, visitor: Visitor, name: str, turn: int) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from secrets import token_bytes
 
-from ensue.errors import AccessDenied, BadInput, LogDamaged, TransportError
+from ensue.errors import AccessDenied, BadInput, LogDamaged, LogLost, TransportError
 from ensue.journal import Journal
 from ensue.protocols.core import Persist
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
@@ -28,7 +28,7 @@ from ensue.server.lifecycle import StationServer
 from ensue.server.listener import Listener, check_free
 from ensue.server.relay import KEY, KEY_BYTES, Relay
 from ensue.server.rules import Rules
-from ensue.server.stations import OWNER
+from ensue.server.stations import OWNER, Peers
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp import TcpCarrier
 from ensue.transports.tcp_messages import Member, Welcome
@@ -54,6 +54,7 @@ class Server(StationServer):
         self._context: ssl.SSLContext | None = None
         self._carriers: list[TcpCarrier] = []
         """To the other servers of the chain."""
+        self._peers: Peers | None = None
 
     @property
     def url(self) -> str:
@@ -98,6 +99,8 @@ class Server(StationServer):
         transport.admit = listener.admit
         await transport.enter(config.name)
         self._drive(transport, journal, commit, listener=listener)
+        peers = self._peers = Peers(journal, commit.write, accept_loss=config.accept_loss)
+        listener.on_station = peers.learn
         await self._exchange(transport, listener)
         self.content = ContentBroker(
             config,
@@ -174,19 +177,25 @@ class Server(StationServer):
     async def _meet(self, member: Member) -> None:
         """Connect to another station, as soon as it is there."""
         assert self.listener is not None
+        assert self._peers is not None
         options = self._options(member)
         told = ""
         while True:
             carrier = TcpCarrier(options, client=self.config.name, role="station")
+            carrier.log = self.lineage
+            carrier.on_log = self._peers.learn
             try:
                 welcome = await carrier.start_one()
                 await carrier.open(self.config.name, _ignore)
                 await carrier.open(broker_of(self.config.name), _ignore)
-            except (TransportError, AccessDenied, OSError) as error:
+            except (TransportError, AccessDenied, LogLost, OSError) as error:
                 await carrier.close()
+                if self._is_own_log(error):
+                    return
                 if str(error) != told:
                     told = str(error)
-                    level = logging.ERROR if isinstance(error, AccessDenied) else logging.INFO
+                    serious = isinstance(error, AccessDenied | LogLost)
+                    level = logging.ERROR if serious else logging.INFO
                     _log.log(level, "%s is not there yet: %s", member.name, error)
                 await asyncio.sleep(NEIGHBOUR_RETRY_S)
                 continue
@@ -202,11 +211,36 @@ class Server(StationServer):
                 continue
             self._carriers.append(carrier)
             carrier.on_reconnect = partial(self._met, member)
+            carrier.on_log_lost = partial(self._lost_peer, member, carrier)
             self.listener.neighbours[member.name] = carrier
             self.listener.neighbours[broker_of(member.name)] = carrier
             _log.info("met %s at %s", member.name, member.address)
             self._met(member)
             return
+
+    def _is_own_log(self, error: Exception) -> bool:
+        """End if another server knows that this one had another log, or more of it; tell whether that is so."""
+        if not isinstance(error, LogLost) or error.server != self.config.name:
+            return False
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+        return True
+
+    def _lost_peer(self, member: Member, carrier: TcpCarrier, error: LogLost) -> None:
+        """Wait for the log of another server that came back with another one, unless it is this one's that is wrong."""
+        if self._is_own_log(error):
+            return
+        _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
+        assert self.listener is not None
+        for name in (member.name, broker_of(member.name)):
+            if self.listener.neighbours.get(name) is carrier:
+                del self.listener.neighbours[name]
+        self._tasks.append(asyncio.create_task(self._meet_again(member, carrier)))
+
+    async def _meet_again(self, member: Member, carrier: TcpCarrier) -> None:
+        self._carriers.remove(carrier)
+        await carrier.close()
+        await self._meet(member)
 
     def _met(self, member: Member) -> None:
         """Let the content broker send another one what it may have missed."""

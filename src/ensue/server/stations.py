@@ -9,12 +9,12 @@ from functools import partial
 import msgspec
 
 from ensue.clock import system_clock
-from ensue.errors import BadInput, ConfigurationError
+from ensue.errors import BadInput, ConfigurationError, LogLost
 from ensue.journal import Journal, Outdated
 from ensue.protocols.core import Node, Persist
 from ensue.protocols.hypercube.enrolment import CUBE
 from ensue.protocols.keeping import KeeperConfig
-from ensue.protocols.lineage import Lineage
+from ensue.protocols.lineage import Lineage, contradiction, lost_text
 from ensue.protocols.link import Linked
 from ensue.protocols.sequencer.placement import Placement, losses
 from ensue.protocols.sequencer.records import PLACEMENT, topics_of
@@ -30,6 +30,7 @@ __all__ = [
     "OWNER",
     "SECOND_NS",
     "Built",
+    "Peers",
     "begin_incarnation",
     "build_station",
     "claim",
@@ -49,6 +50,8 @@ PLACEMENT_RECORD = "placement"
 """The journal's record that says under which chain the station's were made."""
 LINEAGE_RECORD = "lineage"
 """The journal's record of the incarnations of its log."""
+PEER = "peer/"
+"""What the journal's records start with that say which logs the other servers of the chain have."""
 CHANGES_SHOWN = 3
 """Topics that are named if a chain was changed."""
 RETAIN_EVERY_S = 5.0
@@ -58,6 +61,10 @@ PIECES_OF_AGE = 4
 _LINEAGE = Records[Lineage](Lineage)
 
 _log = logging.getLogger("ensue")
+
+
+Write = Callable[[list[Persist], Callable[[], None]], None]
+"""Makes records safe, and then calls back."""
 
 
 class Built:
@@ -107,6 +114,35 @@ def begin_incarnation(journal: Journal, begun: int) -> Lineage:
     return lineage
 
 
+class Peers:
+    """Which logs the other servers of a chain have, as far as they have said so; remembered on the disk."""
+
+    def __init__(self, journal: Journal, write: Write, *, accept_loss: bool) -> None:
+        self.logs: dict[str, Lineage] = {}
+        self._write = write
+        known = {key: journal.records[key] for key in journal.records if key.startswith(PEER)}
+        if accept_loss and known:
+            journal.append([Persist(key, None) for key in known])
+        elif not accept_loss:
+            for key, value in known.items():
+                self.logs[key.removeprefix(PEER)] = _LINEAGE.decode(value)
+
+    def learn(self, server: str, told: Lineage) -> None:
+        """Take note of the log that a server has; raise `LogLost` if it had another, or more of it."""
+        known = self.logs.get(server)
+        reason = "" if known is None else contradiction(known, told)
+        if reason:
+            raise LogLost(
+                f"{lost_text(server, reason)}. Start {server!r} on its own data directory; or start all "
+                "servers of the chain with --accept-loss (docs/operations.md, Backup and recovery)",
+                server=server,
+                reason=reason,
+            )
+        if told != known:
+            self.logs[server] = told
+            self._write([Persist(f"{PEER}{server}", _LINEAGE.encode(told))], lambda: None)
+
+
 def _check_goes_on(journal: Journal, lost: Sequence[str]) -> None:
     """Refuse to go on under a placement by which something would be lost."""
     if not lost:
@@ -126,7 +162,7 @@ def _of_station(journal: Journal) -> dict[str, bytes]:
         key: value
         for key, value in journal.records.items()
         if key not in (SERVER, PLACEMENT_RECORD, LINEAGE_RECORD)
-        and not key.startswith((OWNER, CUBE, CONTENT_RECORDS))
+        and not key.startswith((OWNER, PEER, CUBE, CONTENT_RECORDS))
     }
 
 

@@ -19,7 +19,8 @@ import logging
 from collections import deque
 from typing import Protocol
 
-from ensue.errors import LogDamaged, RemoteProtocolError
+from ensue.errors import LogDamaged, LogLost, RemoteProtocolError
+from ensue.protocols.lineage import REPLACED
 from ensue.server.access import certificate_names
 from ensue.server.config import Limits
 from ensue.server.guest import Guest
@@ -34,6 +35,7 @@ from ensue.transports.tcp_messages import (
     Farewell,
     Framer,
     Hello,
+    LogFault,
     Ping,
     Pong,
     decode_control,
@@ -212,14 +214,20 @@ class Visitor(Guest, asyncio.Protocol):
         self.house.fault(self, kind, why)
         self.farewell(why, final=final)
 
-    def farewell(self, reason: str, *, final: bool = False, log_damaged: bool = False) -> None:
+    def farewell(
+        self,
+        reason: str,
+        *,
+        final: bool = False,
+        log: LogFault = "",
+    ) -> None:
         """Say why, and hang up."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         self._inbox.clear()
         self._flush()
-        said = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final, log_damaged=log_damaged)
+        said = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final, log=log)
         transport.write(encode_control(said))
         transport.close()
         # Whoever does not read would keep the connection open for as long as it likes.
@@ -286,7 +294,7 @@ class Visitor(Guest, asyncio.Protocol):
         except RemoteProtocolError as error:
             self.reject("protocol", str(error))
         except LogDamaged:  # The server ends, and has said so.
-            self.farewell(self.house.damage, log_damaged=True)
+            self.farewell(self.house.damage, log="damaged")
         except Exception:  # noqa: BLE001 - a bug, and not one that may cost anybody else anything
             _log.exception("%s sent something that could not be handled", self.address)
             self.reject("internal", "this could not be handled; the server's log says more")
@@ -337,7 +345,13 @@ class Visitor(Guest, asyncio.Protocol):
             why = f"this server speaks version {PROTOCOL} of the protocol, not {hello.protocol}"
             self.reject("protocol", why, final=True)
             return
-        welcome = self.house.greet(self, hello)
+        try:
+            welcome = self.house.greet(self, hello)
+        except LogLost as error:
+            self.house.fault(self, "login", str(error))
+            log: LogFault = "replaced" if error.reason == REPLACED else "rolled back"
+            self.farewell(str(error), final=True, log=log)
+            return
         if isinstance(welcome, str):
             self.reject("login", welcome, final=True)
             return

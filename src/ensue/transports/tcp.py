@@ -59,7 +59,7 @@ class TcpCarrier:
         self.ends_with_log = role == "client"
         """Whether a client does not go on with a server whose log is gone."""
         self.on_log: Callable[[str, Lineage], None] | None = None
-        """Called with a server and which log it has, whenever it has said welcome."""
+        """Called with a server and which log it has, whenever it has said welcome; raises `LogLost` to refuse it."""
         self.on_log_lost: Callable[[LogLost], None] | None = None
         """Called if a server does not have the log any more that it had."""
         self.place_of: Callable[[str], int] | None = None
@@ -163,14 +163,17 @@ class TcpCarrier:
         if told is None or (self.role == "client" and not self.ends_with_log):
             return None
         known = self.logs.get(server)
-        if known is not None:
-            place = 0 if self.place_of is None else self.place_of(server)
-            reason = contradiction(known, told, place=place)
-            if reason:
-                return LogLost(lost_text(server, reason), server=server, reason=reason)
+        place = 0 if self.place_of is None else self.place_of(server)
+        reason = "" if known is None else contradiction(known, told, place=place)
+        if reason and self.role == "client":
+            text = f"{lost_text(server, reason)}; connect anew to go on"
+            return LogLost(text, server=server, reason=reason)
+        try:
+            if self.on_log is not None:
+                self.on_log(server, told)
+        except LogLost as error:
+            return error
         self.logs[server] = told
-        if self.on_log is not None:
-            self.on_log(server, told)
         return None
 
     def log_lost(self, error: LogLost) -> None:

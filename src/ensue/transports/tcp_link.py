@@ -10,7 +10,7 @@ from random import uniform
 from typing import Any, Literal, Protocol
 
 from ensue.errors import AccessDenied, LogLost, RemoteProtocolError, TransportError
-from ensue.protocols.lineage import Lineage
+from ensue.protocols.lineage import REPLACED, ROLLED_BACK, Lineage
 from ensue.transports.tcp_messages import (
     CONTROL,
     Control,
@@ -45,7 +45,7 @@ _log = logging.getLogger("ensue")
 _link_log = logging.getLogger("ensue.link")
 """Whether a server is away or back, which whoever waits wants to know and others may not."""
 
-Failure = TransportError | AccessDenied
+Failure = TransportError | AccessDenied | LogLost
 
 
 class Owner(Protocol):
@@ -304,12 +304,14 @@ class Link:
 
     def _farewell(self, farewell: Farewell) -> None:
         reason, final = farewell.reason, farewell.final
-        error: Failure
-        if farewell.log_damaged and self.carrier.ends_with_log:
+        if farewell.log == "damaged" and self.carrier.ends_with_log:
             server = self.address if self.welcome is None else self.welcome.server
-            why = f"server {server!r} can't read its log: {reason}"
-            self._log_lost = LogLost(why, server=server, reason="damaged")
-        if final:
+            text = f"server {server!r} can't read its log: {reason}"
+            self._log_lost = LogLost(text, server=server, reason="damaged")
+        error: Failure
+        if farewell.log in (REPLACED, ROLLED_BACK):
+            error = LogLost(reason, server=self.carrier.client, reason=farewell.log)
+        elif final:
             why = f"the server at {self.address} does not let this client in: {reason}"
             error = AccessDenied(why, reason=reason)
         else:

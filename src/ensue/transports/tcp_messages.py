@@ -40,6 +40,7 @@ __all__ = [
     "Farewell",
     "Framer",
     "Hello",
+    "LogFault",
     "Member",
     "Ping",
     "Pong",
@@ -55,6 +56,8 @@ PROTOCOL = 1
 TAKEN_OVER = "taken over"
 """Why a name is not, or no longer, whose it was: somebody has entered under it since."""
 TURN_MAX = 2**62
+LogFault = Literal["", "damaged", "replaced", "rolled back"]
+"""What is wrong with a log: as `LogLost.reason`."""
 Turn = Annotated[int, msgspec.Meta(ge=0, le=TURN_MAX)]
 
 
@@ -138,8 +141,8 @@ class Farewell(Control, frozen=True, tag=7):
     reason: str
     final: bool = False
     """There is no use in connecting again as you are."""
-    log_damaged: bool = False
-    """There is no use in waiting: the server's log can't be read."""
+    log: LogFault = ""
+    """There is no use in waiting: the server's log can't be read; or a station that connects has another log than it had."""
 
 
 class Ping(Control, frozen=True, tag=8):
