@@ -91,6 +91,13 @@ SyncOption = Annotated[
 ]
 
 
+InsecureListenOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-listen-anyone",
+        help="Listen beyond this machine without TLS or login: everybody may do everything.",
+    ),
+]
 AcceptLossOption = Annotated[
     bool,
     typer.Option(
@@ -125,13 +132,7 @@ def serve(
             help="A TOML file that tells all servers of a chain everything; docs/operations.md.",
         ),
     ] = None,
-    insecure_listen_anyone: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-listen-anyone",
-            help="Listen beyond this machine without TLS or login: everybody may do everything.",
-        ),
-    ] = False,
+    insecure_listen_anyone: InsecureListenOption = False,
     admin: AdminOption = None,
     insecure_admin_anyone: InsecureAdminOption = False,
     url: BrokerOption = None,
