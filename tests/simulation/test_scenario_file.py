@@ -466,3 +466,52 @@ def test_files_that_can_not_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match="is not text in UTF-8"):
         load(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    ("order", "bounds", "behind"),
+    [
+        ("deadline", '[deadline]\nskew = "10ms"', {"cam": "-5ms"}),
+        ("deadline", '[deadline]\nskew = "10ms"', {"view-1": "-5ms"}),
+        ("merged", '[merge]\nepsilon = "10ms"\ndelta = "50ms"', {"cam": "-5s", "view": "-5s"}),
+    ],
+)
+def test_clocks_behind_zero_are_read_in_orders_that_send_them(
+    order: str, bounds: str, behind: dict[str, str]
+) -> None:
+    clocks = "\n".join(f'{node} = {{ skew = "{skew}" }}' for node, skew in behind.items())
+    scenario = loads(f"""
+        order = "{order}"
+        duration = "1s"
+        [[publishers]]
+        name = "cam"
+        rates = [{{ topics = "m", per_second = 25 }}]
+        [[subscribers]]
+        name = "view"
+        count = 2
+        topics = "m"
+        {bounds}
+        [clocks]
+        {clocks}
+    """)
+    outcome = play(scenario, 1, encode=True)
+    assert outcome.valid, outcome.sentences()
+    assert outcome.delivered > outcome.published > 0
+    assert all(row.at_ns >= 0 for row in outcome.rows)
+
+
+def test_clocks_start_later_by_as_much_as_any_could_go_below_zero() -> None:
+    text = (
+        CAST
+        + """
+        [clocks]
+        p = { skew = "-5ms" }
+        s = { skew = "2ms" }
+        [[faults.clock_jump]]
+        node = "s-1"
+        at = "1s"
+        by = "-20ms"
+    """
+    )
+    scenario = loads(text)
+    assert scenario.clock_base_ns == 18_000_000

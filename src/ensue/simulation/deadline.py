@@ -54,12 +54,12 @@ class DeadlineDeployment(Deployment):
     def _add_nodes(self) -> None:
         scenario, world = self.scenario, self.world
         for name, site in self._brokers.items():
-            clock = scenario.clocks.get(name)
+            clock = scenario.clock_of(name)
             factory = self._broker_factory(name, site)
             world.add(name, factory, site=site, clock=clock, disk=self._client_disk)
         for each in scenario.subscribers:
             if each.name not in self._brokers:
-                clock = scenario.clocks.get(each.name)
+                clock = scenario.clock_of(each.name)
                 factory = self._subscriber_factory(each.name, each.site)
                 world.add(each.name, factory, site=each.site, clock=clock, disk=self._client_disk)
 

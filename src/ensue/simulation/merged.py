@@ -53,7 +53,7 @@ class MergedDeployment(Deployment):
         for each in scenario.ens:
             world.add(each.name, self._ens_factory(each.name), site=each.site)
         for name in merge.relays:
-            world.add(name, self._relay_factory(name), clock=scenario.clocks.get(name))
+            world.add(name, self._relay_factory(name), clock=scenario.clock_of(name))
         for publisher in scenario.publishers:
             self._add_publisher(publisher.name, publisher.name, publisher.site)
         for subscriber in scenario.subscribers:
@@ -61,7 +61,7 @@ class MergedDeployment(Deployment):
                 subscriber.name,
                 self._subscriber_factory(subscriber.name),
                 site=subscriber.site,
-                clock=scenario.clocks.get(subscriber.name),
+                clock=scenario.clock_of(subscriber.name),
                 disk=self._client_disk,
             )
             if subscriber.replies:
@@ -95,7 +95,7 @@ class MergedDeployment(Deployment):
         def build(records: Records, now_ns: int) -> Node:
             return role(name=name, config=config, records=records, now_ns=now_ns)
 
-        clock = self.scenario.clocks.get(seen_as)
+        clock = self.scenario.clock_of(seen_as)
         self.world.add(name, build, site=site, clock=clock, seen_as=seen_as, disk=self._client_disk)
 
     def _ens_factory(self, name: str) -> Factory:
@@ -133,7 +133,7 @@ class MergedDeployment(Deployment):
         merge = self.scenario.merge
         if not merge.tampered_share:
             return node
-        clock = self.scenario.clocks.get(node.name)
+        clock = self.scenario.clock_of(node.name)
         return Tampering(
             node,
             self.world.stream(f"tampering/{node.name}"),

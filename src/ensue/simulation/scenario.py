@@ -238,3 +238,23 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 "sequencer.reliable and ens_config.keeps_log must agree: an ENS is reliable "
                 "because it keeps a log"
             )
+
+    def clock_of(self, name: str) -> ClockConfig | None:
+        """Return a node's clock in an order that sends clock readings, which are never negative.
+
+        Where a clock would go below zero, all clocks of the scenario start later by as much: their differences stay.
+        """
+        clock, base_ns = self.clocks.get(name), self.clock_base_ns
+        if not base_ns:
+            return clock
+        clock = clock or ClockConfig()
+        return msgspec.structs.replace(clock, skew_ns=clock.skew_ns + base_ns)
+
+    @property
+    def clock_base_ns(self) -> int:
+        """By how much all clocks start later: as far as any could go below zero."""
+        lowest = {name: clock.skew_ns for name, clock in self.clocks.items()}
+        for jump in self.faults.clock_jumps:
+            if jump.by_ns < 0:
+                lowest[jump.node] = lowest.get(jump.node, 0) + jump.by_ns
+        return -min(0, *lowest.values()) if lowest else 0
