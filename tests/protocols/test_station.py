@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from tests.protocols.sequencer.stationed import CARRIES, StationNet
 from tests.simulation.test_mutants import CAUGHT
@@ -135,6 +136,27 @@ def test_an_event_is_out_in_one_batch_with_its_count() -> None:
     (notice,) = [frame for peer, frame in sent(effects) if peer == "listener"]
     assert isinstance(notice, Notify)
     assert (notice.event.id, notice.event.slot, notice.event.place) == ("p/t/1", 1, 1)
+
+
+def test_after_a_crash_a_publisher_is_told_the_slots_of_what_is_out() -> None:
+    alone = Alone()
+    alone.hear(order(1, event(1), event(1, "u")))
+    alone.hear(order(1, event(1, publisher="q"), event(2, publisher="q")), "q")
+    alone.hear(order(3, event(2)))
+    alone.restart()
+    alone.hear(order(3, event(3, publisher="q"), settled=3), "q")
+    again = order(1, event(1), event(1, "u"), event(2))
+    assert alone.hear(again) == [out((1, 1), (2, 1), (3, 4))]
+    assert alone.hear(order(2, event(2, publisher="q")), "q") == [out((2, 3), to="q")]
+    assert alone.hear(order(4, event(3))) == [out((4, 6))]
+
+
+def test_a_publisher_that_was_forgotten_is_told_the_slots_of_what_is_out() -> None:
+    alone = Alone(config=msgspec.structs.replace(CARRIES, clients_max=1))
+    alone.hear(order(1, event(1), event(2)))
+    alone.pass_time(2 * CARRIES.forget_ns)
+    alone.hear(order(1, event(1, publisher="q")), "q")
+    assert alone.hear(order(1, event(1), event(2))) == [out((1, 1), (2, 2))]
 
 
 @pytest.mark.parametrize("synced", [True, False])

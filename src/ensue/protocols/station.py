@@ -149,6 +149,7 @@ class Station:
             placement=placement,
             config=config,
             put_out=self.log.append,
+            slot_of=self.log.slot_of,
             records=of_node,
             now_ns=now_ns,
         )

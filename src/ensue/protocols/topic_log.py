@@ -33,6 +33,7 @@ be seen by some subscribers and not by others.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -53,6 +54,7 @@ from ensue.protocols.ens import (
     Surveyed,
     Taken,
 )
+from ensue.protocols.slot_search import SlotSearch
 from ensue.protocols.topic_state import RECENT, KeptEvents, Topic, made_whole
 from ensue.wire import Records
 
@@ -87,6 +89,7 @@ class TopicLog:
         self._topics: dict[str, Topic] = {}
         self._effects: list[Effect] = []
         self._burst = 0
+        self._search = SlotSearch()
         self._attached: dict[str, dict[str, None]] = {}
         """Who is attached to which topics."""
         self._attachments = 0
@@ -162,6 +165,14 @@ class TopicLog:
         """Return those of one topic, without looking at the others."""
         log = self._topics.get(topic)
         return (1, 1) if log is None else (log.first, log.next)
+
+    def slot_of(self, event: Event) -> int:
+        """Return the slot of an event that was put out before a restart; 0: it is not known any more."""
+        log = self._topics.get(event.topic)
+        if log is None:
+            return 0
+        read = partial(self._event, event.topic, log)
+        return self._search.find(event, first=log.first, end=log.next, read=read)
 
     def listeners(self) -> dict[str, tuple[str, ...]]:
         """Return who is attached to each topic."""

@@ -187,7 +187,7 @@ class Out(Frame, frozen=True, tag=29):
 
     origin: Name
     slots: tuple[tuple[Count, Count], ...]
-    """Request numbers and the slots of their events; 0: out, and the slot is not known any more."""
+    """Request numbers and the slots of their events; 0: out, and the slot is not in the log any more."""
 
 
 class Expired(Frame, frozen=True, tag=30):

@@ -73,7 +73,7 @@ class SequencerNode(RememberingStage):
     """One stage. It has no commands of its own: it answers frames.
 
     `put_out` takes the events of an `OrderRequest` that this node can order alone, and returns their
-    bytes; without it the publisher gets a stamp. `records` is what an earlier incarnation persisted.
+    bytes; without it the publisher gets a stamp. `slot_of` finds the slot of one that went out before a restart. `records` is what an earlier incarnation persisted.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class SequencerNode(RememberingStage):
         placement: Placement,
         config: SequencerConfig | None = None,
         put_out: Callable[[Event, Stamp], int] | None = None,
+        slot_of: Callable[[Event], int] | None = None,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
@@ -94,6 +95,7 @@ class SequencerNode(RememberingStage):
         self._counted: dict[str, int] = {}
         """Topics that were counted while handling the current frame, and how far."""
         self._put_out = put_out
+        self._slot_of = slot_of
         self._batch_bytes = 0
         """Of what was stamped since the effects were last drained."""
         self._handlers: dict[type[Frame], Callable[..., None]] = {
@@ -176,7 +178,7 @@ class SequencerNode(RememberingStage):
         done = self._take_run(publisher, known, frame, full)
         for number, item in enumerate(items[done:], frame.number + done):
             if number < known.next:
-                self._repeated(publisher, known, number)
+                self._repeated(publisher, known, number, item)
             elif number >= full:
                 break  # Too many are open: it will be repeated.
             elif number > known.next:
@@ -308,14 +310,14 @@ class SequencerNode(RememberingStage):
     def _on_repeat(self, frame: Repeat, origin: str, _now_ns: int) -> None:
         self._answer_again(frame.publisher, origin, frame.number)
 
-    def _repeated(self, publisher: str, known: Publisher, number: int) -> None:
+    def _repeated(self, publisher: str, known: Publisher, number: int, item: str | Event) -> None:
         last = known.elsewhere.get(number)
         if last is not None:
             frame = Repeat(publisher=publisher, number=number)
             self._effects.append(Send(self.placement.nodes[last], frame))
         elif self.config.carries and self._leases.find(publisher, self.name, number) is None:
             # Stamped here, and no lease: it went out in the same step.
-            slot = known.out.get(number, 0)
+            slot = known.out.get(number) or self._find_slot(item)
             self._out.setdefault(publisher, []).append((number, slot))
         else:
             self._answer_again(publisher, self.name, number)

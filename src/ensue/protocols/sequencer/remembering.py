@@ -4,8 +4,10 @@ A publisher is remembered so that what it asks for again is answered as before. 
 goodbye, or when there are too many (`clients_max`) and nothing of its is open.
 """
 
+from collections.abc import Callable
 from itertools import islice
 
+from ensue.event import Event
 from ensue.protocols.core import Persist
 from ensue.protocols.sequencer.changes import ChangeStage
 from ensue.protocols.sequencer.config import SequencerConfig
@@ -34,6 +36,8 @@ class RememberingStage(ChangeStage):
         """Publishers that were forgotten, and the numbers of their next requests."""
         self._refused = Departed(self._persist, "refused")
         """Publishers that there was no room for, and the first numbers that were not refused."""
+        self._slot_of: Callable[[Event], int] | None = None
+        """Looks into the log, where this node has one."""
         self._out: dict[str, list[tuple[int, int]]] = {}
         """Events put out while handling the current frame, by publisher."""
 
@@ -56,13 +60,21 @@ class RememberingStage(ChangeStage):
             known = self._publishers[publisher] = Publisher(next_number, now_ns)
             return known
         if first < fresh:
-            again = [(number, 0) for number in range(first, fresh)]
+            items = frame.events if isinstance(frame, OrderRequest) else frame.topics
+            slots = map(self._find_slot, items[: fresh - first])
+            again = list(enumerate(slots, first))
             self._out.setdefault(publisher, []).extend(again)
         if fresh < stop and (knows or fresh < refused):
             if self.config.carries:
                 self._refused.add(publisher, max(refused, fresh + 1))
             self._refuse(publisher, fresh, "clients_max")
         return None
+
+    def _find_slot(self, item: str | Event) -> int:
+        """Return the slot of an event that went out and is not remembered; 0: it is not known any more."""
+        if isinstance(item, str) or self._slot_of is None:
+            return 0
+        return self._slot_of(item)
 
     def _forget_settled(self, publisher: str, known: Publisher, settled: int) -> None:
         """Nobody will ask again below a settled number, nor for one that was refused."""
