@@ -31,6 +31,7 @@ from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.transactions import frames as transactions
 from ensue.transports.tcp_messages import (
     CONTROL,
+    Begin,
     Control,
     Enter,
     Entered,
@@ -190,7 +191,13 @@ FRESH = [
     Bad("entered first of all", says(Entered(name=BAD)), HELLO_FIRST),
     Bad("exited first of all", says(Exited(name=BAD, reason="x")), HELLO_FIRST),
     Bad("version 0 of the protocol", says(Hello(client="x", protocol=0))),
-    Bad("version 2 of the protocol", says(Hello(client="x", protocol=2))),
+    Bad(
+        "version 1 of the protocol",
+        says(Hello(client="x", protocol=1)),
+        "this server speaks version 2 of the protocol, not 1",
+    ),
+    Bad("version 3 of the protocol", says(Hello(client="x", protocol=3))),
+    Bad("begin first of all", says(Begin(session=b"x")), HELLO_FIRST),
     Bad("a version beyond all versions", control(1, 2**63, "x", "", "client")),
     Bad("a negative version", control(1, -1, "x", "", "client")),
     Bad("a version in words", control(1, "one", "x", "", "client")),
@@ -222,6 +229,7 @@ FRESH = [
 
 WELCOME_CLOSED = [
     Bad("hello again", says(HELLO)),
+    Bad("begin again", says(Begin(session=b"x"))),
     Bad("welcome to a server", says(WELCOMED)),
     Bad("entered, to a server", says(Entered(name=BAD))),
     Bad("exited, to a server", says(Exited(name=BAD, reason="x"))),

@@ -13,6 +13,7 @@ from ensue.protocols.station import FRAMES
 from ensue.server import Server
 from ensue.transports.tcp_messages import (
     CONTROL,
+    Begin,
     Control,
     Enter,
     Entered,
@@ -81,6 +82,7 @@ class Raw:
             raw.close()
             raise AccessDenied(answer.reason, reason=answer.reason)
         assert isinstance(answer, Welcome)
+        raw.control(Begin(session=answer.session))
         return raw
 
     def send(self, data: bytes) -> None:

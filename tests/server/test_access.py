@@ -32,11 +32,9 @@ from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, R
 from ensue.server import Server, ServerConfig, rules
 from ensue.server.access import Access, Grants, User, certificate_names, new_token
 from ensue.server.config import Limits, Tls
-from ensue.server.door import ROOM_TO_REFUSE
 from ensue.server.stations import OWNER
 from ensue.transports.tcp_messages import (
     Enter,
-    Entered,
     Farewell,
     Framer,
     Hello,
@@ -562,14 +560,14 @@ def test_what_comes_together_with_the_end_of_the_handshake_is_read(
             await hear(secured.do_handshake)
             assert secured.version() == "TLSv1.3"
             # The last word of the handshake has not gone out yet, and goes with all of this.
-            secured.write(encode_control(Hello(client="c")) + encode_control(Enter(name="c~1")))
+            secured.write(encode_control(Hello(client="c")) + encode_control(Hello(client="c")))
             raw.send(going.read())
             framer, answers = Framer(), list[Any]()
             while len(answers) < 2:
                 heard = await hear(lambda: secured.read(65536))
                 assert heard, f"the server hung up: {answers}"
                 answers += map(decode_control, framer.feed(heard))
-            assert [type(answer) for answer in answers] == [Welcome, Entered]
+            assert [type(answer) for answer in answers] == [Welcome, Farewell]
             raw.close()
 
     asyncio.run(main())
@@ -685,32 +683,27 @@ def test_the_name_of_a_process_is_its_users_also_after_a_restart(
     asyncio.run(main())
 
 
-def test_who_does_not_shake_hands_is_counted_and_room_is_made_when_they_go(
-    tmp_path: Path, files: Path
-) -> None:
+def test_who_does_not_shake_hands_makes_room_for_who_does(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
-        limits = Limits(connections=2, unauthenticated_s=DEADLINE_S)
+        limits = Limits(
+            connections=2, unauthenticated_connections=3, unauthenticated_s=2 * DEADLINE_S
+        )
         async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
             listener = server.listener
             assert listener is not None
             ca = files / "ca.pem"
             stays = await Raw.hello(server, ca=ca)
-            silent = [await Raw.connect(server) for _ in range(1 + ROOM_TO_REFUSE)]
-            # Every place is taken by somebody who says nothing.
-            more = await Raw.connect(server)
-            assert await within(more.reader.read()) == b""
-            assert listener.errors == {"limit": 1}
-            for each in silent[1:]:
-                each.close()
-            await until(lambda: listener.at_door == 1)
-            # There is room again, also to tell one too many that it is.
+            silent = [await Raw.connect(server) for _ in range(3)]
+            await until(lambda: listener.at_door == 3)
+            # The oldest goes for each that comes.
             other = await Raw.hello(server, ca=ca)
-            refused = await Raw.connect(server, ca=ca)
-            assert await refused.hung_up() == "there are 2 connections already"
-            for each in (other, more):
+            assert await within(silent[0].reader.read()) == b""
+            assert listener.errors == {"limit": 1}
+            # All places are taken: who shakes hands and says hello is told.
+            with pytest.raises(AccessDenied, match=r"2 connections already \(limits.connections\)"):
+                await Raw.hello(server, ca=ca)
+            for each in (other, stays, *silent):
                 each.close()
-            stays.close()
-            silent[0].close()
 
     asyncio.run(main())
 

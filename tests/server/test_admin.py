@@ -7,6 +7,7 @@ import threading
 import time
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.helpers import Shell
@@ -58,12 +59,13 @@ async def send(server: Server, data: bytes) -> Page:
     return answer
 
 
-async def get(server: Server, path: str, method: str = "GET") -> Page:
-    return await send(server, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+async def get(server: Server, path: str, method: str = "GET", accept: str = "") -> Page:
+    wanted = f"Accept: {accept}\r\n" if accept else ""
+    return await send(server, f"{method} {path} HTTP/1.1\r\nHost: x\r\n{wanted}\r\n".encode())
 
 
 async def exposed(server: Server) -> Exposed:
-    page = await get(server, "/metrics")
+    page = await get(server, "/metrics", accept="text/plain")
     assert page.status == 200
     assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     return Exposed(page.text)
@@ -107,21 +109,73 @@ def test_the_reader_of_the_format_finds_what_is_wrong(text: str) -> None:
         Exposed(text)
 
 
-def test_whatever_a_topic_is_called_the_text_can_be_read() -> None:
-    out = Exposition()
-    names = ['a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", ""]
-    out.gauges("x", "back\\slash and\nnewline", [({"topic": name}, 1.5) for name in names])
+NAMES = [
+    'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", "\x1b[31mred", r"\x1b[31mred", "bell\x07", "c1\x9b",
+    "turned\u202e", r"turned\u202e", "\\\\x1b", "tab\t", "del\x7f", "\\\x1b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_whatever_a_topic_is_called_the_text_can_be_read(plain: bool) -> None:
+    out = Exposition(plain=plain)
+    out.gauges("x", 'back\\slash, "quotes" and\nnewline', [({"topic": n}, 1.5) for n in NAMES])
     out.counter("y_total", "plain", 3)
-    read_back = Exposed(out.text())
-    assert read_back.labelled("x") == dict.fromkeys(names, 1.5)
-    assert read_back["y_total"] == 3
+    text = out.text()
+    assert all(each == "\n" or each.isprintable() for each in text)
+    if plain:
+        read_back = Exposed(text)
+        told = read_back.labelled("x")
+        assert read_back["y_total"] == 3
+    else:
+        families = {family.name: family for family in parsed(text)}
+        told = {each.labels["topic"]: each.value for each in families["x"].samples}
+        assert [(each.name, each.value) for each in families["y"].samples] == [("y_total", 3)]
+    # Every name has a series of its own, and those without control characters their own name.
+    assert len(told) == len(NAMES)
+    assert set(told) >= {'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", r"\x1b[31mred"}
+
+
+def parsed(text: str) -> list[Any]:
+    """What a strict parser of OpenMetrics reads."""
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    return list(parser.text_string_to_metric_families(text))
+
+
+def test_metrics_are_openmetrics(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", admin=ADMIN) as server,
+            ensue.connect(server.url) as bus,
+            ensue.connect(server.url, order=ensue.Causal()) as causal,
+            bus.subscribe("\x1b[2Jt"),
+            causal.subscribe("t"),
+        ):
+            await within(bus.publish("\x1b[2Jt", b"x"))
+            await within(causal.publish("t", b"x"))
+            for accept in (
+                "",
+                "*/*",
+                "application/openmetrics-text;version=1.0.0,text/plain;q=0.3",
+            ):
+                page = await get(server, "/metrics", accept=accept)
+                assert page.headers["content-type"].startswith("application/openmetrics-text;")
+                assert "\x1b" not in page.text
+                kinds = {family.name: family.type for family in parsed(page.text)}
+                assert kinds["ensue_server"] == "info"
+                assert kinds["ensue_events"] == "counter"
+                assert kinds["ensue_journal_sync_seconds"] == "histogram"
+            plain = await get(server, "/metrics", accept="text/plain")
+            assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert "\x1b" not in plain.text
+
+    asyncio.run(main())
 
 
 def test_a_histogram_counts_each_value_once_and_bounds_are_inclusive() -> None:
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 1.0, 2.0):
         histogram.observe(value)
-    out = Exposition()
+    out = Exposition(plain=True)
     out.histogram("t_seconds", "times", histogram)
     told = Exposed(out.text())
     assert [told["t_seconds_bucket", "le", each] for each in ("0.1", "1", "+Inf")] == [2, 4, 5]
@@ -651,7 +705,7 @@ def test_whoever_does_not_read_its_answer_is_hung_up_on(
             assert server.admin is not None
             # More than the operating system takes on behalf of somebody who does not read.
             huge = (HTTPStatus.OK, "text/plain", b"x" * 64 * 1024 * 1024)
-            monkeypatch.setattr(server.admin, "page", lambda _path: huge)
+            monkeypatch.setattr(server.admin, "page", lambda *_: huge)
             with socket.create_connection(("127.0.0.1", server.admin.port)) as silent:
                 silent.setblocking(False)
                 silent.send(GET + b"Host: x\r\n\r\n")
@@ -662,25 +716,22 @@ def test_whoever_does_not_read_its_answer_is_hung_up_on(
     asyncio.run(main())
 
 
-def test_connections_beyond_the_limit_are_told_and_the_others_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin, "CONNECTIONS_MAX", 3)
-
+def test_connections_that_ask_nothing_make_room_for_those_that_do(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server.admin is not None
-            requests = server.admin.requests
-            held = [await asyncio.open_connection("127.0.0.1", server.admin.port) for _ in range(3)]
-            await until(lambda: len(requests) == 3)
-            page = await send(server, b"")
-            assert page.status == 503
-            assert "3 connections" in page.text
-            for reader, writer in held:
-                writer.write(GET + b"Host: x\r\n\r\n")
-                assert Page(await within(reader.read())).status == 200
-                writer.close()
-            assert (await get(server, "/healthz")).status == 200
+            requests, port = server.admin.requests, server.admin.port
+            most = admin.CONNECTIONS_MAX
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(most + 36)]
+            await until(lambda: len(requests) == most)
+            for _ in range(3):
+                assert (await get(server, "/healthz")).status == 200
+            # The oldest went first; the latest can still ask.
+            assert await within(silent[0][0].read()) == b""
+            silent[-1][1].write(GET + b"Host: x\r\n\r\n")
+            assert Page(await within(silent[-1][0].read())).status == 200
+            for _, writer in silent:
+                writer.transport.abort()
 
     asyncio.run(main())
 

@@ -13,6 +13,7 @@ from ensue.transports.schemes import BrokerOptions, parse_url
 from ensue.transports.tcp_messages import (
     CONTROL,
     PREFIX_BYTES,
+    Begin,
     Enter,
     Entered,
     Exit,
@@ -100,7 +101,9 @@ EVERY = (
         closed=True,
         config=SequencerConfig(carries=True, window=3),
         message_bytes_max=5,
+        session=b"0123456789abcdef",
     ),
+    Begin(session=b"0123456789abcdef"),
     Enter(name="n"),
     Entered(name="n"),
     Exit(name="n"),

@@ -1,6 +1,6 @@
 """The admin port: plain HTTP for those who watch a server. It can change nothing.
 
-`GET /metrics` is for Prometheus, `/healthz` for whoever decides whether the server is well (200, or 503 and why), and
+`GET /metrics` is for Prometheus (OpenMetrics, unless the request accepts nothing but `text/plain`), `/healthz` for whoever decides whether the server is well (200, or 503 and why), and
 `/status` one JSON object with what `ensue status` shows.
 
 It asks nobody who they are and encrypts nothing, so it listens on this machine only, unless it is told otherwise by name.
@@ -8,7 +8,7 @@ It asks nobody who they are and encrypts nothing, so it listens on this machine 
 A request is read strictly: lines end with CRLF, no body, `GET` or `HEAD` alone. Each connection is for one request.
 
 Limits: `REQUEST_BYTES_MAX` of a request, `REQUEST_S` until it is there, `RESPONSE_S` until its answer is taken,
-`CONNECTIONS_MAX` at once; beyond, newcomers are told and hung up on.
+`CONNECTIONS_MAX` at once; beyond, the oldest that has not sent a whole request is hung up on, so that who asks is answered.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from ensue.errors import TransportError
-from ensue.server.metrics import CONTENT_TYPE, Metrics
+from ensue.server.metrics import CONTENT_TYPE, PLAIN_CONTENT_TYPE, Metrics
 from ensue.server.state import View
 from ensue.transports.tcp_options import parse_address, write_address
 
@@ -49,10 +49,10 @@ class Admin:
         self._view = view
         self._metrics = Metrics(view, self.loop)
         self._server: asyncio.Server | None = None
-        self._pages: dict[str, Callable[[], tuple[HTTPStatus, str, bytes]]] = {
-            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE, self._metrics.text().encode()),
-            "/status": lambda: (HTTPStatus.OK, "application/json", view.state() + b"\n"),
-            "/healthz": self._health,
+        self._pages: dict[str, Callable[[str], tuple[HTTPStatus, str, bytes]]] = {
+            "/metrics": self._count,
+            "/status": lambda _: (HTTPStatus.OK, "application/json", view.state() + b"\n"),
+            "/healthz": lambda _: self._health(),
         }
 
     @property
@@ -83,18 +83,23 @@ class Admin:
         for request in list(self.requests):
             request.abort()
 
-    def page(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        """Return what is to be said on a page: a status, its type and the text."""
+    def page(self, path: str, accept: str = "") -> tuple[HTTPStatus, str, bytes]:
+        """Return what is to be said on a page to who accepts these types: a status, its type and the text."""
         page = self._pages.get(path)
         if page is None:
             known = ", ".join(self._pages)
             return HTTPStatus.NOT_FOUND, PLAIN, f"there are {known}\n".encode()
         try:
-            return page()
+            return page(accept)
         except Exception:  # noqa: BLE001 - a bug, and not one that may cost the server anything
             _log.exception("%s could not be made", path)
             text = "this could not be made; the server's log says more\n"
             return HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN, text.encode()
+
+    def _count(self, accept: str) -> tuple[HTTPStatus, str, bytes]:
+        plain = "text/plain" in accept and "openmetrics" not in accept and "*/*" not in accept
+        kind = PLAIN_CONTENT_TYPE if plain else CONTENT_TYPE
+        return HTTPStatus.OK, kind, self._metrics.text(plain=plain).encode()
 
     def _health(self) -> tuple[HTTPStatus, str, bytes]:
         illness = self._view.illness()
@@ -110,19 +115,22 @@ class _Request(asyncio.Protocol):
         self._admin = admin
         self._transport: asyncio.Transport | None = None
         self._data = b""
-        self._answered = False
+        self.answered = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request, if there is room."""
+        """Wait for a request; who has waited longest without one makes room."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         requests = self._admin.requests
         requests[self] = None
         if len(requests) > CONNECTIONS_MAX:
-            text = f"there are {CONNECTIONS_MAX} connections already"
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, text)
-            return
+            oldest = next((each for each in requests if not each.answered), self)
+            if oldest is self:
+                # All others are being answered, and don't read that: the oldest has had its time.
+                oldest = next(iter(requests))
+            del requests[oldest]
+            oldest.abort()
         self._timer = self._admin.loop.call_later(
             REQUEST_S,
             self._answer,
@@ -139,7 +147,7 @@ class _Request(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answer as soon as the request is whole, or can't become one."""
-        if self._answered:
+        if self.answered:
             return
         self._data += data
         head, end, _ = self._data.partition(_END)
@@ -172,16 +180,16 @@ class _Request(asyncio.Protocol):
             self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are all there is")
         else:
             path = target.partition(b"?")[0].decode("ascii")
-            self._send(*self._admin.page(path), bare=method == b"HEAD")
+            self._send(*self._admin.page(path, _accepted(lines[1:])), bare=method == b"HEAD")
 
     def _answer(self, status: HTTPStatus, text: str) -> None:
         self._send(status, PLAIN, f"{text}\n".encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, *, bare: bool = False) -> None:
         transport = self._transport
-        if self._answered or transport is None:
+        if self.answered or transport is None:
             return
-        self._answered = True
+        self.answered = True
         self._data = b""
         if self._timer is not None:
             self._timer.cancel()
@@ -201,6 +209,13 @@ class _Request(asyncio.Protocol):
         transport.close()
         # Whoever does not read would keep the connection open for as long as it likes.
         self._timer = self._admin.loop.call_later(RESPONSE_S, self.abort)
+
+
+def _accepted(lines: list[bytes]) -> str:
+    """Return which types the headers of a request accept, in small letters; empty: they don't say."""
+    pairs = (line.partition(b":") for line in lines)
+    accepted = [value for name, _, value in pairs if name.strip().lower() == b"accept"]
+    return b",".join(accepted).decode("latin-1").lower()
 
 
 def _fault(lines: list[bytes], *, needs_host: bool) -> str:

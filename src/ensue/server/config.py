@@ -30,6 +30,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What clients may ask of a server at the most."""
 
     connections: int = 1_000
+    """Clients that were let in; other servers of the chain are not counted."""
+    connections_per_address: int = 500
+    """Of those, from one address; of IPv6, from one network of 64 bits."""
+    unauthenticated_connections: int = 512
+    """Besides: connections that have not said hello yet. Beyond, the oldest of the address with the most goes."""
     names_per_connection: int = 1_000
     """Publishers and subscriptions of one connection."""
     topics_per_subscription: int = 1_000

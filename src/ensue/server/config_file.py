@@ -44,6 +44,8 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class _Limits(_Table, frozen=True, kw_only=True):
     connections: int | None = None
+    connections_per_address: int | None = None
+    unauthenticated_connections: int | None = None
     names_per_connection: int | None = None
     topics_per_subscription: int | None = None
     topic_length: int | None = None

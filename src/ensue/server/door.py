@@ -1,8 +1,7 @@
 """The door of a server that speaks TLS: connections that were accepted and have yet to shake hands.
 
-Each costs a file and memory as any connection does, and so is counted with them from the moment it is
-accepted. `ROOM_TO_REFUSE` more than there may be connections are let through, to be told why they can't stay;
-beyond, they are hung up on at once: before TLS is agreed on nothing can be said.
+Each costs a file and memory as any connection does, and so is counted from the moment it is accepted, with those that have not said hello yet
+(`ensue.server.admission`). One that has to go is hung up on at once: before TLS is agreed on nothing can be said.
 """
 
 import asyncio
@@ -10,11 +9,10 @@ import logging
 import ssl
 from collections.abc import Callable
 
+from ensue.server.admission import Admission, source_of
 from ensue.server.visitor import LINGER_S, Visitor
 
-__all__ = ["ROOM_TO_REFUSE", "Door"]
-
-ROOM_TO_REFUSE = 16
+__all__ = ["Door"]
 
 _log = logging.getLogger("ensue")
 
@@ -22,8 +20,7 @@ _log = logging.getLogger("ensue")
 class Door:
     """Lets those in as visitors who have shaken hands.
 
-    `may_wait` tells, given how many wait at the door, whether another one may; `visitor` makes one; `fault` is told who failed, by
-    which kind of fault, and why.
+    `admission` counts those who wait; `visitor` makes one; `fault` is told who failed, by which kind of fault, and why.
     """
 
     def __init__(
@@ -31,13 +28,13 @@ class Door:
         context: ssl.SSLContext,
         *,
         handshake_s: float,
-        may_wait: Callable[[int], bool],
+        admission: Admission,
         visitor: Callable[[], Visitor],
         fault: Callable[[str, str, str], None],
     ) -> None:
         self._context = context
         self._handshake_s = handshake_s
-        self._may_wait = may_wait
+        self._admission = admission
         self._visitor = visitor
         self._fault = fault
         self._loop = asyncio.get_running_loop()
@@ -54,15 +51,14 @@ class Door:
             task.cancel()
 
     def accepted(self, doorstep: "_Doorstep", transport: asyncio.Transport) -> None:
-        """Begin to shake hands, if there is room."""
-        if not self._may_wait(len(self._waiting)):
-            transport.abort()
-            return
+        """Begin to shake hands."""
+        self._admission.come(doorstep)
         # What comes before the handshake has begun would be lost.
         transport.pause_reading()
         task = self._loop.create_task(self._shake_hands(doorstep, transport))
         self._waiting[task] = None
         task.add_done_callback(self._waiting.pop)
+        task.add_done_callback(lambda _task: self._admission.leave(doorstep))
 
     def protocol(self) -> asyncio.Protocol:
         """Make what takes a connection when it is accepted."""
@@ -84,6 +80,7 @@ class Door:
         if secured is None or doorstep.lost:
             return
         assert isinstance(secured, asyncio.Transport)
+        self._admission.leave(doorstep)  # The visitor takes its place.
         visitor = self._visitor()
         secured.set_protocol(visitor)
         visitor.connection_made(secured)
@@ -108,12 +105,21 @@ class _Doorstep(asyncio.Protocol):
     def __init__(self, door: Door) -> None:
         self.early: list[bytes] = []
         self.lost = False
+        self.host = "?"
+        self._transport: asyncio.Transport | None = None
         self._door = door
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to shake hands."""
         assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.host = source_of(transport.get_extra_info("peername"))
         self._door.accepted(self, transport)
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Keep what came with the end of the handshake, for a turn of the event loop."""

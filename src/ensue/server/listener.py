@@ -22,14 +22,17 @@ from collections.abc import Callable
 from operator import is_
 from typing import Protocol
 
+import msgspec
+
 from ensue.clock import system_clock
 from ensue.errors import RemoteProtocolError, TransportError
 from ensue.protocols.core import Frame
 from ensue.protocols.lineage import Lineage
 from ensue.protocols.station import EPHEMERAL
+from ensue.server.admission import Admission
 from ensue.server.carrying import screen_passed
 from ensue.server.config import Limits
-from ensue.server.door import ROOM_TO_REFUSE, Door
+from ensue.server.door import Door
 from ensue.server.relay import Relay
 from ensue.server.rules import Rules
 from ensue.server.visitor import LINGER_S, Visitor
@@ -101,8 +104,7 @@ class Listener:
         written: Callable[[], int],
         context: ssl.SSLContext | None = None,
     ) -> None:
-        self.host, self.port = host, port
-        self.rules = rules
+        self.host, self.port, self.rules = host, port, rules
         self.limits: Limits = rules.limits
         self.loop = asyncio.get_running_loop()
         self.visitors: dict[Visitor, None] = {}
@@ -112,6 +114,7 @@ class Listener:
         """Servers of the chain, which are sent to by connections of this one's own."""
         self.errors: Counter[str] = Counter()
         """How often somebody broke which rule."""
+        self.admission = Admission(self.limits, time_s=self.loop.time, errors=self.errors)
         self.dropped = 0
         """Messages that reached nobody: too much was pending, or there was nobody of that name."""
         self.dropped_slow = 0
@@ -148,7 +151,7 @@ class Listener:
             self._door = Door(
                 context,
                 handshake_s=self.limits.unauthenticated_s,
-                may_wait=self._may_wait,
+                admission=self.admission,
                 visitor=self._make_visitor,
                 fault=self._fault_of,
             )
@@ -236,28 +239,23 @@ class Listener:
     def _make_visitor(self) -> Visitor:
         return Visitor(self)
 
-    def _may_wait(self, waiting: int) -> bool:
-        """Tell whether one more may shake hands, besides those who do."""
-        if len(self.visitors) + waiting < self.limits.connections + ROOM_TO_REFUSE:
-            return True
-        self.errors["limit"] += 1
-        return False
-
-    def arrived(self, visitor: Visitor) -> str | None:
-        """Take a connection up; return why not."""
+    def arrived(self, visitor: Visitor) -> None:
+        """Take a connection up."""
         self.visitors[visitor] = None
         self.arrivals += 1
+        self.admission.come(visitor)
         if self._closing:
             # Accepted before the door was shut, and made afterwards: nobody would ever answer it.
             visitor.farewell(SHUTTING_DOWN)
-            return None
-        if len(self.visitors) > self.limits.connections:
-            return f"there are {self.limits.connections} connections already"
-        return None
+
+    def make_room(self, visitor: Visitor) -> str | None:
+        """Give a place to somebody who may come in; return why there is none."""
+        return self.admission.enter(visitor, visitor.station)
 
     def gone(self, visitor: Visitor) -> None:
         """Forget a connection."""
         self.visitors.pop(visitor, None)
+        self.admission.leave(visitor)
         for name in visitor.names:
             self._leave(visitor, name)
         if not self.visitors and self._emptied is not None:
@@ -266,14 +264,11 @@ class Listener:
     def greet(self, visitor: Visitor, hello: Hello) -> bytes | str:
         """Return what to welcome somebody with, or say why they are not let in."""
         refusal = self.rules.login(visitor, hello)
-        if (
-            not refusal
-            and visitor.station
-            and hello.log is not None
-            and self.on_station is not None
-        ):
+        if refusal is not None:
+            return refusal
+        if visitor.station and hello.log is not None and self.on_station is not None:
             self.on_station(visitor.station, hello.log)
-        return refusal or encode_control(self._welcome())
+        return encode_control(msgspec.structs.replace(self._welcome(), session=visitor.session))
 
     def let_in(self, visitor: Visitor, name: str, turn: int) -> None:
         """Let a connection enter under a name, or enter again, or refuse it."""

@@ -1,11 +1,12 @@
-"""What a server counts, in Prometheus's text format (version 0.0.4).
+"""What a server counts, as OpenMetrics (1.0.0), or in Prometheus's text format (0.0.4) for those who read only that.
 
-Counters begin at 0 with the server. Every list is bounded: topics and subscriptions by name are those that matter
+Control characters of names (of topics, say) are written as codes: what reads this may be a terminal. Counters begin at 0 with the server. Every list is bounded: topics and subscriptions by name are those that matter
 most, as each family's help says.
 """
 
 import asyncio
 import os
+import re
 import resource
 import sys
 from bisect import bisect_left
@@ -19,9 +20,18 @@ if TYPE_CHECKING:
     from ensue.protocols.sequencer.stage import Stage
     from ensue.server.state import View
 
-__all__ = ["CONTENT_TYPE", "Exposition", "Histogram", "LoopLag", "Metrics", "TopicCounts"]
+__all__ = [
+    "CONTENT_TYPE",
+    "PLAIN_CONTENT_TYPE",
+    "Exposition",
+    "Histogram",
+    "LoopLag",
+    "Metrics",
+    "TopicCounts",
+]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PLAIN_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOPICS_MAX = 100
 """Topics that have a series of their own."""
 SUBSCRIPTIONS_MAX = 200
@@ -51,10 +61,11 @@ class Histogram:
 
 
 class Exposition:
-    """Writes families of series as text."""
+    """Writes families of series as text: OpenMetrics, or what Prometheus read before (`plain`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, plain: bool = False) -> None:
         self._lines: list[str] = []
+        self._plain = plain
 
     def counter(self, name: str, text: str, value: float) -> None:
         """Add a counter without labels."""
@@ -68,6 +79,12 @@ class Exposition:
         self._family(name, text, "counter")
         for labels, value in values:
             self._sample(name, labels, value)
+
+    def info(self, name: str, text: str, labels: Labels) -> None:
+        """Add facts, as labels of a value that is always 1."""
+        assert name.endswith("_info"), name
+        self._family(name, text, "info")
+        self._sample(name, labels, 1)
 
     def gauge(self, name: str, text: str, value: float) -> None:
         """Add a gauge without labels."""
@@ -86,16 +103,25 @@ class Exposition:
         count = 0
         for bound, more in zip((*histogram.bounds, None), histogram.counts, strict=True):
             count += more
-            self._sample(f"{name}_bucket", {"le": "+Inf" if bound is None else f"{bound:g}"}, count)
+            le = "+Inf" if bound is None else f"{bound:g}" if self._plain else repr(float(bound))
+            self._sample(f"{name}_bucket", {"le": le}, count)
         self._sample(f"{name}_sum", {}, histogram.sum)
         self._sample(f"{name}_count", {}, count)
 
     def text(self) -> str:
         """Return everything that was added."""
-        return "\n".join((*self._lines, ""))
+        return "\n".join((*self._lines, "") if self._plain else (*self._lines, "# EOF", ""))
 
-    def _family(self, name: str, text: str, kind: Literal["counter", "gauge", "histogram"]) -> None:
+    def _family(
+        self, name: str, text: str, kind: Literal["counter", "gauge", "histogram", "info"]
+    ) -> None:
         told = text.replace("\\", r"\\").replace("\n", r"\n")
+        if self._plain:
+            kind = "gauge" if kind == "info" else kind
+        else:
+            # There the suffix is no part of a family's name.
+            name = name.removesuffix({"counter": "_total", "info": "_info"}.get(kind, ""))
+            told = told.replace('"', r"\"")
         self._lines += (f"# HELP {name} {told}", f"# TYPE {name} {kind}")
 
     def _sample(self, name: str, labels: Labels, value: float) -> None:
@@ -103,8 +129,21 @@ class Exposition:
         self._lines.append(f"{name}{{{given}}} {value!r}" if given else f"{name} {value!r}")
 
 
+_OBEYED = "\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+"""Characters that a terminal obeys, or that turn text around; a newline is escaped by the format."""
+_UNSAFE = re.compile(rf"[{_OBEYED}]|\\[xu\\]")
+
+
 def _escaped(text: str) -> str:
+    """Write a label's value: no character of it is obeyed by a terminal, and no two values look alike."""
+    if _UNSAFE.search(text):
+        text = re.sub(rf"[{_OBEYED}]", _code, text.replace("\\", r"\\"))
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _code(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 class TopicCounts:
@@ -181,9 +220,9 @@ class Metrics:
         """Measure no more."""
         self.lag.stop()
 
-    def text(self) -> str:
+    def text(self, *, plain: bool = False) -> str:
         """Return all families."""
-        out = Exposition()
+        out = Exposition(plain=plain)
         parts: tuple[Callable[[Exposition], None], ...] = (
             self._server,
             self._events,
@@ -200,7 +239,7 @@ class Metrics:
     def _server(self, out: Exposition) -> None:
         view = self._view
         state = {"server": view.config.name, "version": view.version}
-        out.gauges("ensue_server_info", "Which server this is; always 1.", [(state, 1)])
+        out.info("ensue_server_info", "Which server this is; always 1.", state)
         out.gauge("ensue_uptime_seconds", "How long the server has run.", round(view.uptime_s, 3))
         out.gauge(
             "ensue_healthy", "1 if events can be taken, as /healthz says.", int(not view.illness())
@@ -313,6 +352,11 @@ class Metrics:
         traffic, listener = view.traffic, view.listener
         if listener is not None:
             out.gauge("ensue_connections", "Connections that are open.", len(listener.visitors))
+            out.gauge(
+                "ensue_unauthenticated_connections",
+                "Connections that have not said hello yet.",
+                listener.admission.waiting,
+            )
             out.counter("ensue_connections_opened_total", "Connections made.", listener.arrivals)
             out.gauge("ensue_names", "Names that were entered under.", len(listener.routes))
         out.counters(

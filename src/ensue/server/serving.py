@@ -5,7 +5,9 @@ station, and sends to them over these connections; what others send to it comes 
 """
 
 import asyncio
+import contextlib
 import logging
+import resource
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -39,6 +41,8 @@ from ensue.wire import Codec
 __all__ = ["Server"]
 
 NEIGHBOUR_RETRY_S = 0.5
+FILES_BESIDES = 128
+"""Files that a server has open besides connections: its journal, other servers, the admin port."""
 
 _log = logging.getLogger("ensue")
 
@@ -66,6 +70,7 @@ class Server(StationServer):
     async def _prepare(self) -> None:
         config = self.config
         self._context = None if config.tls is None else _context(config.tls)
+        _raise_file_limit(config)
         await check_free(config.listen)
         await super()._prepare()
 
@@ -270,6 +275,25 @@ def _seal_key(journal: Journal, commit: GroupCommit) -> bytes:
         key = token_bytes(KEY_BYTES)
         commit.write([Persist(KEY, key)], lambda: None)
     return key
+
+
+def _raise_file_limit(config: ServerConfig) -> None:
+    """Let this process have as many files open as its limits allow connections, as far as the system does."""
+    limits = config.limits
+    wanted = limits.connections + limits.unauthenticated_connections + FILES_BESIDES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    if soft < wanted:
+        _log.warning(
+            "open files are limited to %d: raise ulimit -n to %d, or lower limits.connections",
+            soft,
+            wanted,
+        )
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

@@ -1,6 +1,6 @@
 """One connection to a server, seen from the server.
 
-It says hello first, then enters under names, and may send bundles from those names only. Whatever breaks
+It says hello first, begins the session that it is welcomed to, then enters under names, and may send bundles from those names only. Whatever breaks
 these rules, or can't be read, costs its sender the connection, with a word on why (`Farewell`), and
 nobody else anything.
 
@@ -17,16 +17,21 @@ a whole message, however many bytes come meanwhile.
 import asyncio
 import logging
 from collections import deque
+from hmac import compare_digest
+from secrets import token_bytes
 from typing import Protocol
 
 from ensue.errors import LogDamaged, LogLost, RemoteProtocolError
 from ensue.protocols.lineage import REPLACED
 from ensue.server.access import certificate_names
+from ensue.server.admission import source_of
 from ensue.server.config import Limits
 from ensue.server.guest import Guest
 from ensue.transports.tcp_messages import (
     CONTROL,
     PROTOCOL,
+    SESSION_BYTES,
+    Begin,
     Control,
     Enter,
     Entered,
@@ -67,14 +72,17 @@ class House(Protocol):
     damage: str
     """Why the log can't be read, once that is known."""
 
-    def arrived(self, visitor: "Visitor") -> str | None:
-        """Take a connection up; return why not."""
+    def arrived(self, visitor: "Visitor") -> None:
+        """Take a connection up."""
 
     def gone(self, visitor: "Visitor") -> None:
         """Forget a connection."""
 
     def greet(self, visitor: "Visitor", hello: Hello) -> bytes | str:
         """Return what to welcome somebody with, or say why they are not let in."""
+
+    def make_room(self, visitor: "Visitor") -> str | None:
+        """Give a place to somebody who may come in; return why there is none."""
 
     def let_in(self, visitor: "Visitor", name: str, turn: int) -> None:
         """Let a connection enter under a name, or enter again, or refuse it."""
@@ -105,11 +113,16 @@ class Visitor(Guest, asyncio.Protocol):
         super().__init__()
         self.house = house
         self.hello: Hello | None = None
+        self.session = token_bytes(SESSION_BYTES)
+        """Of this connection alone: what was recorded on another one names another."""
+        self.begun = False
+        """Whether it has named the session: before, nothing but that is taken."""
         self.names: dict[str, int] = {}
         """Names that it has entered under, and its turn at each."""
         self.station = ""
         """The server of the chain that it is, if it is one."""
-        self.address = "?"
+        self.address = self.host = "?"
+        """Where it is, and what it counts for there (`ensue.server.admission`)."""
         self.certificate: tuple[str, ...] = ()
         """The names in the certificate that it showed."""
         self.heard_s = 0.0
@@ -138,12 +151,10 @@ class Visitor(Guest, asyncio.Protocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.host = source_of(peer)
         self.certificate = certificate_names(transport.get_extra_info("peercert"))
         self.heard_s = self.house.loop.time()
-        refusal = self.house.arrived(self)
-        if refusal is not None:
-            self.reject("limit", refusal)
-            return
+        self.house.arrived(self)
         wait_s = self.house.limits.unauthenticated_s
         self._watch = self.house.loop.call_later(wait_s, self._look)
 
@@ -300,8 +311,10 @@ class Visitor(Guest, asyncio.Protocol):
             self.reject("internal", "this could not be handled; the server's log says more")
 
     def _bundle(self, message: bytes) -> None:
-        if self.hello is None:
-            raise RemoteProtocolError("expected hello first")
+        if not self.begun:
+            raise RemoteProtocolError(
+                "expected hello first" if self.hello is None else "expected begin after welcome"
+            )
         self._unanswered_bytes += len(message) + self.house.take(self, message)
         self._unanswered += 1
         much = self._unanswered >= BUNDLES_MAX or self._unanswered_bytes >= UNANSWERED_BYTES_MAX
@@ -323,6 +336,9 @@ class Visitor(Guest, asyncio.Protocol):
                 raise RemoteProtocolError("expected hello first")
             self._greet(message)
             return
+        if not self.begun:
+            self._begin(message)
+            return
         match message:
             case Enter(name=name, turn=turn):
                 self.house.let_in(self, name, turn)
@@ -335,7 +351,7 @@ class Visitor(Guest, asyncio.Protocol):
             case Farewell(reason=reason):
                 _log.info("%s hangs up: %r", self.address, reason[:REASON_LENGTH_MAX])
                 self.abort()
-            case Hello():
+            case Hello() | Begin():
                 raise RemoteProtocolError("hello has been said before")
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a server")
@@ -355,15 +371,26 @@ class Visitor(Guest, asyncio.Protocol):
         if isinstance(welcome, str):
             self.reject("login", welcome, final=True)
             return
+        full = self.house.make_room(self)
+        if full is not None:
+            self.reject("limit", full)
+            return
         self.hello = hello
         self._framer.bytes_max = self.house.limits.message_bytes
         self.write(welcome)
+
+    def _begin(self, message: Control) -> None:
+        if not isinstance(message, Begin):
+            raise RemoteProtocolError("expected begin after welcome")
+        if not compare_digest(message.session, self.session):
+            raise RemoteProtocolError("the session of another connection: say what this one's is")
+        self.begun = True
 
     def _look(self) -> None:
         """Hang up on whoever has not said hello, or nothing whole for long."""
         limits, loop = self.house.limits, self.house.loop
         silence_s = loop.time() - self.heard_s
-        if self.hello is None:
+        if not self.begun:
             self.reject("silent", f"no hello within {limits.unauthenticated_s:g} s")
         elif silence_s >= limits.silence_s and not self._waiting:
             self.reject("silent", f"no whole message for {silence_s:.3g} s")

@@ -133,6 +133,7 @@ class _Line:
             self._socket = context.wrap_socket(self._socket, server_hostname=server_name)
         self._say(messages.Hello(client=self._name, token=self._options.token))
         self.welcome = self._told(messages.Welcome)
+        self._say(messages.Begin(session=self.welcome.session))
         self._say(messages.Enter(name=self._name))
         self._told(messages.Entered)
         self._socket.settimeout(ANSWER_S)

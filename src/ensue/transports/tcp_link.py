@@ -13,6 +13,7 @@ from ensue.errors import AccessDenied, LogLost, RemoteProtocolError, TransportEr
 from ensue.protocols.lineage import REPLACED, ROLLED_BACK, Lineage
 from ensue.transports.tcp_messages import (
     CONTROL,
+    Begin,
     Control,
     Enter,
     Entered,
@@ -366,6 +367,7 @@ class Link:
         if lost is not None:
             connection.abort()
             raise lost
+        connection.write(encode_control(Begin(session=welcome.session)))
         self.welcome, self._wire = welcome, connection
         return welcome
 

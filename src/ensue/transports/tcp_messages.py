@@ -7,13 +7,17 @@ about the connection itself.
 | message | from | says |
 |---|---|---|
 | Hello | whoever connects, first of all | who I am, and what I know that proves it |
-| Welcome | server | who I am, who else is in the chain, what all of us go by |
+| Welcome | server | who I am, who else is in the chain, what all of us go by, and the session |
+| Begin | client, after Welcome | the session that Welcome named |
 | Enter, Exit | client | take in bundles for this name (again, if I had it), or no longer |
 | Entered, Exited | server | done; or: not, or no longer, yours, and why |
 | Farewell | either | why I am about to hang up |
 | Ping, Pong | either | are you there; yes |
 
-Until it has said hello, whoever connects is told nothing but Welcome or Farewell.
+Until it has said hello, whoever connects is told nothing but Welcome or Farewell. A session is random and of one connection: what
+was recorded on one connection begins nothing on another, so replaying it has no effect.
+
+Versions of the protocol: 2 has sessions; 1 had none.
 """
 
 from collections.abc import Callable
@@ -31,8 +35,10 @@ __all__ = [
     "CONTROL",
     "PREFIX_BYTES",
     "PROTOCOL",
+    "SESSION_BYTES",
     "TAKEN_OVER",
     "TURN_MAX",
+    "Begin",
     "Enter",
     "Entered",
     "Exit",
@@ -52,12 +58,14 @@ __all__ = [
 
 CONTROL = 0x7F
 PREFIX_BYTES = 4
-PROTOCOL = 1
+PROTOCOL = 2
+SESSION_BYTES = 16
 TAKEN_OVER = "taken over"
 """Why a name is not, or no longer, whose it was: somebody has entered under it since."""
 TURN_MAX = 2**62
 LogFault = Literal["", "damaged", "replaced", "rolled back"]
 """What is wrong with a log: as `LogLost.reason`."""
+Session = Annotated[bytes, msgspec.Meta(max_length=SESSION_BYTES)]
 Turn = Annotated[int, msgspec.Meta(ge=0, le=TURN_MAX)]
 
 
@@ -104,6 +112,14 @@ class Welcome(Control, frozen=True, kw_only=True, tag=2):
     message_bytes_max: int
     log: Lineage | None = None
     """Which log the server has."""
+    session: Session = b""
+    """What `Begin` has to name."""
+
+
+class Begin(Control, frozen=True, tag=10):
+    """Begin the session: whoever sends this has read the welcome of this very connection."""
+
+    session: Session
 
 
 class Enter(Control, frozen=True, tag=3):
@@ -159,7 +175,7 @@ class Pong(Control, frozen=True, tag=9):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
-    Hello | Welcome | Enter | Entered | Exit | Exited | Farewell | Ping | Pong
+    Hello | Welcome | Begin | Enter | Entered | Exit | Exited | Farewell | Ping | Pong
 ).decode
 
 
