@@ -28,3 +28,7 @@ def test_an_event_takes_no_more_than_is_said_and_hardly_less(event: Event) -> No
     encoded = len(msgspec.msgpack.encode(event))
     parts = len(event.headers) + (0 if event.stamp is None else len(event.stamp.entries))
     assert encoded <= wire_bytes(event) <= encoded + 64 + 14 * parts
+
+
+def test_the_repr_of_a_stamp_holds_no_control_characters() -> None:
+    assert repr(Stamp({"a": 1, "\x1b[31mred": 2})) == r"Stamp(a:1, \x1b[31mred:2)"

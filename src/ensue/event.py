@@ -58,7 +58,11 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkno
     whole: bool = True
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{topic}:{count}" for topic, count in self.entries.items())
+        # Topics may hold control characters, and whoever prints this a terminal.
+        inside = ", ".join(
+            f"{topic if topic.isprintable() else ascii(topic)[1:-1]}:{count}"
+            for topic, count in self.entries.items()
+        )
         return f"Stamp({inside}{'' if self.whole else ', …'})"
 
 
