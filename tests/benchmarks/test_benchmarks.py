@@ -45,7 +45,7 @@ LABELS = {
         "session",
         "deliveries/s",
         "Java MB",
-        "invalid: checked fifo, total, complete",
+        "invalid: checked fifo, total, causal, positions, complete",
         "planted 60, found 60;",
         " 0 of them of nothing planted",
         "DuckDB",

@@ -6,7 +6,7 @@ Every function walks over all pairs of whatever there is, straight from the defi
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from ensue.trace import Row
 
@@ -68,6 +68,50 @@ def _outranks(early: Row, late: Row) -> bool:
     assert late.publisher_seq is not None
     same = early.publisher == late.publisher and early.topic == late.topic
     return same and early.publisher_seq > late.publisher_seq
+
+
+def positions(rows: Sequence[Row]) -> Found:
+    found: Found = Counter()
+    for subscriber in subscribers(rows):
+        placed = [row for row in deliveries(rows, subscriber) if row.position is not None]
+        for before, after in pairwise(placed):
+            assert before.position is not None
+            assert after.position is not None
+            if after.position == before.position + 1:
+                continue
+            between = [
+                row
+                for row in rows
+                if row.node == subscriber[0] and before.step < row.step < after.step
+            ]
+            mine = [row for row in between if who(row) == subscriber]
+            fresh = any(row.action == "restarted" for row in between) or any(
+                row.action == "subscribed" and not subscribed_before(rows, row) for row in mine
+            )
+            # A topic that is subscribed again was left, whether or not a row says so.
+            again = any(
+                row.action == "subscribed" and row.topic in subscribed_before(rows, row)
+                for row in mine
+            )
+            left = again or any(
+                row.action == "unsubscribed" and was_open(rows, row) for row in mine
+            )
+            if not fresh and not (left and after.position > before.position):
+                found["position", subscriber, text(after.event)] += 1
+    return found
+
+
+def subscribed_before(rows: Sequence[Row], change: Row) -> set[str]:
+    """List the topics that a subscriber has right before one of its own rows."""
+    topics: set[str] = set()
+    for row in of_action(rows, "subscribed", "unsubscribed"):
+        if row.node == change.node and who(row) == who(change) and row.step < change.step:
+            (topics.add if row.action == "subscribed" else topics.discard)(text(row.topic))
+    return topics
+
+
+def was_open(rows: Sequence[Row], change: Row) -> bool:
+    return change.topic in subscribed_before(rows, change)
 
 
 def inverted(rows: Sequence[Row]) -> Iterator[tuple[Who, Who, str, str]]:

@@ -27,6 +27,7 @@ class Subscription:
     node: str
     name: str
     topics: set[str]
+    position: int = 0
     pending: list[Row] = field(default_factory=list)
 
 
@@ -35,6 +36,9 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        self.places = Random(f"positions of {seed}")
+        """Draws positions alone, so that the rest of a seed's trace does not depend on them."""
+        self.miscounts = self.places.random() < 0.1
         self.rows: list[Row] = []
         self.time_ns = 0
         self.steps: dict[str, int] = {}
@@ -120,8 +124,18 @@ class World:
             publisher=row.publisher,
             publisher_seq=number,
             subscription=subscription.name,
+            position=self.position(subscription),
             verdict="out_of_order" if self.fault("tag") else "",
         )
+
+    def position(self, subscription: Subscription) -> int | None:
+        """Count on; a tenth of all worlds skips or repeats numbers, or has none."""
+        subscription.position += 1
+        if self.miscounts and self.places.random() < 0.2:
+            subscription.position += self.places.choice((-2, -1, 1, 2))
+        if self.miscounts and self.places.random() < 0.1:
+            return None
+        return subscription.position
 
     def change(self, subscription: Subscription) -> None:
         topic = self.random.choice(self.topics)
@@ -144,6 +158,9 @@ class World:
         if node in self.down:
             self.down.remove(node)
             self.row(node, "restarted")
+            for subscription in self.subscriptions:
+                if subscription.node == node and self.places.random() < 0.5:
+                    subscription.position = 0
             mine = [one for one in self.rows if one.node == node and one.action == "published"]
             for one in {one.event: one for one in mine}.values():
                 if self.random.random() < 0.3:

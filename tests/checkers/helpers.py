@@ -47,7 +47,12 @@ class Script:
         )
 
     def deliver(
-        self, node: str, *events: str, subscription: str = "main", verdict: str = ""
+        self,
+        node: str,
+        *events: str,
+        subscription: str = "main",
+        verdict: str = "",
+        position: int | None = None,
     ) -> "Script":
         for event in events:
             publisher, topic, number = self._names.get(event, ("nobody", "x", 1))
@@ -60,6 +65,7 @@ class Script:
                 publisher_seq=number,
                 subscription=subscription,
                 verdict=verdict,
+                position=position,
             )
         return self
 

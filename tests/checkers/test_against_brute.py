@@ -12,7 +12,18 @@ from ensue.trace import Row
 
 CHUNK = 1_000
 CHUNKS = 12
-ANOMALIES = {"fifo", "duplicate", "total", "causal", "lost", "phantom", "uninvited", "void"}
+ANOMALIES = {
+    "fifo",
+    "duplicate",
+    "total",
+    "global",
+    "causal",
+    "position",
+    "lost",
+    "phantom",
+    "uninvited",
+    "void",
+}
 MANY = 1_000_000
 """More violations than any small trace has: all are kept."""
 
@@ -59,15 +70,18 @@ def compare(rows: list[Row], random: Random) -> set[str]:
         assert [int(note.split()[0]) for note in notes] == ([lost_count] if lost_count else [])
     assert found(report["complete"]) == expected
     assert found(report["causal"]) == brute.causal(rows)
+    assert found(report["positions"]) == brute.positions(rows)
     if order != "none":
         assert found(report["fifo"]) == brute.fifo(rows)
-    full = check(rows, "total", lossy=lossy, violations_max=MANY)
+    full = check(rows, "total", causal=False, lossy=lossy, violations_max=MANY)
     outcomes = compare_total(rows, full["total"])
+    merged = check(rows, "merged", lossy=lossy, violations_max=MANY)
+    compare_global(rows, full["total"], merged["global"])
     if any("in doubt" in note for note in report["complete"].notes):
         outcomes.add("in doubt")
     if full.verdict == "valid":
         outcomes.add("valid")
-    findings = (*report.findings, *full.findings)
+    findings = (*report.findings, *full.findings, *merged.findings)
     return outcomes.union(*(finding.anomaly_counts for finding in findings))
 
 
@@ -105,6 +119,17 @@ def compare_total(rows: list[Row], finding: Finding) -> set[str]:
     circle = not brute.one_order_fits(rows)
     assert bool(finding.notes) == circle
     return {"circle"} if circle else set()
+
+
+def compare_global(rows: list[Row], pairs: Finding, finding: Finding) -> None:
+    """Compare `global` with its definition: every disagreement, and a cycle where there are none."""
+    assert (finding.verdict == "valid") == brute.one_order_fits(rows)
+    disagreements = [one for one in finding.violations if one.anomaly == "total"]
+    assert disagreements == list(pairs.violations)
+    for cycle in (one for one in finding.violations if one.anomaly == "global"):
+        assert cycle.second_event is not None
+        order = [row.event for row in brute.judged(rows, who(cycle, 0))]
+        assert order.index(cycle.first_event) < order.index(cycle.second_event)
 
 
 def distance(rows: list[Row], violation: Violation) -> int:

@@ -18,10 +18,13 @@ def because(report: Report, checker: str) -> list[str]:
 
 def test_same_order_everywhere_is_valid() -> None:
     rows = two_subscribers().deliver("s1", "a", "c", "b").deliver("s2", "a", "c", "b").rows
-    report = check(rows, causal=True)
+    report = check(rows)
     assert report.verdict == Verdict.VALID
     assert report.sentences() == [
-        "valid: checked fifo, total, causal, complete on 6 deliveries of 3 events to 2 subscribers"
+        (
+            "valid: checked fifo, total, causal, positions, complete on 6 deliveries of 3 events "
+            "to 2 subscribers"
+        )
     ]
 
 
@@ -98,6 +101,48 @@ def test_a_ring_of_three_is_pairwise_consistent_and_noted() -> None:
             "s2 delivered e2 before e3 and s3 delivered e3 before e1"
         ),
     )
+
+
+def test_a_ring_of_three_breaks_merged_order() -> None:
+    finding = check(ring().rows, "merged")["global"]
+    assert finding.verdict == Verdict.INVALID
+    (violation,) = finding.violations
+    assert violation.anomaly == "global"
+    assert violation.nodes == ("s1", "s2")
+    assert (violation.first_event, violation.second_event) == ("e1", "e2")
+    assert violation.because == (
+        "no single order fits all: s1 delivered e1 before e2, s2 delivered e2 before e3 "
+        "and s3 delivered e3 before e1"
+    )
+
+
+def test_a_ring_is_reported_beside_a_disagreement_elsewhere() -> None:
+    script = ring().publish("p4", "a").publish("p5", "b")
+    rows = script.deliver("s4", "a", "b").deliver("s5", "b", "a").rows
+    finding = check(rows, "merged")["global"]
+    assert finding.anomaly_counts == {"global": 1, "total": 1}
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_total_order_is_causal_across_topics_unless_it_is_lossy(lossy: bool) -> None:
+    script = Script().subscribe("s1", "x", "y").publish("p1", "a", "x").publish("p1", "b", "y")
+    rows = script.deliver("s1", "b", "a").rows
+    report = check(rows, "total", lossy=lossy)
+    assert report.verdict == (Verdict.VALID if lossy else Verdict.INVALID)
+    assert check(rows, "total", causal=False).verdict == Verdict.VALID
+    assert check(rows, "total", lossy=lossy, causal=True)["causal"].verdict == Verdict.INVALID
+
+
+def test_an_answer_before_its_question_breaks_total_order() -> None:
+    script = Script().subscribe("s1", "x", "y").subscribe("q", "x")
+    script.publish("p1", "question", "x").deliver("q", "question").publish("q", "answer", "y")
+    report = check(script.deliver("s1", "answer", "question").rows, "total")
+    assert because(report, "causal") == [
+        (
+            "s1 delivered answer (its 1st) before question (its 2nd), "
+            "but q delivered question before it published answer"
+        )
+    ]
 
 
 def test_total_search_says_when_it_ended_early() -> None:

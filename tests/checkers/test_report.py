@@ -103,19 +103,19 @@ def test_each_order_has_its_rules() -> None:
         order: [finding.checker for finding in check(good(), order).findings] for order in ORDERS
     }
     assert checked == {
-        "total": ["fifo", "total", "complete"],
-        "causal": ["fifo", "causal", "complete"],
-        "causal-topic": ["fifo", "causal-topic", "complete"],
-        "merged": ["fifo", "total", "causal", "complete"],
-        "deadline": ["fifo", "causal", "deadline", "complete"],
-        "fifo": ["fifo", "complete"],
-        "none": ["complete"],
+        "total": ["fifo", "total", "causal", "positions", "complete"],
+        "causal": ["fifo", "causal", "positions", "complete"],
+        "causal-topic": ["fifo", "causal-topic", "positions", "complete"],
+        "merged": ["fifo", "global", "causal", "positions", "complete"],
+        "deadline": ["fifo", "causal", "deadline", "positions", "complete"],
+        "fifo": ["fifo", "positions", "complete"],
+        "none": ["positions", "complete"],
         "transactions": ["atomic", "sequential", "serializable", "converged"],
     }
-    with_causal = check(good(), "total", causal=True)
-    assert [finding.checker for finding in with_causal.findings] == [
+    with_causal = check(good(), "fifo", causal=True)
+    assert [one.checker for one in with_causal.findings] == [
         "fifo",
-        "total",
+        "positions",
         "causal",
         "complete",
     ]
@@ -141,7 +141,7 @@ def test_violations_beyond_the_limit_are_counted() -> None:
     report = check(script.rows, "none", violations_max=2)
     assert report["complete"].violation_count == 7
     assert report.sentences() == [
-        "invalid: checked complete on 7 deliveries of 0 events to 1 subscriber",
+        "invalid: checked positions, complete on 7 deliveries of 0 events to 1 subscriber",
         "complete (phantom): s1 delivered ghost0 (its 1st), but nobody published it",
         "complete (phantom): s1 delivered ghost1 (its 2nd), but nobody published it",
         "complete: and 5 more",
@@ -152,8 +152,8 @@ def test_a_report_is_plain_values() -> None:
     report = check(Script().subscribe("s1", "x").deliver("s1", "ghost").rows, "none")
     plain = json.loads(json.dumps(report.to_dict()))
     assert plain["verdict"] == "invalid"
-    assert plain["findings"][0]["anomaly_counts"] == {"phantom": 1}
-    assert plain["findings"][0]["violations"][0]["subscribers"] == [
+    assert plain["findings"][-1]["anomaly_counts"] == {"phantom": 1}
+    assert plain["findings"][-1]["violations"][0]["subscribers"] == [
         {"run": "r", "node": "s1", "subscription": "main"}
     ]
 

@@ -49,11 +49,12 @@ def test_merged_order_is_one_order_and_causal() -> None:
     script.publish("p", "question", "x").deliver("a", "question")
     script.publish("a", "answer", "y").deliver("a", "answer").deliver("b", "answer", "question")
     report = check(script.rows, "merged")
-    assert report["total"].violation_count == 1
+    assert report["global"].violation_count == 1
     assert report["causal"].violation_count == 1
     assert [finding.checker for finding in report.findings] == [
         "fifo",
-        "total",
+        "global",
         "causal",
+        "positions",
         "complete",
     ]

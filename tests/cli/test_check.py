@@ -25,7 +25,7 @@ def test_a_valid_trace_ends_with_0(shell: Shell, tmp_path: Path) -> None:
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 0
-    assert "valid: checked fifo, total, complete on 4 deliveries" in ended.stdout
+    assert "valid: checked fifo, total, causal, positions, complete on 4 deliveries" in ended.stdout
 
 
 def test_a_violation_ends_with_1_and_the_witness_in_words(shell: Shell, tmp_path: Path) -> None:
@@ -42,7 +42,10 @@ def test_merged_order_is_checked_and_how_long_deliveries_took(shell: Shell, tmp_
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "merged", "--within", "1us")
     assert ended.code == 0
-    assert "valid: checked fifo, total, causal, timely, complete on 4 deliveries" in ended.stdout
+    assert (
+        "valid: checked fifo, global, causal, positions, timely, complete on 4 deliveries"
+        in ended.stdout
+    )
     ended = shell("check", tmp_path / "t", "--order", "merged", "--within", "1ns")
     assert ended.code == 1
     assert "1e-06 ms were promised" in ended.stdout
@@ -56,7 +59,9 @@ def test_deadlines_are_checked(shell: Shell, tmp_path: Path) -> None:
     trace.write(rows, tmp_path / "on time")
     ended = shell("check", tmp_path / "on time", "--order", "deadline")
     assert ended.code == 0
-    assert "valid: checked fifo, causal, deadline, complete on 4 deliveries" in ended.stdout
+    assert (
+        "valid: checked fifo, causal, deadline, positions, complete on 4 deliveries" in ended.stdout
+    )
     assert "4 of 4 events that arrived were delivered in order and on time" in ended.stdout
     late = [msgspec.structs.replace(row, deadline_ns=row.at_ns - 1) for row in rows]
     trace.write(late, tmp_path / "late")
@@ -100,7 +105,7 @@ def test_a_trace_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> 
     assert ended.code == 2
     assert "unknown: run r has no deliveries" in ended.stdout
     assert "nothing wrong" not in ended.stdout
-    assert ended.stdout.count("nothing to judge") == 3
+    assert ended.stdout.count("nothing to judge") == 5
 
 
 def crowd(count: int) -> list[Row]:

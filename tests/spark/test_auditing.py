@@ -103,6 +103,7 @@ def test_it_agrees_with_brute_force_on_ten_thousand_traces(
         expected = {
             "fifo": brute.fifo(rows),
             "causal": brute.causal(rows),
+            "positions": brute.positions(rows),
             "complete": brute.complete(rows, settle_ns=None, clock_error_ns=0, gaps=True),
         }
         for checker, wanted in expected.items():
@@ -119,14 +120,16 @@ def test_it_agrees_with_brute_force_on_ten_thousand_traces(
             ) in inverted, name
         seen["total"] += bool(inverted)
         seen["valid"] += not of_run
-    for outcome in ("fifo", "causal", "total", "lost", "phantom", "uninvited", "void", "valid"):
+    outcomes = ("fifo", "causal", "total", "position", "lost", "phantom", "uninvited", "void", "valid")
+    for outcome in outcomes:
         assert seen[outcome] > 100, seen
 
 
 @pytest.mark.parametrize(
     ("order", "terms"),
     [
-        ("total", {"causal": True}),
+        ("total", {}),
+        ("merged", {}),
         ("causal", {"settle_ns": 5, "clock_error_ns": 3}),
         ("causal-topic", {}),
         ("fifo", {"settle_ns": 20}),
@@ -162,7 +165,8 @@ def test_a_trace_that_is_cut_up_is_judged_the_same(
     trace.write(rows, tmp_path / "trace")
     found = audit(tmp_path / "trace", causal=True, violations_max=MANY, sizes=sizes)
     report = found.report(violations_max=MANY)
-    assert told(report, "complete") == told(expected, "complete")
+    for checker in ("positions", "complete"):
+        assert told(report, checker) == told(expected, checker)
     for checker in ("fifo", "causal"):
         # Which earlier event is told beside a late one may differ: any that is too early will do.
         late = [
@@ -245,7 +249,7 @@ def test_a_valid_trace_in_many_tiles_is_valid(spark: SparkSession, tmp_path: Pat
     report = audit(tmp_path / "trace", causal=True, sizes=sizes).report()
     assert report.sentences() == [
         (
-            f"valid: checked fifo, total, causal, complete on {report.delivery_count} deliveries "
+            f"valid: checked fifo, total, causal, positions, complete on {report.delivery_count} deliveries "
             f"of {report.event_count} events to 12 subscribers"
         )
     ]

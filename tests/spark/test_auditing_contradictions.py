@@ -30,7 +30,12 @@ class Told(Script):
         return self
 
     def deliver(
-        self, node: str, *events: str, subscription: str = "main", verdict: str = ""
+        self,
+        node: str,
+        *events: str,
+        subscription: str = "main",
+        verdict: str = "",
+        position: int | None = None,
     ) -> "Told":
         for event in events:
             super().deliver(node, event, subscription=subscription, verdict=verdict)
@@ -42,7 +47,7 @@ class Told(Script):
             self.rows[-1] = msgspec.structs.replace(
                 last,
                 event=event_id(last.publisher, last.topic, last.publisher_seq),
-                position=who.count((node, subscription)),
+                position=position or who.count((node, subscription)),
             )
         return self
 

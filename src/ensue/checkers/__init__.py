@@ -6,14 +6,14 @@ subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps
 believed: a wrong stamp that every node obeys must still be found out.
 
 `check` picks the rules that an order promises and returns a `Report`. Each rule has a module of
-its own, which opens with its exact definition: `fifo`, `total`, `causal`, `deadline`, `complete`, `timely`,
-`transactional`.
+its own, which opens with its exact definition: `fifo`, `total` (with `global`), `causal`, `deadline`,
+`positions`, `complete`, `timely`, `transactional`.
 """
 
 from collections.abc import Iterable, Sequence
 
 from ensue.checkers import causal as causal_order
-from ensue.checkers import complete, deadline, fifo, timely, total, transactional
+from ensue.checkers import complete, deadline, fifo, positions, timely, total, transactional
 from ensue.checkers.disagreement import Inversions, Side, inversions
 from ensue.checkers.history import History, histories
 from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 ORDERS = {
-    "total": ("fifo", "total", "complete"),
-    "causal": ("fifo", "causal", "complete"),
-    "causal-topic": ("fifo", "causal-topic", "complete"),
-    "merged": ("fifo", "total", "causal", "complete"),
-    "deadline": ("fifo", "causal", "deadline", "complete"),
-    "fifo": ("fifo", "complete"),
-    "none": ("complete",),
+    "total": ("fifo", "total", "causal", "positions", "complete"),
+    "causal": ("fifo", "causal", "positions", "complete"),
+    "causal-topic": ("fifo", "causal-topic", "positions", "complete"),
+    "merged": ("fifo", "global", "causal", "positions", "complete"),
+    "deadline": ("fifo", "causal", "deadline", "positions", "complete"),
+    "fifo": ("fifo", "positions", "complete"),
+    "none": ("positions", "complete"),
     "transactions": transactional.RULES,
 }
 """Each order and the rules it promises."""
@@ -53,7 +53,7 @@ def check(
     rows: Sequence[Row],
     order: str = "total",
     *,
-    causal: bool = False,
+    causal: bool | None = None,
     lossy: bool = False,
     settle_ns: int | None = None,
     clock_error_ns: int = 0,
@@ -62,7 +62,8 @@ def check(
 ) -> Report:
     """Judge a trace by the order that was promised.
 
-    `causal` adds that rule to any order. `lossy` accepts that events are lost. `settle_ns` and
+    `causal` adds that rule to any order, or leaves it out; None: as the order promises. `lossy` accepts
+    that events are lost. `settle_ns` and
     `clock_error_ns` say what counts as owed, see `complete`, and what counts as in time, see `deadline`. `within_ns` adds the rule `timely`. At most
     `violations_max` violations of each rule are explained.
     """
@@ -70,7 +71,7 @@ def check(
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     if order == "transactions":
         return transactional.check(rows, violations_max=violations_max)
-    rules = rules_of(order, causal=causal)
+    rules = rules_of(order, causal=causal, lossy=lossy)
     terms = complete.Terms(
         settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
     )
@@ -134,13 +135,21 @@ def _judge_times(
         timely.judge(history, found, within_ns=within_ns, clock_error_ns=clock_error_ns)
 
 
-def rules_of(order: str, *, causal: bool = False) -> list[str]:
-    """List the rules that an order promises, and `causal` if that is asked for besides."""
+def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> list[str]:
+    """List the rules that an order promises.
+
+    `causal` adds that rule or leaves it out. None is what the order promises: total order is causal
+    on a transport that loses nothing, and not where it is `lossy`.
+    """
     if order not in ORDERS:
         raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
     rules = list(ORDERS[order])
+    if causal is None and order == "total" and lossy:
+        causal = False
     if causal and "causal" not in rules:
         rules.insert(-1, "causal")
+    if causal is False and "causal" in rules:
+        rules.remove("causal")
     return rules
 
 
@@ -153,10 +162,14 @@ def judge(
             fifo.judge(history, collector)
         elif rule == "total":
             total.judge(history, collector, disagreements_max=violations_max)
+        elif rule == "global":
+            total.judge_global(history, collector, disagreements_max=violations_max)
         elif rule == "causal":
             causal_order.judge(history, collector)
         elif rule == "causal-topic":
             causal_order.judge_topics(history, collector)
+        elif rule == "positions":
+            positions.judge(history, collector)
         elif rule == "complete":
             complete.judge(history, collector, terms)
 

@@ -2,7 +2,8 @@
 
 Event ids are unique within a run only, and nodes of two runs never met: nothing is ever compared
 across runs. Within a run the only order that is believed is `step`, node by node. Row position,
-`position` and `stamp` are never looked at, but that an excerpt tells positions in words by the column.
+`stamp` are never looked at; `position` is judged by the rule `positions` alone, and an excerpt tells
+positions in words by it.
 
 A publisher that restarts may say `published` again for events it is still in charge of, since a crash
 may have come between taking charge and saying so. The first such row counts.
@@ -55,6 +56,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     tagged: bool
     """Whether the subscriber was told that this delivery breaks the order."""
     time_ns: int = 0
+    stated: int | None = None
+    """The row's own `position`."""
 
 
 @dataclass(slots=True)
@@ -103,6 +106,8 @@ class History:
     """Events that the node that published them discarded as void."""
     down: set[str] = field(default_factory=set)
     """Nodes that crashed and never restarted."""
+    restarts: dict[str, list[int]] = field(default_factory=dict)
+    """By node: the steps at which it restarted."""
     excerpt: Excerpt | None = None
     """None: these are all rows of the run."""
     _names: dict[Subscriber, str] = field(default_factory=dict)
@@ -295,7 +300,15 @@ class _Reader:
             position = row.position
         time_ns, tagged = self._time_ns(row), row.verdict != ""
         delivery = Delivery(
-            event, topic, publisher, publisher_seq, row.step, position, tagged, time_ns
+            event,
+            topic,
+            publisher,
+            publisher_seq,
+            row.step,
+            position,
+            tagged,
+            time_ns,
+            row.position,
         )
         earlier.append(delivery)
         self._history.deliveries_at.setdefault(row.node, []).append(delivery)
@@ -340,8 +353,9 @@ class _Reader:
         self._crash = row
         self._down = True
 
-    def _restarted(self, _row: Row) -> None:
+    def _restarted(self, row: Row) -> None:
         self._down = False
+        self._history.restarts.setdefault(self._node, []).append(row.step)
 
     def _subscriber(self, row: Row) -> Subscriber:
         return Subscriber(row.run, row.node, row.subscription or "")

@@ -4,9 +4,11 @@ Rule: for any two subscribers and any two events that both delivered, the orders
 Only deliveries count, across topics and publishers; tagged ones are set aside, and of an event
 delivered twice the first counts.
 
-The rule is pairwise. Three subscribers may each see a different two of three events and so walk
-in a circle without any two of them disagreeing. That breaks no promise of Ensue, so it is told
-as a note. See `disagreement` for the method and its cost.
+The rule `total` is pairwise. Three subscribers may each see a different two of three events and so
+walk in a cycle without any two of them disagreeing. Total order does not promise more, so the rule
+notes it. Merged order does: all subscribers merge the streams into parts of one sequence. Its rule,
+`global`, is `total` and reports such a cycle as a violation. See `disagreement` for the method and
+its cost.
 """
 
 from functools import partial
@@ -16,7 +18,7 @@ from ensue.checkers.disagreement import Disagreement, Orders
 from ensue.checkers.history import History
 from ensue.checkers.verdict import Collector
 
-__all__ = ["SEARCH_ENDED", "judge"]
+__all__ = ["SEARCH_ENDED", "judge", "judge_global"]
 
 SEARCH_ENDED = "the search ended after"
 """How the note begins that says that there may be more disagreements than were counted."""
@@ -25,13 +27,37 @@ SEARCH_ENDED = "the search ended after"
 def judge(history: History, collector: Collector, *, disagreements_max: int) -> None:
     """Report one disagreement, the smallest, for each two distinct orders in a component."""
     orders = Orders(history)
+    if not _judge_pairs(orders, collector, disagreements_max) and orders.parts:
+        steps = _words(orders, _steps(orders, 0))
+        collector.note(f"orders are pairwise consistent, yet no single order fits all: {steps}")
+
+
+def judge_global(history: History, collector: Collector, *, disagreements_max: int) -> None:
+    """Report disagreements as `judge` does, and a cycle for each component without one."""
+    orders = Orders(history)
+    disagreeing = _judge_pairs(orders, collector, disagreements_max)
+    if len(disagreeing) == disagreements_max:
+        return
+    part_of = {event: number for number, part in enumerate(orders.parts) for event in _events(part)}
+    explained = {part_of[found.events[0]] for found in disagreeing}
+    for number in range(len(orders.parts)):
+        if number not in explained:
+            _report_cycle(orders, number, collector)
+
+
+def _events(part: dict[int, list[int]]) -> set[int]:
+    return {event for events in part.values() for event in events}
+
+
+def _judge_pairs(
+    orders: Orders, collector: Collector, disagreements_max: int
+) -> list[Disagreement]:
     found = orders.disagreements(limit=disagreements_max)
     for disagreement in found:
         _report(orders, disagreement, collector)
     if len(found) == disagreements_max:
         collector.note(f"{SEARCH_ENDED} {disagreements_max} disagreements; there may be more")
-    if orders.parts and not found:
-        collector.note(_circle(orders))
+    return found
 
 
 def _report(orders: Orders, found: Disagreement, collector: Collector) -> None:
@@ -45,13 +71,26 @@ def _report(orders: Orders, found: Disagreement, collector: Collector) -> None:
     )
 
 
-def _circle(orders: Orders) -> str:
-    steps = [
+def _report_cycle(orders: Orders, number: int, collector: Collector) -> None:
+    steps = _steps(orders, number)
+    before, after, one = steps[0]
+    other = steps[1][2]
+    collector.violation(
+        "global",
+        (orders.subscribers[one], orders.subscribers[other]),
+        (orders.events[before], orders.events[after]),
+        lambda: f"no single order fits all: {_words(orders, steps)}",
+    )
+
+
+def _steps(orders: Orders, number: int) -> list[tuple[int, int, int]]:
+    return cycles.cycle(orders.parts[number])
+
+
+def _words(orders: Orders, steps: list[tuple[int, int, int]]) -> str:
+    told = [
         f"{orders.history.name(orders.subscribers[subscriber])} delivered {orders.events[before]} "
         f"before {orders.events[after]}"
-        for before, after, subscriber in cycles.cycle(orders.parts[0])
+        for before, after, subscriber in steps
     ]
-    return (
-        "orders are pairwise consistent, yet no single order fits all: "
-        f"{', '.join(steps[:-1])} and {steps[-1]}"
-    )
+    return f"{', '.join(told[:-1])} and {told[-1]}"

@@ -48,7 +48,8 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken rule and the smallest witness of it."""
 
     anomaly: str
-    """`fifo`, `duplicate`, `total`, `causal`, `slow`, `expired`, `missed`, `lost`, `phantom`, `uninvited` or `void`."""
+    """`fifo`, `duplicate`, `total`, `global`, `causal`, `position`, `slow`, `expired`, `missed`, `lost`,
+    `phantom`, `uninvited` or `void`."""
     subscribers: tuple[Subscriber, ...]
     """Where it was seen: one subscriber, or the two that disagree."""
     first_event: str

@@ -44,7 +44,7 @@ def audit(
     order: Annotated[Order, typer.Option(help="The order that was promised.")],
     *,
     master: MasterOption = None,
-    causal: CausalOption = False,
+    causal: CausalOption = None,
     lossy: LossyOption = False,
     settle: SettleOption = None,
     clock_error: ClockErrorOption = "0ms",

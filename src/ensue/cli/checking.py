@@ -41,7 +41,13 @@ class Order(StrEnum):
 
 
 CausalOption = Annotated[
-    bool, typer.Option("--causal", help="Check causal order too, whatever was promised.")
+    bool | None,
+    typer.Option(
+        "--causal/--no-causal",
+        help="Check causal order too, or not. By default as the order promises: total order is "
+        "causal unless it is --lossy.",
+        show_default=False,
+    ),
 ]
 LossyOption = Annotated[
     bool, typer.Option("--lossy", help="Accept that events are lost, and say how many.")
@@ -79,7 +85,7 @@ def check(
     ],
     order: Annotated[Order, typer.Option(help="The order that was promised.")],
     *,
-    causal: CausalOption = False,
+    causal: CausalOption = None,
     lossy: LossyOption = False,
     settle: SettleOption = None,
     clock_error: ClockErrorOption = "0ms",

@@ -34,7 +34,7 @@ class _Half:
         self.statistics: RunStatistics = statistics(rows)
         self.inversions: Inversions = inversions(rows)
         self.displaced: int = _displaced(rows)
-        self.report: Report = check(rows, order=self.name, causal=order is not None)
+        self.report: Report = check(rows, order=self.name)
 
 
 @output.command
@@ -175,7 +175,7 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
     output.print_table("", ("", "no order", "total order"), rows, right=(1, 2))
     output.print_findings(total.report, "total order, judged from its trace")
     ensue = output.program()
-    again = f"{ensue} check {total.trace} --order total --causal"
+    again = f"{ensue} check {total.trace} --order total"
     if total.report.verdict is not Verdict.VALID:
         output.print_witnesses(total.report, every=False, more=f"every one: {again} --all")
     output.print_lines(

@@ -83,7 +83,9 @@ _KINDS = {
     "torn": ("event of a transaction missing", "events of transactions missing"),
     "stale": ("event that should not have come", "events that should not have come"),
     "sequential": ("operation out of order", "operations out of order"),
+    "global": ("cycle of orders", "cycles of orders"),
     "cycle": ("disagreement about commits", "disagreements about commits"),
+    "position": ("position that does not follow", "positions that do not follow"),
     "mixed": ("event routed by two states", "events routed by two states"),
     "tables": ("fault in routing tables", "faults in routing tables"),
 }

@@ -279,9 +279,11 @@ def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
     """Return the line that judges a trace as the run itself was judged."""
     words = [output.program(), "check", str(trace), "--order", outcome.report.order]
     rules = [finding.checker for finding in outcome.report.findings]
-    if "causal" in rules and "causal" not in rules_of(outcome.report.order):
-        words.append("--causal")
-    if not scenario.ens_config.keeps_log or scenario.order == "deadline":
+    lossy = not scenario.ens_config.keeps_log or scenario.order == "deadline"
+    promised = rules_of(outcome.report.order, lossy=lossy)
+    if ("causal" in rules) != ("causal" in promised):
+        words.append("--causal" if "causal" in rules else "--no-causal")
+    if lossy:
         words.append("--lossy")
     return f"check: {shlex.join(words)}"
 

@@ -123,7 +123,7 @@ def pipeline(
     seconds until `stop` is set, and ends each query after its current batch. `progress` is told in
     one line what each batch brought.
     """
-    rules_of(order, causal=False)
+    rules_of(order)
     if every_s <= 0:
         raise BadInput(f"every_s is {every_s}: expected more than nothing")
     chosen = _chosen(topics)

@@ -10,10 +10,13 @@ any memory. Stamps are never looked at. The work goes in three steps:
    by run, node and step, as every run writes them; otherwise they are, once.
 3. `words`: the doubtful events are judged from their rows by the checkers themselves.
 
-Rules of another kind are judged apart: `punctual`, `deadlines`, `topical`, `transactions`.
+Rules of another kind are judged apart: `positions`, `punctual`, `deadlines`, `topical`, `transactions`.
 
 So a valid trace costs one pass, in time linear in its deliveries; memory is that of one tile for each
 task, whatever the size of the trace, of a topic or of a subscriber.
+
+HAZARD: a run without true times is one tile where causal order is judged, as it is by default: its clocks can't
+say what was published after what. `causal=False` cuts such a run up, for traces that one task can't hold.
 
 HAZARD: causal order without total order is proven by arrays only where deliveries agree; otherwise whole tiles
 are judged by the checkers, which is slower by an order of magnitude and needs memory for their rows. Causal order

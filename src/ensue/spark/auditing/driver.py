@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from ensue.checkers import rules_of, sum_up
 from ensue.checkers.complete import Terms
 from ensue.checkers.history import Excerpt
+from ensue.checkers.positions import RULE as POSITIONS
 from ensue.checkers.verdict import Collector
 from ensue.errors import BadInput
 from ensue.spark.auditing import gather as g
@@ -24,6 +25,7 @@ from ensue.spark.auditing.facts import SEQ_BITS, SEQ_MAX, Facts
 from ensue.spark.auditing.files import Piece, pack_files, pieces
 from ensue.spark.auditing.frames import pack_frame
 from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
+from ensue.spark.auditing.positions import judge_positions
 from ensue.spark.auditing.punctual import judge_times
 from ensue.spark.auditing.result import Audit, Totals
 from ensue.spark.auditing.topical import RULE, judge_topics
@@ -39,6 +41,9 @@ OUTLIERS_SHARE = 0.01
 OUTLIERS_MIN = 1_000
 """More outliers than this share of the deliveries, and than this number: units are too small."""
 PARTITIONS_MAX = 256
+MANY_BREAKS = (
+    "there are more positions that do not follow than were looked at; there may be more violations"
+)
 
 _DOUBTS: dict[str, pa.DataType] = {
     "run": pa.string(),
@@ -52,7 +57,7 @@ def audit(
     trace: DataFrame | str | Path,
     order: str = "total",
     *,
-    causal: bool = False,
+    causal: bool | None = None,
     lossy: bool = False,
     settle_ns: int | None = None,
     clock_error_ns: int = 0,
@@ -66,7 +71,7 @@ def audit(
     arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each rule
     are told of each tile. `sizes` says how a trace is cut up.
     """
-    rules = rules_of(order, causal=causal)
+    rules = rules_of(order, causal=causal, lossy=lossy)
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     terms = Terms(
@@ -102,7 +107,7 @@ class _Auditor:
         self._pieces = pieces
         self._order = order
         self._promised = rules
-        self._rules = [rule for rule in rules if rule != RULE]
+        self._rules = [rule for rule in rules if rule not in (RULE, POSITIONS)]
         """Those that are judged tile by tile."""
         self._terms = terms
         self._violations_max = violations_max
@@ -129,7 +134,13 @@ class _Auditor:
         told = _reasons(judged)
         unknown |= {row["run"]: row["because"] for row in told}
         unreadable = malformed | {row["run"] for row in told}
-        judged = pa.concat_tables([judged, *self._judge_times(unreadable, within_ns)])
+        judged = pa.concat_tables(
+            [
+                judged,
+                self._judge_positions(found, unreadable),
+                *self._judge_times(unreadable, within_ns),
+            ]
+        )
         totals, silent = self._totals(found, names, unreadable)
         reasons = [unknown[run] for run in sorted(unknown)]
         reasons += [f"run {run} has no deliveries" for run in silent]
@@ -146,6 +157,17 @@ class _Auditor:
             judged=judged,
             reasons=reasons,
             notes=self._notes(found, names, whole | unreadable, judged),
+        )
+
+    def _judge_positions(self, found: Found, unreadable: set[str]) -> pa.Table:
+        if POSITIONS not in self._promised:
+            return words.JUDGED_ARROW.empty_table()
+        return judge_positions(
+            self._trace,
+            found,
+            self._gathered,
+            unreadable,
+            violations_max=self._violations_max,
         )
 
     def _judge_times(self, unreadable: set[str], within_ns: int | None) -> Iterator[pa.Table]:
@@ -407,6 +429,7 @@ class _Auditor:
                 collector.tally({row["anomaly"]: row["count"]})
         sum_up(collector)
         notes = {"complete": list(collector.finding().notes)}
+        notes[POSITIONS] = [MANY_BREAKS] * found.many_breaks
         if self._many_strays:
             for rule in self._rules:
                 notes.setdefault(rule, []).append(

@@ -28,7 +28,7 @@ from ensue.spark.auditing.facts import Facts
 from ensue.spark.auditing.gather import Gathered
 from ensue.spark.auditing.layers import Numbers
 
-__all__ = ["Piece", "pack_files", "pieces"]
+__all__ = ["Piece", "made_up", "pack_files", "pieces"]
 
 _NAMES = ("run", "node", "subscription", "action", "verdict", "topic", "publisher")
 _DIRECT_MAX = 4_000_000
@@ -107,7 +107,7 @@ def _pack_piece(
 ) -> Iterator[pa.RecordBatch]:
     """Pack the deliveries and publications of a piece."""
     file = pq.ParquetFile(piece.path, read_dictionary=list(_NAMES))
-    columns = [*_NAMES, "step", "event", "publisher_seq"]
+    columns = [*_NAMES, "step", "event", "publisher_seq", "position"]
     table = file.read_row_groups(list(piece.groups), columns=columns, use_threads=False)
     action, verdict = _Coded(table, "action"), _Coded(table, "verdict")
     delivered = np.flatnonzero(action.numbers == action.number("delivered"))
@@ -119,6 +119,7 @@ def _pack_piece(
         rows = _Rows(_taken(table, delivered), names)
         tagged = verdict.numbers[delivered] != verdict.number("")
         fragment = rows.columns(rows.subscribers(), np.where(tagged, scan.TAGGED, 0))
+        fragment["position"] = rows.positions()
         yield from scan.pack_deliveries([fragment], facts, reach, rows.tell_strays)
     if len(published):
         rows = _Rows(_taken(table, published), names)
@@ -203,6 +204,10 @@ class _Rows:
             "flags": flags + np.where(odd, scan.ODD, 0),
         }
 
+    def positions(self) -> Numbers:
+        """Return each row's position, or that there is none."""
+        return _filled(self._table.column("position"), scan.UNPLACED)
+
     def subscribers(self) -> Numbers:
         """Return the hash of each row's subscriber."""
         known = self._names.subscribers
@@ -210,7 +215,7 @@ class _Rows:
         return _looked_up(
             (self.run, node, subscription),
             lambda run, node, subscription: known.get(
-                (run, node, subscription), _made_up(run, node, subscription)
+                (run, node, subscription), made_up(run, node, subscription)
             ),
         )
 
@@ -219,7 +224,7 @@ class _Rows:
         known = self._names.nodes
         return _looked_up(
             (self.run, _Coded(self._table, "node")),
-            lambda run, node: known.get((run, node), _made_up(run, node)),
+            lambda run, node: known.get((run, node), made_up(run, node)),
         )
 
     def _lanes(self) -> tuple[Numbers, Any, Numbers]:
@@ -276,7 +281,7 @@ def _looked_up(columns: tuple[_Coded, ...], find: Callable[..., int]) -> Numbers
     return table[places]
 
 
-def _made_up(*names: str) -> int:
+def made_up(*names: str) -> int:
     """Return a hash for somebody that nothing is known of; the same in every task."""
     digest = blake2b("\0".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

@@ -45,6 +45,7 @@ def _deliveries(trace: DataFrame, gathered: g.Gathered) -> DataFrame:
     return trace.where(f.col("action") == "delivered").select(
         g.subscriber_hash().alias("owner"),
         *_label(gathered),
+        f.coalesce("position", f.lit(scan.UNPLACED)).cast("long").alias("position"),
         (tagged + _odd(gathered)).cast("byte").alias("flags"),
     )
 

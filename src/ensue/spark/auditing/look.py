@@ -9,6 +9,7 @@ than one unit behind an earlier one (else the units are too small for how far de
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ensue.spark.auditing.facts import Facts
 from ensue.spark.auditing.layers import Numbers
 from ensue.spark.auditing.tile import Deliveries, Doubts, Publications, Tile, find_doubts
 
-__all__ = ["FOUND", "Found", "look_at", "read_found"]
+__all__ = ["FOUND", "Break", "Found", "look_at", "read_found"]
 
 FOUND = t.StructType(
     [
@@ -38,6 +39,10 @@ FOUND = t.StructType(
 _ARROW = to_arrow_schema(FOUND)
 _NOTHING = np.empty(0, dtype=np.int64)
 TOTALS = ("events", "deliveries", "uninvited", "owed", "lost", "in_doubt")
+
+
+Break = tuple[int, int, int, int]
+"""Two neighbouring deliveries: step, next step, position, next position."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,10 @@ class Found:
     """The same where more is known: run, event, and whether the row lacks a label."""
     stray_count: int = 0
     """How many there are in all; of each fragment only some are told."""
+    breaks: list[tuple[int, Break]] = field(default_factory=list)
+    """Subscriber, and two neighbouring deliveries whose positions do not follow each other."""
+    many_breaks: bool = False
+    """Whether there are more of them than were told."""
     overlapping: set[int] = field(default_factory=set)
     """Runs in which the rows of a subscriber are not in sequence."""
     torn: set[int] = field(default_factory=set)
@@ -190,8 +199,13 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
     known = facts.runs[run].spans if run < len(facts.runs) else {}
     rows: list[Row] = []
     fragments: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    positions: dict[int, list[Numbers]] = {}
     for row in table.to_pylist():
-        if row["kind"] == scan.STRAYS:
+        if row["kind"] == scan.POSITIONS:
+            positions.setdefault(row["owner"], []).append(_numbers(row, "codes").reshape(4, -1))
+            if _numbers(row, "names").any():
+                rows.append(_row(run, -1, "breaks"))
+        elif row["kind"] == scan.STRAYS:
             count = _numbers(row, "names").tolist()
             rows.append((run, -1, "strays", count, row["codes"], row["steps"], row["more"]))
         elif row["kind"] == scan.OUTLIERS:
@@ -200,6 +214,11 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
         else:
             first_step, last_step, low, high, count = _numbers(row, "steps").tolist()
             fragments.setdefault(row["owner"], []).append((first_step, last_step, low, high, count))
+    rows += [
+        _row(run, -1, "breaks", totals=[owner, *two])
+        for owner, stretches in positions.items()
+        for two in _breaks(stretches)
+    ]
     deliveries = 0
     overlapping = torn = False
     for ones in fragments.values():
@@ -218,6 +237,17 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
     return rows
 
 
+def _breaks(stretches: list[Numbers]) -> list[Break]:
+    """List the breaks within the fragments of a subscriber, and those between one and the next."""
+    stretches.sort(key=lambda pairs: int(pairs[0, 0]))
+    inside = [two for pairs in stretches for two in pairs[:, 1:].T.tolist()]
+    between = [
+        (int(one[1, 0]), int(other[0, 0]), int(one[3, 0]), int(other[2, 0]))
+        for one, other in pairwise(stretches)
+    ]
+    return [*map(tuple, inside), *(two for two in between if two[3] != two[2] + 1)]
+
+
 def _read_strays(row: dict[str, Any], found: Found) -> None:
     found.stray_count += row["totals"][0]
     if row["last"]:
@@ -225,6 +255,15 @@ def _read_strays(row: dict[str, Any], found: Found) -> None:
     else:
         owners, steps = _numbers(row, "codes").tolist(), _numbers(row, "more").tolist()
         found.strays += zip(owners, steps, strict=True)
+
+
+def _read_break(row: dict[str, Any], found: Found) -> None:
+    """Take one break, or that there are more than were told."""
+    if not row["totals"]:
+        found.many_breaks = True
+        return
+    owner, step, next_step, position, next_position = row["totals"]
+    found.breaks.append((owner, (step, next_step, position, next_position)))
 
 
 def read_found(table: pa.Table) -> Found:
@@ -235,6 +274,9 @@ def read_found(table: pa.Table) -> Found:
         run, what = row["run"], row["what"]
         if what == "strays":
             _read_strays(row, found)
+            continue
+        if what == "breaks":
+            _read_break(row, found)
             continue
         codes, more, last = (_numbers(row, name) for name in ("codes", "more", "last"))
         if what == "totals":

@@ -31,10 +31,12 @@ __all__ = [
     "ODD",
     "OUTLIERS",
     "PACKED",
+    "POSITIONS",
     "PUBLISHED",
     "STRAYS",
     "TAGGED",
     "TILE_BITS",
+    "UNPLACED",
     "VOID",
     "Columns",
     "Reach",
@@ -47,13 +49,17 @@ __all__ = [
 
 Columns = dict[str, Numbers]
 
-DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS = range(6)
+DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS, POSITIONS = range(7)
 """What a packed row holds."""
 TAGGED, ODD = 1, 2
 """Flags of a delivery: its subscriber was told; its name or label can't be told as a code."""
 TILE_BITS = 24
 NARROWED_MIN = 2
 """Of so many numbers or fewer, the narrowed form is no shorter."""
+UNPLACED = -(1 << 62)
+"""The position of a delivery whose row has none."""
+BREAKS_MAX = 1_000
+"""Breaks of positions that one fragment hands on of each subscriber."""
 STRAYS_MAX = 1_000
 """Rows with no code that one fragment hands on of each subscriber; of more it tells how many."""
 
@@ -207,13 +213,15 @@ def pack_deliveries(
     reach: Reach,
     tell_strays: Callable[[Numbers], npt.NDArray[np.uint8]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Pack rows (owner, lane or lane_index, seq, step, flags[, name]) of deliveries.
+    """Pack rows (owner, lane or lane_index, seq, step, position, flags[, name]) of deliveries.
 
-    Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says.
+    Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says. A row
+    without a position has 0.
     """
     packer = _Packer(facts, reach)
     for fragment in fragments:
         rows = fragment
+        _pack_positions(packer, rows)
         rows["lane"], rows["code"], good = _coded(rows, facts)
         if not good.all():
             every = np.flatnonzero(~good)
@@ -231,6 +239,31 @@ def pack_deliveries(
             if stop > start:
                 _pack_subscriber(packer, _chosen(rows, slice(start, stop)))
         yield from packer.take()
+
+
+def _pack_positions(packer: _Packer, fragment: Columns) -> None:
+    """Hand on where positions do not follow each other, and where each subscriber begins and ends.
+
+    A row holds pairs of neighbours as steps and positions: (step, next step, position, next position).
+    The first pair joins the fragment's first and last delivery.
+    """
+    rows = {name: fragment[name] for name in ("owner", "step", "position")}
+    placed = rows["position"] != UNPLACED
+    if not placed.all():
+        rows = _chosen(rows, placed)
+    rows = _by_subscriber(rows)
+    owners, steps, positions = rows["owner"], rows["step"], rows["position"]
+    cuts = np.flatnonzero(np.diff(owners)) + 1
+    for start, stop in pairwise([0, *cuts.tolist(), len(owners)]):
+        if stop == start:
+            continue
+        own = slice(start, stop)
+        every = np.flatnonzero(np.diff(positions[own]) != 1) + start
+        broken = every[:BREAKS_MAX]
+        first, second = np.r_[start, broken], np.r_[stop - 1, broken + 1]
+        pairs = np.stack([steps[first], steps[second], positions[first], positions[second]])
+        untold = np.array([len(every) - len(broken)], dtype=np.int64)
+        packer.add(-1, POSITIONS, owner=int(owners[start]), codes=pairs, names=untold)
 
 
 def _chosen(rows: Columns, which: slice | npt.NDArray[np.generic]) -> Columns:

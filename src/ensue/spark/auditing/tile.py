@@ -312,10 +312,10 @@ class _Search:
 
     def _check_order(self, sequences: list[Numbers]) -> None:
         """Doubt what keeps one order from fitting all sequences."""
-        ordered = self._rules & {"fifo", "total", "causal"}
+        ordered = self._rules & {"fifo", "total", "global", "causal"}
         if not ordered:
             return
-        if not ({"total", "causal"} & ordered):
+        if not ({"total", "global", "causal"} & ordered):
             self._doubt_lanes(sequences)
             return
         proof = [*sequences, *self._lane_sequences()]
@@ -327,7 +327,7 @@ class _Search:
             # The chains behind a causal violation may run through any event of the tile.
             self._doubts.whole = True
         self._doubt_lanes(sequences)
-        if "total" in ordered:
+        if {"total", "global"} & ordered:
             for part in cycles.components([sequence.tolist() for sequence in sequences]):
                 self._doubts.add(self._codes[np.array(part, dtype=np.int64)])
 

@@ -23,7 +23,8 @@ ROWS_MAX = 1_000_000
 COUNTED_MAX = 1_000
 """Violations of each rule that are looked for: as many as an audit does, so that both say the same."""
 
-_FIRST, _LAST = ("total", "causal", "causal-topic", "deadline"), ("fifo", "complete")
+_FIRST = ("total", "global", "causal", "causal-topic", "deadline")
+_LAST = ("fifo", "positions", "complete")
 """A disagreement is the best picture; an event lost is the poorest. What breaks other rules is no single delivery, and not drawn."""
 
 

@@ -1,0 +1,99 @@
+"""Checks that positions count what a subscriber delivered, without a gap.
+
+Rule: in step order, the `position` of each delivery of a subscriber is that of the delivery before
+it plus one. Tagged deliveries count. Three things let a subscriber count differently:
+
+* The node restarted, or the subscription opened anew: any position may follow.
+* The subscription left a topic: positions may jump forward, over events that it discarded unread.
+
+The first delivery may have any position: a durable subscription goes on where it was. Deliveries
+without a position are passed over.
+"""
+
+from bisect import bisect_right
+from functools import partial
+
+from ensue.checkers.history import Delivery, History
+from ensue.checkers.verdict import Collector, Subscriber
+
+__all__ = ["RULE", "Excuses", "excuses", "explanation", "judge"]
+
+RULE = "positions"
+
+
+class Excuses:
+    """Steps of one subscriber at which its positions may change their course."""
+
+    def __init__(self, fresh: list[int], left: list[int]) -> None:
+        self._fresh = sorted(fresh)
+        self._left = sorted(left)
+
+    def allow(self, before: tuple[int, int], after: tuple[int, int]) -> bool:
+        """Tell whether one delivery may follow another; each is a step and a position."""
+        (first_step, first), (second_step, second) = before, after
+        if second == first + 1 or _between(self._fresh, first_step, second_step):
+            return True
+        return second > first and _between(self._left, first_step, second_step)
+
+
+def _between(steps: list[int], low: int, high: int) -> bool:
+    return bisect_right(steps, low) < bisect_right(steps, high)
+
+
+def excuses(history: History, subscriber: Subscriber) -> Excuses:
+    """Return where a subscriber may count differently."""
+    intervals = [
+        interval
+        for (owner, _), found in history.intervals.items()
+        if owner == subscriber
+        for interval in found
+    ]
+    fresh = list(history.restarts.get(subscriber.node, ()))
+    for interval in intervals:
+        opened = interval.opened_step
+        already = any(
+            other.opened_step < opened and (other.closed_step is None or other.closed_step >= opened)
+            for other in intervals
+        )
+        if not already:
+            fresh.append(opened)
+    left = [one.closed_step for one in intervals if one.closed_step is not None]
+    return Excuses(fresh, left)
+
+
+def judge(history: History, collector: Collector) -> None:
+    """Report every delivery whose position does not follow from the one before it."""
+    for subscriber, deliveries in history.delivered.items():
+        allowed: Excuses | None = None
+        before: Delivery | None = None
+        for delivery in deliveries:
+            if delivery.stated is None:
+                continue
+            if before is not None and delivery.stated != _next(before):
+                allowed = allowed or excuses(history, subscriber)
+                assert before.stated is not None
+                if not allowed.allow(
+                    (before.step, before.stated), (delivery.step, delivery.stated)
+                ):
+                    explain = partial(
+                        explanation,
+                        history.name(subscriber),
+                        (before.event, before.stated),
+                        (delivery.event, delivery.stated),
+                    )
+                    events = (before.event, delivery.event)
+                    collector.violation("position", (subscriber,), events, explain)
+            before = delivery
+
+
+def _next(delivery: Delivery) -> int:
+    assert delivery.stated is not None
+    return delivery.stated + 1
+
+
+def explanation(name: str, before: tuple[str, int], after: tuple[str, int]) -> str:
+    """Describe two neighbours; each is an event and its position."""
+    return (
+        f"{name} delivered {after[0]} at position {after[1]} right after {before[0]} at position "
+        f"{before[1]}; expected position {before[1] + 1}"
+    )

@@ -1,0 +1,151 @@
+"""Judges whether positions count without a gap: the rule `positions` of `ensue.checkers`.
+
+The scan finds neighbouring deliveries of a subscriber whose positions do not follow each other. A
+valid trace has next to none, so the driver looks at them one by one: it excuses those at restarts and
+changes of subscriptions, and fetches the events of the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from ensue.checkers.history import Excerpt, History, histories
+from ensue.checkers.positions import RULE, Excuses, excuses, explanation
+from ensue.checkers.verdict import Collector, Subscriber
+from ensue.spark.auditing import gather as g
+from ensue.spark.auditing import words
+from ensue.spark.auditing.files import made_up
+from ensue.spark.auditing.look import Break, Found
+from ensue.trace import Row
+
+__all__ = ["judge_positions"]
+
+Place = tuple[str, str, str, int]
+"""Run, node, subscription and step of a delivery."""
+
+
+def judge_positions(
+    trace: DataFrame,
+    found: Found,
+    gathered: g.Gathered,
+    unreadable: set[str],
+    *,
+    violations_max: int,
+) -> pa.Table:
+    """Return what the rule found, as the other rules' findings are returned."""
+    unexcused = _unexcused(found.breaks, gathered)
+    nothing = words.JUDGED_ARROW.empty_table()
+    if not unexcused:
+        return nothing
+    every = words.subscribers_of(trace.where(~f.col("run").isin(*unreadable)))
+    breaks = _named(unexcused, every, trace)
+    events = _events(trace, breaks)
+    tables = [nothing]
+    for run, subscribers in sorted(every.items()):
+        history = History(run=run, simulated=False, delivered={one: [] for one in subscribers})
+        collector = Collector(RULE, violations_max=violations_max)
+        for subscriber in subscribers:
+            name = history.name(subscriber)
+            allowed = _excuses(gathered.changes.get(run, ()), subscriber)
+            for step, next_step, position, next_position in sorted(breaks.get(subscriber, ())):
+                if allowed.allow((step, position), (next_step, next_position)):
+                    continue
+                first, second = (
+                    events[run, subscriber.node, subscriber.subscription, one]
+                    for one in (step, next_step)
+                )
+                explain = partial(explanation, name, (first, position), (second, next_position))
+                collector.violation("position", (subscriber,), (first, second), explain)
+        tables.append(words.judged_table(run, list(words.told(collector.finding()))))
+    return pa.concat_tables(tables)
+
+
+def _unexcused(
+    breaks: Sequence[tuple[int, Break]], gathered: g.Gathered
+) -> dict[int | Subscriber, list[Break]]:
+    """Sort breaks by subscriber, or by hash if nothing is known of it, without those that are excused."""
+    left: dict[int | Subscriber, list[Break]] = {}
+    known: dict[Subscriber, Excuses] = {}
+    for owner, two in breaks:
+        subscriber = gathered.subscribers.get(owner)
+        if subscriber is None:
+            left.setdefault(owner, []).append(two)
+            continue
+        if subscriber not in known:
+            known[subscriber] = _excuses(gathered.changes.get(subscriber.run, ()), subscriber)
+        step, next_step, position, next_position = two
+        if not known[subscriber].allow((step, position), (next_step, next_position)):
+            left.setdefault(subscriber, []).append(two)
+    return left
+
+
+def _excuses(changes: Sequence[Row], subscriber: Subscriber) -> Excuses:
+    mine = [
+        row
+        for row in changes
+        if row.node == subscriber.node
+        and (row.action == "restarted" or (row.subscription or "") == subscriber.subscription)
+    ]
+    found, _ = histories(mine, excerpt=Excerpt(simulated=False, furthest={}))
+    return excuses(found[0], subscriber) if found else Excuses([], [])
+
+
+def _named(
+    breaks: Mapping[int | Subscriber, list[Break]],
+    every: Mapping[str, Sequence[Subscriber]],
+    trace: DataFrame,
+) -> dict[Subscriber, list[Break]]:
+    """Find the names of the subscribers that never subscribed; drop those of unreadable runs."""
+    everybody = [one for ones in every.values() for one in ones]
+    hashes: dict[int, Subscriber] = {}
+    if any(isinstance(owner, int) for owner in breaks):
+        table = pa.table(
+            {
+                name: pa.array([getattr(one, name) for one in everybody], pa.string())
+                for name in ("run", "node", "subscription")
+            }
+        )
+        frame = trace.sparkSession.createDataFrame(table)
+        rows = frame.select(g.subscriber_hash().alias("owner"), "run", "node", "subscription")
+        for owner, *names in rows.collect():
+            hashes[owner] = hashes[made_up(*names)] = Subscriber(*names)
+    wanted = set(everybody)
+    named: dict[Subscriber, list[Break]] = {}
+    for owner, found in breaks.items():
+        subscriber = hashes.get(owner) if isinstance(owner, int) else owner
+        if subscriber in wanted and subscriber is not None:
+            named[subscriber] = found
+    return named
+
+
+def _events(trace: DataFrame, breaks: Mapping[Subscriber, Sequence[Break]]) -> dict[Place, str]:
+    """Fetch the events of both deliveries of each break."""
+    places = sorted(
+        {
+            (one.run, one.node, one.subscription, step)
+            for one, found in breaks.items()
+            for two in found
+            for step in two[:2]
+        }
+    )
+    columns = list(zip(*places, strict=True)) if places else [(), (), (), ()]
+    types = (pa.string(), pa.string(), pa.string(), pa.int64())
+    names = ("run", "node", "subscription", "step")
+    wanted = trace.sparkSession.createDataFrame(
+        pa.table(
+            {
+                name: pa.array(one, kind)
+                for name, one, kind in zip(names, columns, types, strict=True)
+            }
+        )
+    )
+    rows = (
+        trace.where("action = 'delivered'")
+        .withColumn("subscription", f.coalesce("subscription", f.lit("")))
+        .join(f.broadcast(wanted), list(names))
+        .select(*names, "event")
+    )
+    return {(row[0], row[1], row[2], row[3]): row[4] for row in rows.collect()}
