@@ -32,3 +32,25 @@ def test_an_event_takes_no_more_than_is_said_and_hardly_less(event: Event) -> No
 
 def test_the_repr_of_a_stamp_holds_no_control_characters() -> None:
     assert repr(Stamp({"a": 1, "\x1b[31mred": 2})) == r"Stamp(a:1, \x1b[31mred:2)"
+
+
+def test_repr_shows_the_beginning_of_a_long_payload() -> None:
+    event = Event(
+        topic="orders",
+        payload=b"x" * 81,
+        publisher="shop",
+        publisher_seq=7,
+        key=b"k" * 1_000,
+        headers={"note": "y" * 1_000},
+    )
+    key, note = f"{b'k' * 80!r}… (1,000 bytes)", f"{'y' * 80!r}… (1,000 characters)"
+    assert repr(event) == (
+        f"Event(id='shop/orders/7', payload={b'x' * 80!r}… (81 bytes), key={key}, "
+        f"headers={{'note': {note}}})"
+    )
+
+
+def test_repr_shows_a_short_event_whole() -> None:
+    stamp = Stamp({"orders": 3})
+    event = Event(topic="orders", payload=b"x" * 80, publisher="a", publisher_seq=1, stamp=stamp)
+    assert repr(event) == f"Event(id='a/orders/1', payload={b'x' * 80!r}, stamp=Stamp(orders:3))"

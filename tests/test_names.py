@@ -30,6 +30,16 @@ def test_every_name_it_lists_is_there(name: str) -> None:
     assert name in dir(ensue)
 
 
+def test_it_lists_public_names_alone() -> None:
+    assert dir(ensue) == sorted([*ensue.__all__, "__version__"])
+
+
+def test_the_command_line_runs_as_a_module() -> None:
+    words = [sys.executable, "-m", "ensue", "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == f"ensue {ensue.__version__}\n"
+
+
 def test_names_are_the_ones_of_their_modules() -> None:
     assert ensue.Total is order.Total
     assert ensue.PerKey is policies.PerKey

@@ -112,4 +112,4 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that exists
         raise AttributeError(msg)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted([*__all__, "__version__"])

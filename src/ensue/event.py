@@ -14,6 +14,7 @@ __all__ = [
     "Name",
     "Stamp",
     "event_id",
+    "shorten",
     "text_bytes",
     "wire_bytes",
 ]
@@ -27,6 +28,8 @@ DEADLINE = "@d"
 NAME_LENGTH_MAX = 255
 """Characters of a topic or a client's name, at the most."""
 SECOND_NS = 1_000_000_000
+SHOWN_MAX = 80
+"""Bytes of a payload, a key or a header that `repr` shows, at the most."""
 _FIXED_BYTES = 64
 """What numbers, flags and lengths of an event take at the most."""
 _ENTRY_BYTES = 14
@@ -36,6 +39,14 @@ _ENTRY_BYTES = 14
 def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
     """Name an event uniquely: publishers number their events per topic from 1."""
     return f"{publisher}/{topic}/{publisher_seq}"
+
+
+def shorten(value: bytes | str) -> str:
+    """Return the `repr` of a value, or of its beginning and how long it is."""
+    if len(value) <= SHOWN_MAX:
+        return repr(value)
+    unit = "bytes" if isinstance(value, bytes) else "characters"
+    return f"{value[:SHOWN_MAX]!r}… ({len(value):,} {unit})"
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
@@ -91,6 +102,20 @@ class Event(
     """Which event of all topics it is that its server put out: 1, 2, 3, …; 0: nobody counts."""
     void: bool = False
     """True: a placeholder for an event whose publisher vanished; stepped over, never shown."""
+
+    def __repr__(self) -> str:
+        told = [
+            f"id={self.id!r}",
+            f"payload={shorten(self.payload)}",
+        ]
+        if self.key is not None:
+            told.append(f"key={shorten(self.key)}")
+        if self.headers:
+            inside = ", ".join(f"{shorten(k)}: {shorten(v)}" for k, v in self.headers.items())
+            told.append(f"headers={{{inside}}}")
+        if self.stamp is not None:
+            told.append(f"stamp={self.stamp!r}")
+        return f"Event({', '.join(told)}{', void=True' if self.void else ''})"
 
     @property
     def id(self) -> str:

@@ -100,7 +100,11 @@ def ended(process: Process, data: bytes | None = None) -> tuple[int, bytes, str]
         process.kill()
         process.communicate()
         raise
-    return process.returncode, out, err.decode()
+    return process.returncode, out, LISTENING.sub("", err.decode())
+
+
+LISTENING = re.compile(r"^ensue: listening to .*\n", re.MULTILINE)
+"""What `ensue sub` says once it is subscribed."""
 
 
 def pub(server: Served, *words: object, data: bytes = b"") -> None:
@@ -119,7 +123,7 @@ def sub(server: Served, *words: object) -> bytes:
     else:
         result = server.shell("sub", *words, "--from", "earliest", "--url", server.url)
         code, out, err = result.code, result.stdout.encode(), result.stderr
-    assert (code, err) == (0, "")
+    assert (code, LISTENING.sub("", err)) == (0, "")
     return out
 
 
@@ -594,6 +598,7 @@ def test_a_server_that_is_restarted_is_said_to_be_waited_for_and_to_be_back(tmp_
     assert reader.stdout is not None
     assert reader.stderr is not None
     try:
+        assert reader.stderr.readline() == b"ensue: listening to t\n"
         pub(served, "t", "-m", "1")
         assert reader.stdout.readline() == b"1\n"
         assert served.process is not None

@@ -196,6 +196,35 @@ def test_help_comes_with_an_example(shell: Shell, name: str) -> None:
     assert name in shell("--help").stdout
 
 
+COMMANDS = [
+    "demo",
+    "serve",
+    "status",
+    "token",
+    "pub",
+    "sub",
+    "tx",
+    "sim",
+    "swarm",
+    "replay",
+    "check",
+    "audit",
+    "report",
+    "pipeline",
+]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_whole_option_names_at_80_columns(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = shell(name, "--help").stdout
+    assert max(map(len, told.splitlines())) <= 80
+    assert "--help" in told
+    assert re.findall(r"--?[\w-]+…", told) == []
+
+
 def test_the_version_is_told(shell: Shell) -> None:
     ended = shell("--version")
     assert ended.code == 0

@@ -120,7 +120,17 @@ def test_it_agrees_with_brute_force_on_ten_thousand_traces(
             ) in inverted, name
         seen["total"] += bool(inverted)
         seen["valid"] += not of_run
-    outcomes = ("fifo", "causal", "total", "position", "lost", "phantom", "uninvited", "void", "valid")
+    outcomes = (
+        "fifo",
+        "causal",
+        "total",
+        "position",
+        "lost",
+        "phantom",
+        "uninvited",
+        "void",
+        "valid",
+    )
     for outcome in outcomes:
         assert seen[outcome] > 100, seen
 
@@ -187,27 +197,33 @@ def test_a_trace_that_is_cut_up_is_judged_the_same(
 
 
 def test_it_agrees_with_the_checkers_on_every_scenario(spark: SparkSession, tmp_path: Path) -> None:
-    runs: dict[tuple[str, bool], list[Row]] = {}
+    runs: dict[tuple[str, bool, bool], list[Row]] = {}
+
+    def add(outcome: run.Outcome, order: str, lossy: bool, name: str) -> None:
+        """Add a run to others that promise the same."""
+        causal = any(finding.checker == "causal" for finding in outcome.report.findings)
+        runs.setdefault((order, lossy, causal), []).extend(renamed(outcome.rows, name))
+
     for path in sorted(SCENARIOS.glob("*.toml")):
         scenario = scenario_file.load(path)
         for seed in (1, 2):
             outcome = run.play(scenario, seed)
             # What comes too late, by a clock that jumps or by its deadline, was never promised.
-            group = runs.setdefault((scenario.order, scenario.order in TIMED), [])
-            group += renamed(outcome.rows, f"{outcome.scenario}-{seed}")
+            lossy = scenario.order in TIMED
+            add(outcome, scenario.order, lossy, f"{outcome.scenario}-{seed}")
     for seed in range(40):
         scenario = swarm.draw(seed)
-        group = runs.setdefault(("total", not scenario.ens_config.keeps_log), [])
-        group += renamed(run.play(scenario, seed).rows, f"seed-{seed}")
-    assert {order for order, _ in runs} >= {"total", "causal", *TIMED}
-    for (order, lossy), rows in runs.items():
-        folder = tmp_path / f"{order}-{lossy}"
+        lossy = not scenario.ens_config.keeps_log
+        add(run.play(scenario, seed), "total", lossy, f"seed-{seed}")
+    assert {order for order, _, _ in runs} >= {"total", "causal", *TIMED}
+    for (order, lossy, causal), rows in runs.items():
+        folder = tmp_path / f"{order}-{lossy}-{causal}"
         everything = frame(spark, rows, folder)
-        expected = check(rows, order, lossy=lossy)
+        expected = check(rows, order, lossy=lossy, causal=causal)
         assert expected.verdict == "valid"
         for source in (everything, folder):
             for sizes in (WHOLE, Sizes(whole_rows=0, tile_rows=200)):
-                report = audit(source, order, lossy=lossy, sizes=sizes).report()
+                report = audit(source, order, lossy=lossy, causal=causal, sizes=sizes).report()
                 assert report.to_dict() == expected.to_dict()
 
 

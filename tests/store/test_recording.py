@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import random
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -149,10 +151,45 @@ def test_a_run_is_recorded_to_a_directory_of_its_own(tmp_path: Path) -> None:
 
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("")
-    with pytest.raises(BadInput, match="not empty"):
+    offered = rf"not empty.* such as {re.escape(str(tmp_path))}/\d{{4}}-\d\d-\d\dT.*record=True"
+    with pytest.raises(BadInput, match=offered):
         asyncio.run(enter(record=str(tmp_path / "used")))
     with pytest.raises(ConfigurationError, match="not both"):
         asyncio.run(enter(record=str(tmp_path / "x"), trace=str(tmp_path / "y")))
+
+
+def test_true_records_each_run_to_a_new_dated_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Two runs within one second.
+    monkeypatch.setattr(time, "strftime", lambda _: "2026-05-04T12-30-00")
+
+    async def main() -> Path | None:
+        async with ensue.connect("memory://", record=True) as bus:
+            await bus.publish("a", b"1")
+            return bus.recording
+
+    places = [asyncio.run(main()) for _ in range(2)]
+    assert places == [Path("runs/2026-05-04T12-30-00"), Path("runs/2026-05-04T12-30-00-2")]
+    for place in places:
+        assert place is not None
+        assert len(everything(tmp_path / place)["a"]) == 1
+
+
+def test_false_records_nothing_and_anything_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def main(record: object) -> None:
+        async with ensue.connect("memory://", record=record) as bus:  # type: ignore[arg-type]
+            assert bus.recording is None
+
+    asyncio.run(main(False))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BadInput, match="record must be a path or True, got 7"):
+        asyncio.run(main(7))
 
 
 def test_a_simulated_run_can_be_recorded(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def excuses(history: History, subscriber: Subscriber) -> Excuses:
     for interval in intervals:
         opened = interval.opened_step
         already = any(
-            other.opened_step < opened and (other.closed_step is None or other.closed_step >= opened)
+            other.opened_step < opened
+            and (other.closed_step is None or other.closed_step >= opened)
             for other in intervals
         )
         if not already:

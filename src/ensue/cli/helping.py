@@ -1,4 +1,4 @@
-"""How `--help` is laid out: flags without a value, paragraphs that fill the line."""
+"""How `--help` is laid out: whole names, flags without a value, paragraphs that fill the line."""
 
 import inspect
 import re
@@ -6,6 +6,9 @@ from typing import Any
 
 import typer
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+from typer import rich_utils
 from typer.core import TyperCommand, TyperGroup
 
 __all__ = ["Command", "Group", "paragraphs"]
@@ -19,6 +22,20 @@ def paragraphs(text: str) -> str:
     plain = re.sub(r"`[^`]*`", lambda found: escape(found[0]), inspect.cleandoc(text))
     parts = plain.split("\n\n")
     return "\n\n".join(" ".join(part.split()) for part in parts)
+
+
+class _Table(Table):
+    """A table that never shortens the name of an option: other columns wrap instead."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row, and keep the columns of names whole."""
+        super().add_row(*cells, **options)
+        for column, cell in zip(self.columns, cells, strict=False):
+            if isinstance(cell, Text) and cell.plain.startswith("-"):
+                column.no_wrap = True
+
+
+rich_utils.Table = _Table  # type: ignore[attr-defined] # Typer has no setting for it.
 
 
 def _bare_flags(parameters: list[Any]) -> list[Any]:

@@ -193,7 +193,8 @@ def sub(
     if where is not None:
         usual, as_json = r"{attributes}\n", _content_as_json
     write = as_json if json else formatter(usual if template is None else template)
-    reading = _Reading(write, count=count, timeout_s=timeout)
+    what = ", ".join(topics or ()) if where is None else f"--where {where!r}"
+    reading = _Reading(write, what=what, count=count, timeout_s=timeout)
     begin = _start(start)
     if where is not None:
         check_content(
@@ -253,7 +254,12 @@ class _Reading:
     """Prints events until it is enough."""
 
     def __init__(
-        self, write: Callable[[ReceivedEvent], bytes], *, count: int, timeout_s: float | None
+        self,
+        write: Callable[[ReceivedEvent], bytes],
+        *,
+        what: str,
+        count: int,
+        timeout_s: float | None,
     ) -> None:
         self.output = Output()
         self.printed = 0
@@ -262,12 +268,14 @@ class _Reading:
         self.interrupted = False
         self.timed_out = False
         self._write = write
+        self._what = what
         self._count = count
         self._timeout_s = timeout_s
 
     async def read(self, events: Subscription) -> None:
         """Print, flush and acknowledge, in this order, several events at a time."""
         self.begun = True
+        output.print_error(f"listening to {self._what}")
         unacknowledged: list[int] = []
         while not self.output.broken:
             if unacknowledged and (self.output.full or not events.waiting):

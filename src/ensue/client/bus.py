@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -93,7 +94,7 @@ def connect(
     order: Order | None = Total(),  # noqa: B008 - a frozen value
     name: str | None = None,
     trace: str | None = None,
-    record: str | None = None,
+    record: str | bool | None = None,
     close_timeout: float = CLOSE_TIMEOUT_S,
 ) -> "Bus":
     """Return a bus, to be entered with `async with`.
@@ -104,14 +105,17 @@ def connect(
     `order` is what events are published for, and what subscriptions get unless they say
     otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
     to write the trace to, with `pip install 'ensue[trace]'`; `record` is one to write the whole run
-    to instead: the trace to `trace` in it, and every event to the event log `log`. `close_timeout` is how many
-    seconds leaving waits for receipts and acknowledgements that have not come.
+    to instead: the trace to `trace` in it, and every event to the event log `log`. `record=True` makes a
+    new directory, named by the time, in `runs`: `bus.recording` says which. `record=False` records nothing.
+    `close_timeout` is how many seconds leaving waits for receipts and acknowledgements that have not come.
     """
     options = parse_url(url)
     if name is not None:
         check_name(name)
     check_seconds(close_timeout, "close_timeout", zero=True)
     check_order(order, options.capabilities, f"{url.partition('://')[0]}://")
+    if record is False:
+        record = None
     if trace is not None and record is not None:
         raise ConfigurationError("a recorded run has its trace: give record or trace, not both")
     if record is not None and not isinstance(options, MemoryOptions):
@@ -138,7 +142,7 @@ class Bus(ContentBus):
         order: Order | None,
         name: str | None,
         trace: str | None,
-        record: str | None,
+        record: str | bool | None,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
         self.order = order
@@ -166,6 +170,11 @@ class Bus(ContentBus):
     def name(self) -> str:
         """The name of this client."""
         return self._name
+
+    @property
+    def recording(self) -> Path | None:
+        """The directory that the run is recorded to, while the bus is open."""
+        return None if self._hub is None else self._hub.recording
 
     @property
     def unsettled(self) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from ensue.event import Event, Stamp
+from ensue.event import Event, Stamp, shorten
 from ensue.protocols.overlay.frames import CONTENT
 
 __all__ = ["CONTENT", "ReceivedEvent"]
@@ -104,4 +104,4 @@ class ReceivedEvent(msgspec.Struct, eq=False):
 
     def __repr__(self) -> str:
         tag = f" {self.verdict}" if self.verdict else ""
-        return f"<ReceivedEvent {self.position}: {self.id}{tag}>"
+        return f"<ReceivedEvent {self.position}: {self.id} {shorten(self.payload)}{tag}>"

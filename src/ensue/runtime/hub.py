@@ -6,6 +6,7 @@ stamp would take a slot that the sequencer is about to give away.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -55,6 +56,8 @@ N = TypeVar("N", bound=Node)
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 CLOSE_TIMEOUT_S = 5.0
 """How long leaving waits for what is not safe yet, unless `connect` was told otherwise."""
+DATED_MAX = 100
+"""Runs that are recorded to directories of one second, at the most."""
 
 
 class Slow:
@@ -98,6 +101,8 @@ class Hub:
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
     server = ""
     """The server that it was reached at first, if servers are what it is on."""
+    recording: Path | None = None
+    """The directory that the run is recorded to."""
     answers = False
     """Whether somebody says that an event is out, where order needs no answer."""
     exchanges: tuple[str, ...] = ()
@@ -225,11 +230,12 @@ class MemoryHub(Hub):
         *,
         order: Order | None,
         trace: str | None,
-        record: str | None,
+        record: str | bool | None,
         run: str,
     ) -> None:
         self.options = options
-        self.sink, self.log = _witnesses(trace, record)
+        self.recording = None if record is None else _directory(record)
+        self.sink, self.log = _witnesses(trace, self.recording)
         self.transport = MemoryTransport(
             options, on_accepted=None if self.log is None else self.log.accept
         )
@@ -327,22 +333,43 @@ def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Reco
     return Recorder(run, order_name(order), sink=sink)
 
 
+def dated_directory(parent: Path) -> Path:
+    """Return a directory named by the local time that does not exist yet."""
+    stem = time.strftime("%Y-%m-%dT%H-%M-%S")
+    names = (stem, *(f"{stem}-{number}" for number in range(2, DATED_MAX)))
+    for name in names:
+        if not (parent / name).exists():
+            return parent / name
+    raise BadInput(f"{parent} has {DATED_MAX} directories for {stem}; name one with record=")
+
+
+def _directory(record: str | Path | bool) -> Path:
+    """Return the directory to record a run to; True is a new one in `runs`."""
+    if record is True:
+        return dated_directory(Path("runs"))
+    if not isinstance(record, str | Path):
+        raise BadInput(f"record must be a path or True, got {record!r}")
+    directory = Path(record)
+    if directory.is_dir() and any(directory.iterdir()):
+        raise BadInput(
+            f"{record} is not empty, and a run needs a directory of its own: record to another, such "
+            f"as {dated_directory(directory.parent)}, or with record=True to a new one in runs"
+        )
+    return directory
+
+
 def _witnesses(
-    trace: str | None, record: str | None
+    trace: str | None, record: Path | None
 ) -> "tuple[ParquetSink | None, LogSink | None]":
     """Open where the trace goes, and the events if all of the run is to be recorded."""
     if record is None:
         return (None if trace is None else ParquetSink(trace)), None
-    if not isinstance(record, str | Path):
-        raise BadInput(f"a run is recorded to a path, not {type(record).__name__}")
-    if Path(record).is_dir() and any(Path(record).iterdir()):
-        raise BadInput(f"{record} is not empty; a run is recorded to a directory of its own")
     from ensue.store import LogSink  # noqa: PLC0415 - an extra
 
     # The trace first: if the log can't be opened, closing the empty trace leaves nothing behind.
-    sink = ParquetSink(Path(record) / "trace")
+    sink = ParquetSink(record / "trace")
     try:
-        return sink, LogSink(Path(record) / "log")
+        return sink, LogSink(record / "log")
     except BaseException:
         sink.close()
         raise
@@ -379,7 +406,7 @@ def join_hub(
     *,
     order: Order | None,
     trace: str | None,
-    record: str | None = None,
+    record: str | bool | None = None,
     run: str,
 ) -> MemoryHub:
     """Return the hub that a URL names, made on first use."""

@@ -118,12 +118,18 @@ TABLES: Mapping[str, Table] = {
         description="One row a violation of the order that was promised.",
         columns={
             "run": ("string", "the run"),
-            "anomaly": ("string", "what is wrong: total, global, fifo, causal, position, lost, duplicate, …"),
+            "anomaly": (
+                "string",
+                "what is wrong: total, global, fifo, causal, position, lost, duplicate, …",
+            ),
             "node": ("string", "where it was seen"),
             "first": ("string", "the event it is about, or the first of the two"),
             "second": ("string", "the other one; null where there is none"),
             "because": ("string", "the witness, in words"),
-            "checker": ("string", "the rule that was broken: fifo, total, global, causal, positions, complete"),
+            "checker": (
+                "string",
+                "the rule that was broken: fifo, total, global, causal, positions, complete",
+            ),
             "subscription": ("string", "which of the node's subscriptions"),
             "other_node": ("string", "who disagreed; null where nobody did"),
             "other_subscription": ("string", "which of that node's subscriptions"),
