@@ -58,6 +58,8 @@ def screen_exchanged(
             answers.append(Declined(topic=topic, event=event_id, reason=why))
         else:
             admitted.append(frame)
+            if isinstance(frame, Put | AttachRequest):
+                rules.topic_orders.note(topic, _order(exchange))
     return admitted, answers
 
 
@@ -91,8 +93,14 @@ def screen_enrolled(
             if why:
                 answers.append(Denied(topic=frame.topic, action=frame.action, reason=why))
                 continue
+            rules.topic_orders.note(frame.topic, _order(registry))
         admitted.append(frame)
     return admitted, answers
+
+
+def _order(place: str) -> str:
+    """Return the order of an exchange or a registry by its name."""
+    return place.rpartition("/")[2]
 
 
 def _asking_refusal(rules: Rules, visitor: Guest, ask: Ask, *, across: bool) -> str:

@@ -38,6 +38,7 @@ import msgspec
 
 from ensue.errors import RemoteProtocolError
 from ensue.event import Event
+from ensue.order import Total
 from ensue.protocols.core import Frame, Persist
 from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Fetch, Put, Taken
 from ensue.protocols.looking import Look
@@ -49,6 +50,7 @@ from ensue.server.access import Action, Grants
 from ensue.server.config import ServerConfig
 from ensue.server.guest import Guest
 from ensue.server.stations import OWNER
+from ensue.server.topic_orders import TopicOrders
 from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
 from ensue.transports.tcp_options import parse_address
@@ -81,6 +83,7 @@ class Rules:
     ) -> None:
         self.limits = config.limits
         self.server = config.name
+        self.topic_orders = TopicOrders()
         self._placement = placement
         self._may_put = may_put
         self._config = config
@@ -277,7 +280,7 @@ class Rules:
         if good:
             admitted.append(frame)
             return
-        refused = [self.event_refusal(visitor, event) for event in frame.events]
+        refused = [self._ordered_refusal(visitor, event) for event in frame.events]
         if not any(refused):
             admitted.append(frame)
             return
@@ -289,6 +292,13 @@ class Rules:
             )
             admitted.append(run)
         answers += _answers(frame.number, refused)
+
+    def _ordered_refusal(self, visitor: Guest, event: Event) -> str:
+        """Say why an event may not go out in total order; empty: it may."""
+        why = self.event_refusal(visitor, event)
+        if not why:
+            self.topic_orders.note(event.topic, Total.name)
+        return why
 
     def _refusal(self, visitor: Guest, source: str, frame: Frame) -> Frame | None:
         """Return what a client is told that may not send a frame; None: it may."""
@@ -328,6 +338,7 @@ class Rules:
     def _attach_refusal(self, visitor: Guest, source: str, frame: AttachRequest) -> Frame | None:
         why = self.attach_refusal(visitor, source, self.server, frame.topic)
         if not why:
+            self.topic_orders.note(frame.topic, Total.name)
             return None
         if frame.from_slot:
             return Refused(number=0, reason=why)

@@ -1,0 +1,37 @@
+"""Warns of topics that clients use in two orders.
+
+Each order has its own streams: a subscriber of one order never gets an event that was published in
+another. A topic used in two is almost always a client with the wrong `order`.
+"""
+
+import logging
+
+__all__ = ["TopicOrders"]
+
+TOPICS_MAX = 10_000
+"""Topics whose orders are remembered; beyond them it forgets all and may warn again."""
+
+logger = logging.getLogger("ensue.server")
+
+
+class TopicOrders:
+    """The orders that each topic is used in."""
+
+    def __init__(self) -> None:
+        self._orders: dict[str, tuple[str, ...]] = {}
+
+    def note(self, topic: str, order: str) -> None:
+        """Remember that a client publishes or reads a topic in an order; warn of a further one."""
+        known = self._orders.get(topic, ())
+        if order in known:
+            return
+        if len(self._orders) >= TOPICS_MAX:
+            self._orders.clear()
+        self._orders[topic] = (*known, order)
+        if known:
+            logger.warning(
+                "topic %r is used in %s order: subscribers of one order never get events published "
+                "in another; give all clients of a topic the same order",
+                topic,
+                " and in ".join(self._orders[topic]),
+            )
