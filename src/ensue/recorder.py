@@ -19,7 +19,7 @@ Which effect becomes which row:
 | `Join` | `subscribed`; verdict `missed` if it starts anew because events could not be had |
 | `Leave` | `unsubscribed` |
 | `Refuse`, `Alert` | none |
-| `Told` | whatever row it brings |
+| `Told` | whatever row it brings; on a bus, events by content when the application is handed them |
 
 The sink decides what becomes of rows and how many it holds; the default is a list in memory.
 """
@@ -41,7 +41,7 @@ from ensue.protocols.core import (
 )
 from ensue.trace import Row
 
-__all__ = ["Recorder", "Sink"]
+__all__ = ["AlongsideRecorder", "Recorder", "Sink"]
 
 
 class Sink(Protocol):
@@ -229,3 +229,13 @@ class Recorder:
             deadline_ns=None if stamp is None else stamp.entries.get(DEADLINE),
             bytes=size,
         )
+
+
+class AlongsideRecorder(Recorder):
+    """Writes rows of nodes for which another recorder writes, too: a node's rows are numbered together."""
+
+    __slots__ = ()
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder.run, recorder.order, peer_frames=recorder.peer_frames)
+        self._append, self._steps = recorder._append, recorder._steps  # noqa: SLF001 - another one of it

@@ -190,6 +190,116 @@ def test_an_event_after_a_commit_sees_it() -> None:
     assert delivered(trace, *GOOD, ("c1/1", "c3.s")).anomalies() == {"mixed": 1}
 
 
+def test_an_event_that_came_to_many_is_shown_at_two_of_them_and_names_all() -> None:
+    trace = Trace()
+    for name in ("c1", "c2", "c3", "c4"):
+        trace.add(name, "subscribed", subscription=f"{name}.s", topic="x = 1")
+    trace.add("p", "published", event="p/1", topic="x = 1", publisher="p", publisher_seq=1)
+    delivered(trace, *(("p/1", f"c{number}.s") for number in (1, 2, 3)))
+    (told,) = check(trace.rows, "transactions")["serializable"].violations
+    assert (told.anomaly, told.nodes) == ("mixed", ("c1", "c3"))
+    assert "c1.s, c2.s, c3.s" in told.because
+
+
+# -- What a client has, and its application has not -------------------------------------------------
+
+
+def discarded(trace: Trace, verdict: str, *pairs: tuple[str, str]) -> Trace:
+    for event, subscription in pairs:
+        node, transaction = subscription.partition(".")[0], event.partition("#")[0]
+        columns = {"transaction": transaction} if "#" in event else {}
+        trace.add(
+            node, "discarded", verdict=verdict, event=event, subscription=subscription, **columns
+        )
+    return trace
+
+
+def three_events(kind: str = "") -> Trace:
+    """Three events to one subscription: alone, or as one committed transaction of a kind."""
+    trace = Trace().add("c", "subscribed", subscription="c.s", topic="x = 1")
+    if kind:
+        trace.add("b", "began", transaction="1-b", topic=kind)
+    for number in (1, 2, 3):
+        columns: dict[str, Any] = {"event": f"p/{number}"}
+        if kind:
+            columns = {"event": f"1-b#{number}", "transaction": "1-b"}
+        trace.add("p", "published", topic="x = 1", publisher="p", publisher_seq=number, **columns)
+    return trace.add("b", "committed", transaction="1-b") if kind else trace
+
+
+def came(trace: Trace, *numbers: int, kind: str = "") -> Trace:
+    for number in numbers:
+        event = f"1-b#{number}" if kind else f"p/{number}"
+        trace.add(
+            "c",
+            "delivered",
+            event=event,
+            subscription="c.s",
+            publisher="p",
+            publisher_seq=number,
+            transaction="1-b" if kind else None,
+        )
+    return trace
+
+
+def test_what_nobody_has_read_when_a_bus_was_closed_has_come() -> None:
+    assert discarded(moved(), "unread", *GOOD).anomalies() == {}
+    assert check(discarded(moved(), "unread", *GOOD).rows, "transactions").delivery_count == 0
+    stale = discarded(delivered(moved(), *GOOD), "unread", ("1-b#4", "c3.s"))
+    assert stale.anomalies() == {"stale": 1}
+
+
+@pytest.mark.parametrize("verdict", ["not_subscribed", "overflow"])
+@pytest.mark.parametrize("kind", ["", "serializable", "atomic", "planned"])
+def test_what_was_dropped_is_lost_unless_the_application_had_closed_the_subscription(
+    kind: str, verdict: str
+) -> None:
+    events = [f"1-b#{number}" if kind else f"p/{number}" for number in (1, 2, 3)]
+    anomaly = {"torn": 1} if kind else {"mixed": 1}
+
+    def dropped(*numbers: int, closed: bool) -> Trace:
+        rest = [number for number in (1, 2, 3) if number not in numbers]
+        trace = came(three_events(kind), *rest, kind=kind)
+        if closed:
+            trace.add("c", "unsubscribed", subscription="c.s")
+        return discarded(trace, verdict, *((events[number - 1], "c.s") for number in numbers))
+
+    assert dropped(3, closed=True).anomalies() == {}
+    assert dropped(3, closed=False).anomalies() == anomaly
+    assert dropped(2, closed=True).anomalies() == anomaly, "one that comes behind it has come"
+    assert dropped(1, 2, 3, closed=True).anomalies() == {}
+
+
+@pytest.mark.parametrize("kind", ["", "serializable", "atomic", "planned"])
+def test_a_client_that_is_gone_is_owed_what_comes_before_what_came(kind: str) -> None:
+    def gone(*numbers: int) -> Trace:
+        trace = came(three_events(kind), *numbers, kind=kind)
+        return trace.add("b", "unsubscribed", publisher="c", verdict="gone")
+
+    assert gone(1, 2).anomalies() == {}
+    assert gone(1, 3).anomalies() == ({"torn": 1} if kind else {"mixed": 1})
+
+
+def test_an_event_that_is_published_when_a_transaction_is_over_comes_behind_it() -> None:
+    trace = came(three_events("atomic"), 1, 2, kind="atomic")
+    trace.add("p", "published", event="p/4", topic="x = 1", publisher="p", publisher_seq=4)
+    came(trace, 4).add("b", "unsubscribed", publisher="c", verdict="gone")
+    assert trace.anomalies() == {"torn": 1}
+
+
+def test_a_move_does_not_excuse_what_a_client_drops() -> None:
+    """The transaction withdrew it, and not the application: events that were routed before are its own."""
+    trace = Trace().add("c3", "subscribed", subscription="c3.s", topic="x = 1")
+    trace.add("b", "began", transaction="1-b", topic="serializable")
+    trace.add(
+        "b", "subscribed", event="1-b#1", subscription="c2.s", topic="x = 1", transaction="1-b"
+    )
+    trace.add("b", "unsubscribed", event="1-b#2", subscription="c3.s", transaction="1-b")
+    trace.add("c1", "published", event="c1/1", topic="x = 1", publisher="c1", publisher_seq=1)
+    trace.add("b", "committed", transaction="1-b")
+    assert discarded(trace, "not_subscribed", ("c1/1", "c3.s")).anomalies() == {"mixed": 1}
+
+
 def reported(trace: Trace, **changed: Any) -> Trace:
     """Two brokers report their tables: c1 at b0 advertises, c2 at b1 subscribes."""
     entries = {

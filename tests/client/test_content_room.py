@@ -135,6 +135,7 @@ def test_a_transaction_reaches_a_slow_reader_as_a_whole_or_not_at_all(
                 assert await read(slow, 3) == [b"0", b"1", b"2"]
                 with pytest.raises(SubscriptionLost, match="a transaction brings 3 more"):
                     await within(anext(slow))
+                assert len(b._overlay_client()._readers) == 1, "nobody reads the rest"
 
     asyncio.run(main())
 

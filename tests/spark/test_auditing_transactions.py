@@ -114,6 +114,18 @@ def torn(rows: list[Row], random: Random) -> list[Row]:
     ]
 
 
+def unread(rows: list[Row], random: Random) -> list[Row]:
+    """An event waits to be read when the bus is closed: nothing is wrong with that."""
+    one = _some(rows, random, lambda row: row.action == "delivered")
+    return _replaced(rows, one, action="discarded", verdict="unread")
+
+
+def dropped(rows: list[Row], random: Random) -> list[Row]:
+    """A client drops an event, and says so."""
+    one = _some(rows, random, lambda row: row.action == "delivered")
+    return _replaced(rows, one, action="discarded", verdict="not_subscribed")
+
+
 def mixed(rows: list[Row], random: Random) -> list[Row]:
     """Regular events come to nobody."""
     one = _some(rows, random, lambda row: row.action == "delivered" and not row.transaction)
@@ -178,7 +190,7 @@ def orphan(rows: list[Row], random: Random) -> list[Row]:
 
 
 BREAKS: tuple[Break, ...] = (
-    split, dirty, duplicate, torn, mixed, stale, sequential, cycle, behind, tables, orphan,
+    split, dirty, duplicate, torn, unread, dropped, mixed, stale, sequential, cycle, behind, tables, orphan,
 )  # fmt: skip
 ANOMALIES = {
     "split", "dirty", "duplicate", "torn", "mixed", "stale", "sequential", "cycle", "behind",

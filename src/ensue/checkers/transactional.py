@@ -2,7 +2,8 @@
 
 What a trace says of them: `began` with the isolation as topic; `published`, `subscribed` and `unsubscribed` with the transaction, and as event its name, `#` and the
 operation's place (1, 2, 2.1, …); `received` at a broker when it has processed an operation; `committed` and `aborted` at each broker and
-client; `delivered` with the transaction. Topics are filters and events as text (`content`).
+client; `delivered` with the transaction. Topics are filters and events as text (`content`). A client says `delivered` when its application has the event, and `discarded` of what came and was not handed over: because
+the application had not read it when it closed its bus (`unread`), had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 
 **atomic.** No transaction is committed at one node and aborted at another (`split`). Nothing of a transaction that was not committed is
 delivered (`dirty`). Every event of a committed one is delivered, once, to every subscription that it must come to (`torn`, `duplicate`), and to
@@ -18,7 +19,8 @@ of the tables between two commits says, whichever (`mixed`: as in schedule 2 of 
 *Must and must not.* A subscription is there for a publication if it came before it, and is not if it ended before or came later. Between two
 serializable transactions, and within one, that is decided by the sequence of commits and the operations' places. Otherwise only by time, and only
 if one was over before the other began; if they were concurrent, either is right, and nothing is judged. Nothing is owed to a client that is gone,
-or from the moment it withdrew a subscription.
+or from the moment it withdrew a subscription, and nothing of what it discarded when it had withdrawn it; unless something came to that subscription that comes behind it for sure: a later event of the publisher,
+both outside of transactions; a later one of the same transaction; one of a serializable transaction that was committed later; or one that was published when its transaction was over.
 """
 
 import re
@@ -38,6 +40,8 @@ __all__ = ["PLACE", "RULES", "Ledger", "check", "judge", "misnamed"]
 RULES = ("atomic", "sequential", "serializable", "converged")
 PLACE = r"([0-9]{1,18}(\.[0-9]{1,18})*)?"
 """How an operation's place is written."""
+UNREAD = "unread"
+_DROPPED = ("not_subscribed", "overflow")
 _FOREVER = 1 << 62
 Place = tuple[int, tuple[int, ...]]
 """The number of a commit, and an operation's place in that transaction."""
@@ -83,6 +87,8 @@ class Published(msgspec.Struct, frozen=True):
     node: str
     text: str
     at: Moment
+    publisher: str = ""
+    number: int = 0
 
 
 class Ledger:
@@ -98,8 +104,18 @@ class Ledger:
         self.processed: dict[tuple[str, str], list[tuple[tuple[int, ...], str]]] = {}
         self.delivered: dict[tuple[str, str], list[Row]] = {}
         """By event and subscription."""
+        self.unread: set[tuple[str, str]] = set()
+        """Events and subscriptions that they came to, and nobody read."""
+        self.dropped: set[tuple[str, str]] = set()
+        """Events and subscriptions that they came for, when their clients had withdrawn those or had no room."""
         self.recipients: dict[str, list[str]] = {}
-        """By event: the subscriptions that it was delivered to."""
+        """By event: the subscriptions that it came to."""
+        self._latest: dict[tuple[str, str], tuple[int, ...]] = {}
+        """By subscription, and by publisher or transaction: the last number or place of what came to it."""
+        self._latest_commit: dict[str, int] = {}
+        """By subscription: the last commit of a transaction of which something came to it."""
+        self._latest_ns: dict[str, int] = {}
+        """By subscription: when the last event that came to it was published."""
         self.held: list[Row] = []
         """What brokers reported of their tables."""
         self.events: list[Published] = []
@@ -107,7 +123,11 @@ class Ledger:
         self.commits: dict[str, list[str]] = {}
         """By node: serializable transactions as they were committed there."""
         self._rows = sorted(rows, key=lambda row: (_time(row), row.node, row.step))
-        self._refused = {row.event for row in rows if row.action == "discarded"}
+        self._refused = {
+            row.event
+            for row in rows
+            if row.action == "discarded" and row.verdict not in (UNREAD, *_DROPPED)
+        }
         self.gone = _gone(self._rows)
         for row in self._rows:
             if (
@@ -121,6 +141,11 @@ class Ledger:
         self.sequence = {name: number for number, name in enumerate(order, 1)}
         for row in self._rows:
             self._relate(row)
+            self._note_latest(row)
+        for published in self.events:
+            for name in self.recipients.get(published.event, ()):
+                first_ns = max(published.at.first_ns, self._latest_ns.get(name, 0))
+                self._latest_ns[name] = first_ns
         # Read once before anything is judged, so that a run is judged whole or not at all.
         for published in self.events:
             attributes_of(published.text)
@@ -138,13 +163,49 @@ class Ledger:
         elif row.action == "received" and name:
             steps = self.processed.setdefault((row.node, name), [])
             steps.append((_path(row), row.event or ""))
-        elif row.action == "delivered":
+        elif row.action == "delivered" or (row.action == "discarded" and row.verdict == UNREAD):
             key = (row.event or "", row.subscription or "")
-            if key not in self.delivered:
+            if not self.came(*key):
                 self.recipients.setdefault(key[0], []).append(key[1])
-            self.delivered.setdefault(key, []).append(row)
+            if row.action == "delivered":
+                self.delivered.setdefault(key, []).append(row)
+            else:
+                self.unread.add(key)
+        elif row.action == "discarded" and row.verdict in _DROPPED:
+            self.dropped.add((row.event or "", row.subscription or ""))
         elif row.action == "held":
             self.held.append(row)
+
+    def came(self, event: str, subscription: str) -> bool:
+        """Return whether an event was delivered to a subscription, or waited there to be read."""
+        return (event, subscription) in self.delivered or (event, subscription) in self.unread
+
+    def _note_latest(self, row: Row) -> None:
+        """Keep how far the events that came to a subscription go."""
+        subscription = row.subscription or ""
+        if not self.came(row.event or "", subscription):
+            return
+        if row.transaction:
+            key, reached = (subscription, f"{row.transaction}#"), _path(row)
+            commit = max(
+                self.sequence.get(row.transaction, 0), self._latest_commit.get(subscription, 0)
+            )
+            self._latest_commit[subscription] = commit
+        else:
+            key, reached = (subscription, row.publisher or ""), (row.publisher_seq or 0,)
+        self._latest[key] = max(reached, self._latest.get(key, ()))
+
+    def overtaken(self, published: Published, subscription: str) -> bool:
+        """Return whether something came to a subscription that comes behind an event for sure."""
+        at = published.at
+        if not at.transaction:
+            latest = self._latest.get((subscription, published.publisher), ())
+            return bool(published.number) and (published.number,) < latest
+        if at.place is not None and at.place[0] < self._latest_commit.get(subscription, 0):
+            return True
+        if at.last_ns < self._latest_ns.get(subscription, 0):
+            return True
+        return at.path < self._latest.get((subscription, f"{at.transaction}#"), ())
 
     def _moment(self, row: Row) -> Moment | None:
         """Return when an operation took effect; None if it never did.
@@ -174,7 +235,15 @@ class Ledger:
             return
         if row.action == "published":
             if row.event not in self._refused:
-                self.events.append(Published(row.event or "", row.node, row.topic or "", moment))
+                published = Published(
+                    row.event or "",
+                    row.node,
+                    row.topic or "",
+                    moment,
+                    row.publisher or "",
+                    row.publisher_seq or 0,
+                )
+                self.events.append(published)
         elif row.action == "subscribed":
             name = row.subscription or ""
             self.subscriptions.setdefault(name, Held(name, row.node, row.topic or "", moment, []))
@@ -185,22 +254,26 @@ class Ledger:
         """Return the client of a subscription: its name begins with it."""
         return subscription.rpartition(".")[0]
 
-    def owed(self, held: Held, at: Moment) -> bool | None:
+    def owed(self, held: Held, published: Published, at: Moment) -> bool | None:
         """Return whether an event of a moment must come to a subscription, must not, or may."""
         begun = held.begins.before(at)
         if begun is False:
             return False
         # What was withdrawn before it was there was not withdrawn.
         ended = [
-            end.before(at) if held.begins.before(end) else None
+            (end.before(at) if held.begins.before(end) else None, end)
             for end in held.ends
             if held.begins.before(end) is not False
         ]
-        if True in ended:
+        if any(before for before, _ in ended):
             return False
-        if begun is None or None in ended:
+        if begun is None or any(before is None and end.transaction for before, end in ended):
             return None
-        return None if self.owner(held.name) in self.gone else True
+        closed = [before for before, end in ended if not end.transaction]
+        dropped = closed and (published.event, held.name) in self.dropped
+        if dropped or None in closed or self.owner(held.name) in self.gone:
+            return True if self.overtaken(published, held.name) else None
+        return True
 
 
 def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -268,11 +341,11 @@ def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
 def _judge_event(ledger: Ledger, published: Published, collector: Collector) -> None:
     event = attributes_of(published.text)
     for held in ledger.subscriptions.values():
-        came = (published.event, held.name) in ledger.delivered
+        came = ledger.came(published.event, held.name)
         if not matches(held.where, event):
             owed: bool | None = False
         else:
-            owed = ledger.owed(held, published.at)
+            owed = ledger.owed(held, published, published.at)
         if owed is None or owed == came:
             continue
         what = "was not delivered to" if owed else "was delivered to"
@@ -362,9 +435,10 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
         possible = range(max(known, default=0), len(ledger.sequence) + 1)
         if not any(_explained(ledger, published, interested, commits) for commits in possible):
             got = sorted(ledger.recipients.get(published.event, ()))
+            two = dict.fromkeys((*got[:1], *got[-1:]))  # The words name all of them.
             collector.violation(
                 "mixed",
-                tuple(_at(ledger, ledger.owner(name), name) for name in got)
+                tuple(_at(ledger, ledger.owner(name), name) for name in two)
                 or (_at(ledger, published.node),),
                 (published.event,),
                 lambda published=published, got=got: (  # type: ignore[misc]
@@ -380,8 +454,8 @@ def _explained(
     """Return whether the deliveries are those of the tables after so many commits."""
     at = Moment("", (), (commits, (_FOREVER,)), published.at.first_ns, published.at.last_ns)
     for held in interested:
-        owed = ledger.owed(held, at)
-        if owed is not None and owed != ((published.event, held.name) in ledger.delivered):
+        owed = ledger.owed(held, published, at)
+        if owed is not None and owed != ledger.came(published.event, held.name):
             return False
     return True
 

@@ -31,6 +31,7 @@ from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.nodes import ClientNode
 from ensue.protocols.transactions.client import Ceased, Concluded, Invitation, TransactionClient
+from ensue.recorder import AlongsideRecorder
 from ensue.runtime.driver import Driver, Failed
 from ensue.runtime.hub import Hub
 from ensue.runtime.overlay import overlay_of
@@ -71,6 +72,21 @@ class Listener(Protocol):
         """Hear that nothing more comes, as was wanted."""
 
 
+class Recorded(Protocol):
+    """A subscription of which the trace says what became of its events."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more comes."""
+
+    @property
+    def waiting(self) -> int:
+        """How many events are here and not handed out."""
+
+    def record_rest(self, verdict: str) -> None:
+        """Write what becomes of those."""
+
+
 class _Kept:
     """What comes for a subscription that a plan makes, from when its home has it until its bus reads it.
 
@@ -84,10 +100,14 @@ class _Kept:
         """Whether the plan is committed, and the bus about to read."""
         self.is_withdrawn = False
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more than whoever reads it has room for: one more is kept, so that it is told."""
+        return self._events_max is not None and len(self.events) > self._events_max
+
     def notified(self, notified: Notified) -> None:
-        """Keep an event: one more than whoever reads it has room for, at the most, so that it is told."""
-        if self._events_max is None or len(self.events) <= self._events_max:
-            self.events.append(notified)
+        """Keep an event."""
+        self.events.append(notified)
 
     def lost(self, reason: str) -> None:
         """Forget them."""
@@ -97,6 +117,22 @@ class _Kept:
     def withdrawn(self) -> None:
         """Keep that nothing more comes."""
         self.is_withdrawn = True
+
+
+class _Undelivered(AlongsideRecorder):
+    """Writes what a client does; what its subscriptions are handed is written when they are."""
+
+    def outcome(
+        self,
+        node: str,
+        subscription: str | None,
+        effect: Outcome,
+        at_ns: int,
+        true_ns: int | None = None,
+    ) -> None:
+        """Leave out events."""
+        if not (isinstance(effect, Told) and isinstance(effect.value, Notified)):
+            super().outcome(node, subscription, effect, at_ns, true_ns)
 
 
 class ContentClient:
@@ -115,6 +151,10 @@ class ContentClient:
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._readers: dict[str, Listener] = {}
         """By subscription: who reads it."""
+        self._left: dict[str, None] = {}
+        """Subscriptions that the application has closed, and for which events may still come."""
+        self.recorded: dict[Recorded, None] = {}
+        """Subscriptions of this bus, where a trace says what became of their events."""
         self._beginning: dict[int, None] = {}
         """Requests for transactions that are to begin."""
         self._concluded: dict[str, list[Callable[[bool], object]]] = {}
@@ -166,7 +206,7 @@ class ContentClient:
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,
-            recorder=hub.recorder,
+            recorder=None if hub.recorder is None else _Undelivered(hub.recorder),
             seen_as=self.bus,
         )
         hub.watch(self._driver)
@@ -235,7 +275,9 @@ class ContentClient:
         """Withdraw a subscription; nobody waits for that."""
         self.stop_reading(subscription)
         if self._driver is not None and not self._driver.closed:
-            self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
+            self._left[subscription] = None  # What has come already may be told behind this.
+            asked = self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
+            asked.add_done_callback(lambda _: self._left.pop(subscription, None))
 
     def begin_publishing(
         self, attributes: Mapping[str, object], payload: bytes
@@ -321,6 +363,13 @@ class ContentClient:
     def stop_reading(self, subscription: str) -> None:
         """Hand nothing over any more."""
         self._readers.pop(subscription, None)
+        self._left.pop(subscription, None)
+
+    def leave(self, subscription: str) -> None:
+        """Read a subscription no more that a transaction withdraws, or may not make."""
+        self.stop_reading(subscription)
+        self._left[subscription] = None
+        self._write({"action": "unsubscribed", "subscription": subscription})
 
     def when_over(self, transaction: str, call: Callable[[bool], object]) -> None:
         """Be told whether a transaction was committed, when it is over; at once, if it is.
@@ -380,11 +429,33 @@ class ContentClient:
 
     def _notified(self, notified: Notified) -> None:
         """Hand an event to its reader; keep it if a plan that makes the subscription is under way."""
-        reader = self._readers.get(notified.subscription)
-        if reader is None and notified.position:
-            reader = self._readers[notified.subscription] = self._new_kept()
-        if reader is not None:
+        name = notified.subscription
+        reader = self._readers.get(name)
+        if reader is None and notified.position and name not in self._left:
+            reader = self._readers[name] = self._new_kept()
+        if reader is None:
+            self.record(notified, "discarded", 0, "not_subscribed")
+        elif isinstance(reader, _Kept) and reader.is_full:
+            self.record(notified, "discarded", 0, "overflow")
+        else:
             reader.notified(notified)
+
+    def record(self, notified: Notified, action: str, position: int, verdict: str) -> None:
+        """Write what became of an event into the trace, if there is one."""
+        self._write(notified.row(action, position, verdict))
+
+    def keep_recorded(self, subscription: "Recorded") -> None:
+        """Have the trace say what became of the events of a subscription."""
+        if self._hub.recorder is not None:
+            over = [each for each in self.recorded if each.closed and not each.waiting]
+            for each in over:
+                del self.recorded[each]
+            self.recorded[subscription] = None
+
+    def _write(self, row: dict[str, Any]) -> None:
+        recorder, now_ns = self._hub.recorder, self._hub.clock.now_ns()
+        if recorder is not None:
+            recorder.outcome(self.bus, None, Told(None, row), now_ns)
 
     def _new_kept(self) -> _Kept:
         return _Kept(None if self._hub.holds_publishers else self.kept_max)
@@ -392,6 +463,7 @@ class ContentClient:
     def _cease(self, subscriptions: Sequence[str]) -> None:
         """End what a transaction has withdrawn, now that nothing more comes for it."""
         for name in subscriptions:
+            self._left.pop(name, None)
             reader = self._readers.get(name)
             if isinstance(reader, _Kept) and not reader.is_made:
                 del self._readers[name]  # The plan was aborted.
@@ -423,6 +495,8 @@ class ContentClient:
                 where,
             )
             self.withdraw(name)
+            for notified in kept.events:
+                self.record(notified, "discarded", 0, "not_subscribed")
         else:
             kept.is_made = True
             self._do(self._hand_over(self.on_made, name, where))
@@ -474,6 +548,9 @@ class ContentClient:
 
     def close(self) -> None:
         """Leave the overlay: what was advertised and subscribed ends."""
+        for subscription in self.recorded:
+            subscription.record_rest("unread")
+        self.recorded = {}
         for task in self._tasks:
             task.cancel()
         if self._opening is not None:

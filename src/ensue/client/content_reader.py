@@ -79,6 +79,8 @@ class ContentShare:
         """Its name among brokers."""
         self.draining = False
         """Whether a transaction has withdrawn it: events that were routed before may still come, until `withdrawn`."""
+        self._unrecorded: dict[int, Notified] = {}
+        """By position: what was handed to the subscription, and the trace has nothing of yet."""
         self._begun = ""
         """The transaction of which some events are here, and others follow."""
         self.topics: tuple[str, ...] = ()
@@ -120,9 +122,10 @@ class ContentShare:
         self.topics = ()
         if name:
             self._client.stop_reading(name)
-            if self._undecided:
+            if self._undecided or self.draining:
                 self._ended = name  # Brokers don't have it, or not for good.
-            elif not self.draining:
+                self._client.leave(name)
+            else:
                 self._client.withdraw(name)
 
     def withdrawn(self) -> None:
@@ -166,6 +169,7 @@ class ContentShare:
     def notified(self, notified: Notified) -> None:
         """Hand an event over, or end before it if there is no room for it and what has to come with it."""
         if not self.subscription:
+            self._client.record(notified, "discarded", 0, "not_subscribed")
             return
         if self._begun == notified.transaction != "":
             fits = True  # Room was found for all of them.
@@ -176,7 +180,15 @@ class ContentShare:
             self._overflow(notified)
             return
         self._position += 1
+        if self._client.recorded:
+            self._unrecorded[self._position] = notified
         self._on_outcome(Deliver(content_event(notified.publication), self._position))
+
+    def handed(self, position: int, action: str, verdict: str = "") -> None:
+        """Write into the trace what became of an event, once."""
+        notified = self._unrecorded.pop(position, None)
+        if notified is not None:
+            self._client.record(notified, action, position, verdict)
 
     def _fits(self, count: int) -> bool:
         room = self._wanted.room()
@@ -192,6 +204,7 @@ class ContentShare:
         else:
             more = "another one has come"
         self.end()
+        self._client.record(notified, "discarded", 0, "overflow")
         self.lost(
             f"it did not keep up: {limit - room} events are unread, {more}, "
             f"and pending_max is {limit}; read it faster, or give it more"

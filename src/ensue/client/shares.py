@@ -32,7 +32,7 @@ from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.causality import LATE, OVERFLOW, OVERTAKEN
 from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.recorder import Recorder
+from ensue.recorder import AlongsideRecorder, Recorder
 from ensue.runtime.driver import Driver
 
 __all__ = ["UNREAD", "Share", "Shares", "publishing_alone"]
@@ -295,13 +295,8 @@ class Shares:
             self._recorder.outcome(self.node.name, subscription, outcome, now_ns)
 
 
-class _PublishingAlone(Recorder):
+class _PublishingAlone(AlongsideRecorder):
     """Writes what a node publishes; what it delivers is written for each share."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder.run, recorder.order, peer_frames=recorder.peer_frames)
-        # Rows of one node are numbered together, whoever writes them.
-        self._append, self._steps = recorder._append, recorder._steps  # noqa: SLF001 - a part of it
 
     def outcome(
         self,
