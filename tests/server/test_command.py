@@ -234,6 +234,11 @@ def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Pa
         (("--data", "d", "--retain-bytes", "much"), "--retain-bytes: expected a size in bytes"),
         (("--data", "d", "--retain-bytes", "9" * 400 + "GB"), "is more than there is of anything"),
         (("--data", "d", "--retain-age", "7"), "--retain-age: expected a duration like"),
+        (("--data", "d", "--lease", "7"), "--lease: expected a duration like"),
+        (
+            ("--data", "d", "--lease-lost", "11s"),
+            "lease_lost is 11 s, longer than the lease of 10 s",
+        ),
         (("--data", "d", "--retain-age", "0s"), "retention.age_s must be above 0"),
         (("--data", "d", "--listen", "nowhere:x"), "the address to listen on 'nowhere:x'"),
         (("--data", "d", "--config", "ensue.toml"), "--data: ensue.toml says it; leave --data out"),
@@ -243,6 +248,10 @@ def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Pa
         (
             ("--url", "nats://127.0.0.1:1", "--data", "d", "--listen", "127.0.0.1:0"),
             "--listen: on a broker a server has no port of its own; leave --listen out, or --url",
+        ),
+        (
+            ("--url", "nats://127.0.0.1:1", "--data", "d", "--lease-lost", "1s"),
+            "--lease-lost: on a broker no server sees connections; leave --lease-lost out, or --url",
         ),
         (("--data", "d", "--name", "a/b"), "the name of a server holds no '/' and no '~'"),
         (("--data", "d", "--name", "chain"), "'chain' is what all servers are called"),

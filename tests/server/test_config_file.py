@@ -26,6 +26,7 @@ def test_one_server_needs_three_lines(tmp_path: Path) -> None:
 def test_everything_of_a_chain_is_read() -> None:
     text = (
         'closed = true\npublisher_order = false\nsync = "100ms"\nexpire = "2m"\n'
+        'lease = "20s"\nlease_lost = "500ms"\n'
         + ONE.replace("data", 'topics = ["x", "y"]\naddress = "a.example:7400"\nsite = "Ulm"\ndata')
         + '[[servers]]\nname = "b"\nlisten = "127.0.0.1:7401"\ndata = "e"\ntopics = ["z"]\n'
         + '[retention]\nbytes = "10GB"\nage = "7d"\nsegment_bytes = "1MiB"\n'
@@ -38,6 +39,8 @@ def test_everything_of_a_chain_is_read() -> None:
     )
     assert config.closed
     assert not config.sequencer.publisher_order
+    assert config.sequencer.lease_ns == 20_000_000_000
+    assert config.sequencer.lease_lost_ns == 500_000_000
     assert config.site == "Ulm"
     assert (config.sync_s, config.expire_s) == (0.1, 120.0)
     assert config.retention.bytes == 10_000_000_000
@@ -53,6 +56,12 @@ def test_everything_of_a_chain_is_read() -> None:
         ("", "the key 'servers' is missing; add it"),
         ("servers = []", "servers: there is none; add [[servers]]"),
         ("nonsense", "is not TOML"),
+        (
+            'lease = "2s"\nlease_lost = "3s"\n' + ONE,
+            "lease_lost is 3 s, longer than the lease of 2 s",
+        ),
+        ('lease = "2h"\n' + ONE, "lease must be between 1 ms and 60 minutes, not 7200 s"),
+        ('lease_lost = "0s"\n' + ONE, "lease_lost must be between 1 ms and 60 minutes, not 0 s"),
         ("colsed = true\n" + ONE, "there is no key 'colsed' here; did you mean 'closed'?"),
         (
             ONE.replace("data", "dta"),

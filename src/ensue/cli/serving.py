@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from ensue.cli import output
 from ensue.errors import BadInput
+from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.quantities import parse_duration, parse_size
 from ensue.server import Server, ServerConfig, config_file
 from ensue.server.access import new_token
 from ensue.server.brokered import BrokeredServer
-from ensue.server.config import Retention
+from ensue.server.config import Retention, leased
 from ensue.server.logs import start_logging
 from ensue.transports.tcp_options import DEFAULT_PORT
 
@@ -106,6 +107,20 @@ AcceptLossOption = Annotated[
         "subscribers are told that it is another log.",
     ),
 ]
+LeaseOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="How long a publisher may take to put out an event that has its stamp; 10s. Others may wait so long for one that stalls.",
+    ),
+]
+LeaseLostOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="The same for a publisher whose connection is lost, which has so long to come back; 1s.",
+    ),
+]
 
 
 @output.command
@@ -122,6 +137,8 @@ def serve(
         str | None,
         typer.Option(metavar="DURATION", help="Drop events older than this, such as 7d."),
     ] = None,
+    lease: LeaseOption = None,
+    lease_lost: LeaseLostOption = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Its name; with --config, which one it is.")
     ] = None,
@@ -153,11 +170,17 @@ def serve(
     ports = {"--listen": listen, "--insecure-listen-anyone": insecure_listen_anyone or None}
     if url is not None:
         _exclude(ports, "--url", "on a broker a server has no port of its own")
+        _exclude({"--lease-lost": lease_lost}, "--url", "on a broker no server sees connections")
     if config is None:
         chosen = _from_options(
             listen, data, sync, retain_bytes, retain_age, name, insecure=insecure_listen_anyone
         )
-        chosen = replace(chosen, admin=admin or "", insecure_admin=insecure_admin_anyone)
+        chosen = replace(
+            chosen,
+            admin=admin or "",
+            insecure_admin=insecure_admin_anyone,
+            sequencer=_leased(chosen.sequencer, lease, lease_lost),
+        )
     else:
         given = {
             **ports,
@@ -165,6 +188,8 @@ def serve(
             "--sync": sync,
             "--retain-bytes": retain_bytes,
             "--retain-age": retain_age,
+            "--lease": lease,
+            "--lease-lost": lease_lost,
             "--admin": admin,
             "--insecure-admin-anyone": insecure_admin_anyone or None,
         }
@@ -273,6 +298,16 @@ def _from_options(
         retention=Retention(bytes=size, age_s=age_s),
         insecure=insecure,
     )
+
+
+def _leased(
+    sequencer: SequencerConfig, lease: str | None, lease_lost: str | None
+) -> SequencerConfig:
+    seconds: list[float | None] = []
+    for name, given in (("--lease", lease), ("--lease-lost", lease_lost)):
+        with output.option(name):
+            seconds.append(None if given is None else parse_duration(given) / SECOND_NS)
+    return leased(sequencer, *seconds)
 
 
 @contextmanager

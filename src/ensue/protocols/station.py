@@ -16,6 +16,9 @@ many others is not told, and misses the order of what was published since.
 Of a subscriber without topics here, as its changes pass by or it has left, nothing is kept after as long a
 silence. A change that a neighbour passes on, or asks for again, breaks the silence.
 
+A publisher whose connection is lost has a shorter lease (`sequencer.leases`). A driver that sees connections says so (`lose`, `regain`). A client is connected
+to every server of its chain, so the one that holds a stamp sees for itself that the stamp's publisher is gone.
+
 The log of a topic is at the station that hosts the topic. A void for a topic of another station
 goes there as a `Put`.
 """
@@ -250,6 +253,14 @@ class Station:
         if self.config.expire_ns is None or not self._seen:
             return node
         return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
+
+    def lose(self, name: str, *, now_ns: int) -> None:
+        """Hear that no connection has a name any more."""
+        self.node.lose(name, now_ns=now_ns)
+
+    def regain(self, name: str) -> None:
+        """Hear that a connection has a name."""
+        self.node.regain(name)
 
     def trim(self, topic: str, first: int) -> None:
         """Note that events of a topic below a slot are no longer kept."""

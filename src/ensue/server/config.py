@@ -17,9 +17,12 @@ from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import DEFAULT_PORT, parse_address
 from ensue.wire import FRAME_BYTES_MAX
 
-__all__ = ["Limits", "Retention", "ServerConfig", "Tls"]
+__all__ = ["Limits", "Retention", "ServerConfig", "Tls", "leased"]
 
 MIB = 1024 * 1024
+SECOND_NS = 1_000_000_000
+LEASE_S_MAX = 3600.0
+"""The longest lease: so long a publisher that is gone, and whose connection stands, holds others up."""
 PIECE_BYTES_MAX = 64 * MIB
 PIECE_BYTES_MIN = 64 * 1024
 PIECES = 8
@@ -237,6 +240,29 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "on 127.0.0.1, or say insecure = true or --insecure-listen-anyone if a network that "
                 "you trust is all there is"
             )
+
+
+def leased(
+    sequencer: SequencerConfig, lease_s: float | None, lease_lost_s: float | None
+) -> SequencerConfig:
+    """Return a configuration with the leases of publishers that somebody asked for."""
+    lease_ns, lost_ns = sequencer.lease_ns, sequencer.lease_lost_ns
+    for name, seconds in (("lease", lease_s), ("lease_lost", lease_lost_s)):
+        if seconds is not None and not 0.001 <= seconds <= LEASE_S_MAX:
+            raise ConfigurationError(
+                f"{name} must be between 1 ms and {LEASE_S_MAX / 60:g} minutes, not {seconds:g} s"
+            )
+    lease_ns = lease_ns if lease_s is None else round(lease_s * SECOND_NS)
+    if lease_lost_s is not None:
+        lost_ns = round(lease_lost_s * SECOND_NS)
+        if lost_ns > lease_ns:
+            raise ConfigurationError(
+                f"lease_lost is {lease_lost_s:g} s, longer than the lease of {lease_ns / SECOND_NS:g} s: "
+                "a lost connection shortens it"
+            )
+    return msgspec.structs.replace(
+        sequencer, lease_ns=lease_ns, lease_lost_ns=min(lost_ns, lease_ns)
+    )
 
 
 def _check_name(name: str) -> None:

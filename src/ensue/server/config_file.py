@@ -15,7 +15,7 @@ from ensue.event import Name
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.quantities import duration_ns, shown, size_bytes
 from ensue.server.access import Access, User
-from ensue.server.config import Limits, Retention, ServerConfig, Tls
+from ensue.server.config import Limits, Retention, ServerConfig, Tls, leased
 from ensue.tables import TableReader, read_text
 from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import parse_address
@@ -95,6 +95,8 @@ class _File(_Table, frozen=True, kw_only=True):
     publisher_order: bool = True
     sync: Sync | None = None
     expire: Duration | None = None
+    lease: Duration | None = None
+    lease_lost: Duration | None = None
     insecure: bool = False
     insecure_admin: bool = False
     retention: _Retention = _Retention()
@@ -212,7 +214,11 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         chain=chain,
         beside={each.name: each.beside for each in file.servers if each.beside},
         closed=file.closed,
-        sequencer=SequencerConfig(carries=True, publisher_order=file.publisher_order),
+        sequencer=leased(
+            SequencerConfig(carries=True, publisher_order=file.publisher_order),
+            file.lease,
+            file.lease_lost,
+        ),
         sync_s=0.0 if file.sync is None else float(file.sync),
         expire_s=60.0 if file.expire is None else float(file.expire),
         insecure=file.insecure,

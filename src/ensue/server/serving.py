@@ -19,7 +19,7 @@ from ensue.journal import Journal
 from ensue.protocols.core import Persist
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
 from ensue.protocols.overlay.nodes import broker_of
-from ensue.protocols.station import FRAMES
+from ensue.protocols.station import FRAMES, Station
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver
 from ensue.server.carrying import screen_enrolled, screen_exchanged
@@ -118,7 +118,7 @@ class Server(StationServer):
         )
         listener.screens[self.content.name] = partial(screen_content, listener.rules)
         await self.content.open()
-        listener.on_entered = self.content.connected
+        listener.on_entered = self._entered
         key = _seal_key(journal, commit) if config.access.users else b""
         for registry in await self._enrol(transport, journal, commit):
             node = registry.node
@@ -162,11 +162,23 @@ class Server(StationServer):
             listener.screens[node.name] = partial(screen_exchanged, listener.rules, node.name)
 
         def left(name: str) -> None:
+            self._tell_station(lambda station, now: station.lose(name, now_ns=now))
             for exchange in self._exchanges:
                 if not exchange.closed:
                     exchange.command(lambda node, now: node.forget(name, now_ns=now))
 
         listener.on_left = left
+
+    def _entered(self, name: str) -> None:
+        """Hear that a connection has a name from now on."""
+        self._tell_station(lambda station, _now: station.regain(name))
+        if self.content is not None:
+            self.content.connected(name)
+
+    def _tell_station(self, call: Callable[[Station, int], None]) -> None:
+        station = self.station
+        if station is not None and self._driver is not None and self._driver.takes_commands:
+            self._driver.command(lambda _node, now: call(station, now))
 
     def _welcome(self) -> Welcome:
         config = self.config

@@ -237,6 +237,7 @@ class _Builder:
                 publisher_order=table.publisher_order,
                 carries=table.carries,
                 lease_ns=table.lease,
+                lease_lost_ns=table.lease_lost,
                 retry_ns=table.retry,
                 poll_ns=table.poll,
                 gap_ns=table.gap,

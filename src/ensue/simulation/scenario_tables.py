@@ -122,6 +122,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
     publisher_order: bool = _SEQUENCER.publisher_order
     carries: bool = _SEQUENCER.carries
     lease: Duration = Duration(_SEQUENCER.lease_ns)
+    lease_lost: Duration = Duration(_SEQUENCER.lease_lost_ns)
     retry: Duration = Duration(_SEQUENCER.retry_ns)
     poll: Duration = Duration(_SEQUENCER.poll_ns)
     gap: Duration = Duration(_SEQUENCER.gap_ns)

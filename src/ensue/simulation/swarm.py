@@ -104,6 +104,8 @@ def _sequencer(
     carries: bool,
     runs_max: int,
 ) -> SequencerConfig:
+    # Drawn apart from all else, so that seeds stay what they were.
+    lease_lost_ns = Random(hash(random.getstate()[1])).randrange(10 * MS, SECOND)
     return SequencerConfig(
         carries=carries,
         runs_max=runs_max,
@@ -121,6 +123,7 @@ def _sequencer(
         time_to_live_ns=random.randrange(20 * MS, SECOND),
         missing_max=random.choice((4, 65_536)),
         clients_max=clients_max if random.random() < 0.2 else 100_000,
+        lease_lost_ns=lease_lost_ns,
     )
 
 

@@ -6,6 +6,7 @@ that replies is two nodes, one that subscribes and one that publishes, and one n
 
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from typing import Any
 
 from ensue.checkers import Report, check
 from ensue.event import Event
@@ -19,11 +20,17 @@ from ensue.protocols.station import FRAMES, UNNUMBERED, Station
 from ensue.protocols.topic_log import TopicLog
 from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
 from ensue.simulation.deployment import Deployment
+from ensue.simulation.driver import Command
 from ensue.simulation.process import Factory
 from ensue.trace import Row
 from ensue.wire import Codec
 
 __all__ = ["TotalDeployment"]
+
+NOTICE_NS = 50_000_000
+"""Within so long a server notices that a connection was made or lost, …"""
+NOTICED = 0.9
+"""… if it does: a machine that is gone closes nothing."""
 
 Records = Mapping[str, bytes]
 
@@ -52,6 +59,10 @@ class TotalDeployment(Deployment):
 
     def _add_nodes(self) -> None:
         scenario, world = self.scenario, self.world
+        if scenario.order == "total" and scenario.sequencer.carries:
+            # Servers see the connections of their clients.
+            world.on_down = self._lose
+            world.on_up = self._regain
         for each in () if scenario.sequencer.carries else scenario.ens:
             world.add(each.name, self._ens_factory(each.name), site=each.site)
         if scenario.order == "total":
@@ -142,6 +153,37 @@ class TotalDeployment(Deployment):
             )
 
         return build
+
+    # -- Connections ----------------------------------------------------------------------------
+
+    def _lose(self, name: str) -> None:
+        """Let servers notice, in a while, that a publisher is gone; some of them never do."""
+
+        def lose(node: Any, now_ns: int) -> None:
+            for part in _parts(node):
+                if isinstance(part, SequencerNode):
+                    part.lose(name, now_ns=now_ns)
+
+        self._notice(name, lose)
+
+    def _regain(self, name: str) -> None:
+        """Let servers notice that a publisher is back: sometimes before they notice that it was gone."""
+
+        def regain(node: Any, _now_ns: int) -> None:
+            for part in _parts(node):
+                if isinstance(part, SequencerNode):
+                    part.regain(name)
+
+        self._notice(name, regain)
+
+    def _notice(self, name: str, command: Command) -> None:
+        if name in self.placement.nodes:
+            return
+        random = self.world.stream("connections")
+        for server in self.placement.nodes:
+            if random.random() < NOTICED:
+                at_ns = self.world.now_ns + random.randrange(NOTICE_NS)
+                self.world.call(server, command, at_ns=at_ns)
 
     # -- What came of it ------------------------------------------------------------------------
 

@@ -62,6 +62,10 @@ class World(Driver):
             ens_for=ens_for,
         )
         self._fault_epoch = 0
+        self.on_down: Callable[[str], None] | None = None
+        """Told which node has crashed."""
+        self.on_up: Callable[[str], None] | None = None
+        """Told which node has restarted."""
 
     # Nodes
 
@@ -221,6 +225,8 @@ class World(Driver):
         process.forget(self.now_ns)
         if self.recorder is not None:
             self.recorder.crashed(process.seen_as, process.clock.read(self.now_ns), self.now_ns)
+        if self.on_down is not None:
+            self.on_down(name)
         if restart_after_ns is not None:
             due_ns = self.now_ns + restart_after_ns
             self.schedule(due_ns, self._restart, (process, process.incarnation))
@@ -280,6 +286,8 @@ class World(Driver):
         process.node = process.factory(process.disk.snapshot(), now_ns)
         if self.recorder is not None:
             self.recorder.restarted(process.seen_as, now_ns, self.now_ns)
+        if self.on_up is not None:
+            self.on_up(process.name)
         self._drain(process)
 
     def _process(self, name: str) -> Process:

@@ -3,6 +3,7 @@
 import pytest
 from tests.protocols.sequencer.harness import Net
 from tests.protocols.sequencer.stages import (
+    FILL,
     PLACEMENT,
     Disk,
     ask,
@@ -16,6 +17,7 @@ from tests.protocols.sequencer.stages import (
 from ensue.event import Stamp
 from ensue.protocols.core import Persist
 from ensue.protocols.ens import Accepted, Taken
+from ensue.protocols.sequencer import remembering
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Changed,
@@ -101,6 +103,73 @@ def test_an_unanswered_void_is_sent_again() -> None:
 
 
 # -- Restarts ---------------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_shortens_the_lease() -> None:
+    low = node(lease_ns=100, lease_lost_ns=10)
+    ask(low, 1, "a")
+    ask(low, 1, "b", publisher="other")
+    low.lose("p", now_ns=20)
+    assert low.open_count == 2
+    assert low.next_timer_ns() == 30
+    assert [event.topic for event in overdue(low, 30)] == ["a"]
+    assert low.open_count == 2
+    assert [event.topic for event in overdue(low, 100)] == ["b"]
+
+
+def test_a_lost_connection_makes_no_lease_longer() -> None:
+    low = node(lease_ns=100, lease_lost_ns=50)
+    ask(low, 1, "a")
+    low.lose("p", now_ns=90)
+    low.lose("p", now_ns=95)
+    assert low.next_timer_ns() == 100
+
+
+def test_a_publisher_that_is_back_in_time_keeps_its_stamp_and_its_lease() -> None:
+    low = node(lease_ns=100, lease_lost_ns=10)
+    ask(low, 1, "a")
+    low.lose("p", now_ns=20)
+    low.regain("p")
+    assert overdue(low, 99) == []
+    assert low.open_count == 1
+    assert [event.topic for event in overdue(low, 100)] == ["a"]
+
+
+def test_a_publisher_that_is_back_too_late_is_told_that_its_slot_is_void() -> None:
+    low = node(lease_ns=100, lease_lost_ns=10)
+    ask(low, 1, "a")
+    low.lose("p", now_ns=20)
+    (void,) = overdue(low, 30)
+    low.regain("p")
+    hear(low, Accepted(topic="a", event=void.id, slot=1), source="ens")
+    assert low.open_count == 0
+    assert ask(low, 1, "a") == [Voided(origin="low", numbers=(1,))]
+
+
+def test_a_stamp_that_is_completed_after_its_publisher_was_lost_has_a_short_lease() -> None:
+    high = node("high", lease_ns=100, lease_lost_ns=10)
+    high.lose("p", now_ns=0)
+    high.receive(FILL, source="middle", now_ns=5)
+    assert high.next_timer_ns() == 15
+    high.regain("p")
+    assert high.next_timer_ns() == 105
+
+
+def test_a_confirmed_stamp_of_a_lost_publisher_is_not_voided() -> None:
+    low = node(lease_ns=100, lease_lost_ns=10)
+    ask(low, 1, "a")
+    low.lose("p", now_ns=0)
+    hear(low, Confirm(origin="low", slots=((1, 1),), settled=2))
+    assert low.next_timer_ns() is None
+    assert overdue(low, 100) == []
+
+
+def test_only_so_many_lost_publishers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "LOST_MAX", 2)
+    low = node(lease_ns=100, lease_lost_ns=10)
+    for publisher in ("p", "q", "p", "r", "s"):
+        low.lose(publisher, now_ns=0)
+    assert list(low._lost) == ["r", "s"]
 
 
 def test_everything_is_persisted_before_it_is_sent() -> None:

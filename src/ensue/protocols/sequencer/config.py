@@ -71,6 +71,8 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Publishers, and subscribers, that a node remembers: until they say goodbye, or, for
     publishers, until room is needed and nothing of theirs is open. Then newcomers are refused.
     Leave ample room: publishers at the limit of two nodes can come to wait for each other."""
+    lease_lost_ns: int = SECOND_NS
+    """The lease of a publisher whose connection is lost, if that is shorter: it has so long to come back."""
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):
@@ -87,6 +89,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         for field in (
             "lease_ns",
+            "lease_lost_ns",
             "retry_ns",
             "poll_ns",
             "gap_ns",

@@ -5,11 +5,16 @@ void into the slot. The ENS decides: the void took the slot (a late original is 
 nobody) or the original was there before (then all is well). The record stays until the publisher
 confirms, or says that it will not ask again, so that one that comes back gets the same answer.
 
+A publisher whose connection is lost has a shorter lease, `lease_lost_ns` from then on: others wait for its slot. One
+that is back in time has its first lease again, no longer than if it had never been away. Who loses connections
+is told by a driver that sees them; where none does, the lease stays.
+
 Every slot that was given away ends up confirmed, out or void; none is forgotten before. A confirmation
 therefore names the slot, and a second stamp for one request (its origin had forgotten the publisher)
 is a ghost: it is never handed out and voided at once.
 """
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import takewhile
 
@@ -27,7 +32,18 @@ OUT = "out"
 class Lease:
     """One completed stamp."""
 
-    __slots__ = ("due_ns", "number", "origin", "publisher", "slot", "stamp", "state", "topic")
+    __slots__ = (
+        "due_ns",
+        "entry",
+        "full_ns",
+        "number",
+        "origin",
+        "publisher",
+        "slot",
+        "stamp",
+        "state",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -48,6 +64,10 @@ class Lease:
         self.slot = stamp.entries[topic]
         self.due_ns = due_ns
         """When to void it, or to ask again for the void."""
+        self.full_ns = due_ns
+        """When to void it if its publisher stays connected."""
+        self.entry = 0
+        """Its entry among those that are due; earlier ones don't count."""
 
     @classmethod
     def restore(cls, record: LeaseRecord, due_ns: int) -> "Lease":
@@ -113,7 +133,7 @@ class Leases:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], _Client] = {}
         self._due: list[tuple[int, int, Lease]] = []
-        """Each lease that is open or being voided, once."""
+        """Each lease that is open or being voided; of several entries of one, its latest counts."""
         self._added = 0
         """Breaks ties in the heap, so that leases themselves are never compared."""
         self._voiding: dict[tuple[str, int], Lease] = {}
@@ -121,7 +141,7 @@ class Leases:
 
     def open_count(self) -> int:
         """Count the stamps whose events are not known to be out or void."""
-        return sum(lease.state in (OPEN, VOIDING) for _, _, lease in self._due)
+        return sum(self._counts(entry) for entry in self._due)
 
     def add(self, lease: Lease, *, now_ns: int) -> bool:
         """Take in a lease; False: there is one for its request, so this one is a ghost."""
@@ -174,7 +194,7 @@ class Leases:
 
     def next_due_ns(self) -> int | None:
         """Return when the first open lease is due."""
-        while self._due and self._due[0][2].state not in (OPEN, VOIDING):
+        while self._due and not self._counts(self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
@@ -189,6 +209,32 @@ class Leases:
             self._schedule(lease)
             self._voiding[lease.topic, lease.slot] = lease
         return due
+
+    def shorten(self, publisher: str, origins: Iterable[str], due_ns: int) -> None:
+        """Let the open leases of a publisher run out by a time."""
+        for lease in self._open_of(publisher, origins):
+            if due_ns < lease.due_ns:
+                self._move(lease, due_ns)
+
+    def lengthen(self, publisher: str, origins: Iterable[str]) -> None:
+        """Give the open leases of a publisher back the time that they had at first."""
+        for lease in self._open_of(publisher, origins):
+            if lease.due_ns < lease.full_ns:
+                self._move(lease, lease.full_ns)
+
+    def _open_of(self, publisher: str, origins: Iterable[str]) -> list[Lease]:
+        clients = (self._clients.get((publisher, origin)) for origin in origins)
+        return [
+            lease
+            for client in clients
+            if client is not None
+            for lease in client.leases.values()
+            if lease.state == OPEN
+        ]
+
+    def _move(self, lease: Lease, due_ns: int) -> None:
+        lease.due_ns = due_ns
+        self._schedule(lease)
 
     def resolve(self, topic: str, slot: int, *, state: str) -> tuple[Lease, bool] | None:
         """Note the ENS's answer to a void; return its lease, and whether it is still needed."""
@@ -209,4 +255,10 @@ class Leases:
 
     def _schedule(self, lease: Lease) -> None:
         self._added += 1
+        lease.entry = self._added
         heappush(self._due, (lease.due_ns, self._added, lease))
+
+    @staticmethod
+    def _counts(entry: tuple[int, int, Lease]) -> bool:
+        lease = entry[2]
+        return lease.entry == entry[1] and lease.state in (OPEN, VOIDING)

@@ -281,8 +281,10 @@ class SequencerNode(RememberingStage):
     def _complete(
         self, publisher: str, origin: str, number: int, topic: str, stamp: Stamp, now_ns: int
     ) -> None:
-        due_ns = now_ns + self.config.lease_ns
-        lease = Lease(publisher, origin, number, topic, stamp, due_ns)
+        config = self.config
+        lease = Lease(publisher, origin, number, topic, stamp, now_ns + config.lease_ns)
+        if publisher in self._lost:
+            lease.due_ns = now_ns + min(config.lease_ns, config.lease_lost_ns)
         fresh = self._leases.add(lease, now_ns=now_ns)
         if self.config.durable:
             self._persist_lease(lease)

@@ -20,6 +20,8 @@ from ensue.protocols.sequencer.records import INT, LEASE
 
 __all__ = ["RememberingStage"]
 
+LOST_MAX = 10_000
+"""Publishers whose connections were lost that are remembered, the last of them."""
 FORGET_TRIES = 16
 """Publishers looked at for one that can be forgotten."""
 
@@ -38,6 +40,8 @@ class RememberingStage(ChangeStage):
         """Publishers that there was no room for, and the first numbers that were not refused."""
         self._slot_of: Callable[[Event], int] | None = None
         """Looks into the log, where this node has one."""
+        self._lost: dict[str, None] = {}
+        """Publishers whose connections were lost: what is on its way for them has a short lease, too."""
         self._out: dict[str, list[tuple[int, int]]] = {}
         """Events put out while handling the current frame, by publisher."""
 
@@ -75,6 +79,24 @@ class RememberingStage(ChangeStage):
         if isinstance(item, str) or self._slot_of is None:
             return 0
         return self._slot_of(item)
+
+    def lose(self, publisher: str, *, now_ns: int) -> None:
+        """Hear that the connection of a publisher is lost: shorten its leases.
+
+        It may be wrong, or come late: a lease that runs out voids a slot, as ever, and no event.
+        """
+        self._lost.pop(publisher, None)
+        self._lost[publisher] = None
+        if len(self._lost) > LOST_MAX:
+            del self._lost[next(iter(self._lost))]
+        due_ns = now_ns + self.config.lease_lost_ns
+        self._leases.shorten(publisher, self.placement.nodes, due_ns)
+
+    def regain(self, publisher: str) -> None:
+        """Hear that a publisher has a connection: its leases are as if it had never been away."""
+        if publisher in self._lost:
+            del self._lost[publisher]
+            self._leases.lengthen(publisher, self.placement.nodes)
 
     def _forget_settled(self, publisher: str, known: Publisher, settled: int) -> None:
         """Nobody will ask again below a settled number, nor for one that was refused."""
