@@ -107,6 +107,14 @@ AcceptLossOption = Annotated[
         "subscribers are told that it is another log.",
     ),
 ]
+RetainBytesOption = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Drop the oldest events beyond so much, such as 10GB."),
+]
+RetainAgeOption = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Drop events older than this, such as 7d."),
+]
 LeaseOption = Annotated[
     str | None,
     typer.Option(
@@ -129,14 +137,8 @@ def serve(
     listen: ListenOption = None,
     data: DataOption = None,
     sync: SyncOption = None,
-    retain_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Drop the oldest events beyond so much, such as 10GB."),
-    ] = None,
-    retain_age: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Drop events older than this, such as 7d."),
-    ] = None,
+    retain_bytes: RetainBytesOption = None,
+    retain_age: RetainAgeOption = None,
     lease: LeaseOption = None,
     lease_lost: LeaseLostOption = None,
     name: Annotated[
