@@ -18,6 +18,7 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from ensue.spark.auditing import Audit, audit
     from ensue.spark.campaigns import campaign
+    from ensue.spark.cuts import common_cut
     from ensue.spark.lake import read_table, table_files
     from ensue.spark.lake_pipeline import pipeline
     from ensue.spark.measuring import metrics, write_metrics
@@ -32,6 +33,7 @@ __all__ = [
     "Audit",
     "audit",
     "campaign",
+    "common_cut",
     "gaps",
     "merge",
     "metrics",
@@ -49,6 +51,7 @@ _HOMES = {
     "Audit": "ensue.spark.auditing",
     "audit": "ensue.spark.auditing",
     "campaign": "ensue.spark.campaigns",
+    "common_cut": "ensue.spark.cuts",
     "gaps": "ensue.spark.missing",
     "merge": "ensue.spark.merging",
     "metrics": "ensue.spark.measuring",

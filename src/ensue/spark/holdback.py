@@ -21,6 +21,9 @@ not unlimited.
 
 **Voids** (rows whose `value` is null) take their position; they leave only if asked for.
 
+**Before the cut** events have no position (null). They leave at once, each time that they come, with the
+verdict `before_cut`.
+
 **Two events at one position** mean that the topics are not mutually ordered, or not part of one log:
 that raises, naming both where both are at hand. Where the other one has left already, the offsets
 tell a repetition (its topic is past that offset) from a conflict.
@@ -65,6 +68,7 @@ MERGE_ROWS = 262_144
 """So many new rows are gathered before looking at what may leave; more if more is held."""
 
 IN_ORDER, AFTER_GAP, OUT_OF_ORDER, VOID = "", "after_gap", "out_of_order", "void"
+BEFORE_CUT = "before_cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,9 @@ class TotalHoldBack:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows of the micro-batch, in any order; return some that leave."""
+        if batch.column("position").null_count:
+            yield from self._before_cut(batch.filter(pc.is_null(batch.column("position"))))
+            batch = batch.filter(pc.is_valid(batch.column("position")))
         if batch.num_rows == 0:
             return
         if self._held:
@@ -263,6 +270,11 @@ class TotalHoldBack:
                     verdicts[shown[first]] = AFTER_GAP
         yield from self._judged(rows, void, verdicts)
 
+    def _before_cut(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Let leave what lies before the cut."""
+        void = voids(rows)
+        yield from self._verdicts_added(rows, void, [VOID if v else BEFORE_CUT for v in void])
+
     def _late(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Let leave what was given up and turned up after all; drop repetitions."""
         known = self._given_up.among(part.positions)
@@ -275,7 +287,8 @@ class TotalHoldBack:
                     "POSITION_CONFLICT",
                     f"two events at position {position:,}: {event!r} came after another one of that "
                     "position had left. The topics are not mutually ordered: order only topics "
-                    "that somebody subscribes together",
+                    "that somebody subscribes together, from their first common cut on "
+                    "(ensue.spark.common_cut)",
                 )
         late = part.where(known)
         for position in late.positions:
@@ -289,6 +302,11 @@ class TotalHoldBack:
         """Return rows that leave with their verdicts, without the voids unless asked for."""
         for topic, offset in highest_offsets(rows):
             self._state.offsets[topic] = max(offset + 1, self._state.offsets.get(topic, 0))
+        yield from self._verdicts_added(rows, void, verdicts)
+
+    def _verdicts_added(
+        self, rows: pa.RecordBatch, void: Mask, verdicts: list[str] | None
+    ) -> Iterator[pa.RecordBatch]:
         column = (
             pa.repeat(IN_ORDER, rows.num_rows)
             if verdicts is None

@@ -35,7 +35,8 @@ def gaps(ordered: DataFrame) -> DataFrame:
             f"the data frame lacks columns {absent}: give what ensue.spark.order returned"
         )
     bucket = f.shiftright(f.col("position") - 1, BUCKET_BITS).alias("bucket")
-    rows = ordered.select("position", "event", bucket)
+    # What lies before the cut has no position.
+    rows = ordered.where("position is not null").select("position", "event", bucket)
     within = Window.partitionBy("bucket").orderBy("position", "event")
     before = rows.select(
         "position",

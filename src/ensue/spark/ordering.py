@@ -4,7 +4,7 @@ Order is a column: sort by `position` wherever sequence matters. A batch comes s
 leaves in order within each micro-batch, but whatever is done to the frame next may shuffle its rows.
 
 The function takes and returns a data frame, does no work of its own on a stream and takes one
-look at the columns `topic` and `offset` of a batch, and needs neither a join nor a user-defined
+look at the columns `topic`, `offset` and `stamp` of a batch, and needs neither a join nor a user-defined
 function for the position. The rules of order are in `rules`, the queue of a stream in `holdback`
 and `streams`.
 """
@@ -13,14 +13,16 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from ensue.errors import BadInput
-from ensue.spark.holdback import VOID, Limits
-from ensue.spark.rules import Cut, Held, OrderingRule, rule_named
+from ensue.spark.cuts import find_cut, rows_of
+from ensue.spark.holdback import BEFORE_CUT, VOID, Limits
+from ensue.spark.rules import Cut, OrderingRule, positions, rule_named
 from ensue.spark.streams import hold_back
 
 __all__ = ["order"]
@@ -44,6 +46,16 @@ _UNITS = {
 _PERIOD = re.compile(rf"\s*(\d+)\s+({'|'.join(_UNITS)})s?\s*")
 
 
+class _Seen(NamedTuple):
+    """What a batch holds of a topic."""
+
+    first: int
+    last: int
+    rows: int
+    sum: int
+    """Of the positions of its rows."""
+
+
 def order(
     frame: DataFrame,
     topics: Iterable[str] | Mapping[str, int] | None = None,
@@ -52,6 +64,7 @@ def order(
     time_to_live: timedelta | str | None = None,
     held_max: int = 1_000_000,
     voids: bool = False,
+    before_cut: bool = False,
 ) -> DataFrame:
     """Put the events of some topics in order: `frame.transform(order, topics=[...])`.
 
@@ -68,6 +81,12 @@ def order(
     Voids, placeholders with a null `value`, take their position and are left out; with `voids` they
     stay, with the verdict `void`.
 
+    Events from before somebody subscribed the topics together have no common order. A batch of a whole
+    log, with topics named or none, therefore begins at its first common cut (see `common_cut`): what
+    lies before it stays without a position, with the verdict `before_cut`, and a warning tells how much
+    that is. Where `topics` says the first offsets, as it has to for a stream, what is before them is left
+    out, or stays in the same way with `before_cut`.
+
     In a stream an event leaves once all before it have left. With a `time_to_live` ("10 minutes" or
     a timedelta, by `published_at` against the newest one seen) an event that has waited longer, or
     more than `held_max` events waiting, make it give up on the positions missing before: the event
@@ -80,40 +99,78 @@ def order(
     limits = Limits(held_max=held_max, time_to_live_us=_micros(time_to_live), voids=voids)
     if held_max < 1:
         raise BadInput(f"held_max is {held_max}: at least one event must be allowed to wait")
-    held: Held | None = None
+    looked: dict[str, _Seen] | None = None
     if topics is None:
-        held = _held(frame)
-        topics = sorted(held)
+        looked = _looked_at(frame, None)
+        topics = sorted(looked)
     cut = _cut(topics)
-    if not cut and held is None:
+    if not cut and looked is None:
         raise BadInput(
             "topics is empty: name at least one, or leave it out to order all of a batch"
         )
-    added = rule.columns(cut)
-    taken = sorted({"verdict", *added} & set(frame.columns))
+    taken = sorted({"verdict", *rule.columns(cut)} & set(frame.columns))
     if taken:
         raise BadInput(f"the data frame has columns {taken} already: rename or drop them first")
-    chosen = _chosen(frame, cut).withColumns(dict(added))
     if frame.isStreaming:
+        chosen = _chosen(frame, cut, rule, before_cut=before_cut)
         schema = t.StructType([*chosen.schema.fields, t.StructField("verdict", t.StringType())])
         return hold_back(chosen, schema, rule.hold_back(cut, limits))
-    verdict = f.lit("")
-    if "value" in frame.columns:
-        if voids:
-            verdict = f.when(f.col("value").isNull(), VOID).otherwise("")
-        else:
-            chosen = chosen.where(f.col("value").isNotNull())
-    if held is None:
-        held = _held(_chosen(frame, cut))
-        _warn_of_absent(frame, cut, held)
-    return rule.sort(chosen.withColumn("verdict", verdict), cut, held)
+    if looked is None:
+        looked = _looked_at(frame.where(f.col("topic").isin(list(cut))), cut)
+        _warn_of_absent(frame, cut, looked)
+    if not isinstance(topics, Mapping):
+        begun = _begun(frame, cut, looked)
+        before_cut, cut = before_cut or begun != cut, begun
+    chosen = _chosen(frame, cut, rule, before_cut=before_cut)
+    held = {
+        topic: (max(cut[topic], seen.first), seen.last)
+        for topic, seen in looked.items()
+        if seen.last >= cut[topic]
+    }
+    return rule.sort(_judged(chosen, voids=voids), cut, held)
 
 
-def _warn_of_absent(frame: DataFrame, cut: Cut, held: Held) -> None:
+def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:
+    """Add the verdict of a batch's rows, and leave voids out unless they are asked for."""
+    verdict = f.when(f.col("position").isNull(), BEFORE_CUT).otherwise("")
+    if "value" not in chosen.columns:
+        return chosen.withColumn("verdict", verdict)
+    if not voids:
+        return chosen.where(f.col("value").isNotNull()).withColumn("verdict", verdict)
+    return chosen.withColumn("verdict", f.when(f.col("value").isNull(), VOID).otherwise(verdict))
+
+
+def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
+    """Return where the order of a whole log begins, and warn if that is not its beginning.
+
+    An event that does not count all before it has too small a position, so that the sum of all tells.
+    """
+    count = sum(seen.rows for seen in looked.values())
+    whole = all(seen.first == 0 and seen.rows == seen.last + 1 for seen in looked.values())
+    if not whole or sum(seen.sum for seen in looked.values()) == count * (count + 1) // 2:
+        return cut
+    begun = find_cut(cut, rows_of(frame))
+    if begun is None or begun == cut:
+        return cut
+    _log.warning(
+        "order: begins at the first common cut, %s: %s before it have no common order, and the "
+        "verdict %s",
+        ", ".join(f"{topic} {offset}" for topic, offset in sorted(begun.items()) if offset),
+        f"{sum(begun.values()):,} events",
+        BEFORE_CUT,
+    )
+    return begun
+
+
+def _warn_of_absent(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> None:
     """Warn of topics that were asked for and that a batch holds nothing of, as misspelt ones."""
-    absent = [repr(topic) for topic in sorted(cut) if topic not in held]
+    absent = [
+        repr(topic)
+        for topic in sorted(cut)
+        if topic not in looked or looked[topic].last < cut[topic]
+    ]
     if absent:
-        there = sorted(set(held) | set(_held(frame)))
+        there = sorted(_looked_at(frame, None))
         told = ", ".join(map(repr, there[:TOPICS_TOLD]))
         more = f" and {len(there) - TOPICS_TOLD:,} more" if len(there) > TOPICS_TOLD else ""
         _log.warning(
@@ -148,18 +205,34 @@ def _micros(time_to_live: timedelta | str | None) -> int | None:
     return time_to_live // timedelta(microseconds=1)
 
 
-def _held(frame: DataFrame) -> Held:
-    """Look which topics a batch holds, and which offsets of each."""
+def _looked_at(frame: DataFrame, cut: Cut | None) -> dict[str, _Seen]:
+    """Look which topics a batch holds, which offsets of each, and how their positions add up."""
     if frame.isStreaming:
         raise BadInput(
             "a stream does not know its topics before they come: name them, topics=[...], the "
             "same ones for as long as its checkpoint lives"
         )
-    ends = (f.min("offset").alias("first"), f.max("offset").alias("last"))
-    found = frame.groupBy("topic").agg(*ends).limit(TOPICS_MAX + 1).collect()
+    # Of all topics there are: a stamp that counts others makes the sum too large, which is looked into.
+    position = (
+        positions(cut)
+        if cut is not None
+        else f.aggregate(
+            f.map_values("stamp"), f.lit(0).cast("bigint"), lambda so_far, value: so_far + value
+        )
+    )
+    looks = (
+        f.min("offset").alias("first"),
+        f.max("offset").alias("last"),
+        f.count("*").alias("rows"),
+        f.sum(f.coalesce(position, f.lit(0)).cast("decimal(38,0)")).alias("sum"),
+    )
+    found = frame.groupBy("topic").agg(*looks).limit(TOPICS_MAX + 1).collect()
     if any(None in tuple(row) for row in found):
         raise BadInput("the data frame is no event log: it has rows without a topic or an offset")
-    return {row["topic"]: (row["first"], row["last"]) for row in found}
+    return {
+        row["topic"]: _Seen(row["first"], row["last"], row["rows"], int(row["sum"]))
+        for row in found
+    }
 
 
 def _cut(topics: Iterable[str] | Mapping[str, int]) -> Cut:
@@ -174,11 +247,15 @@ def _cut(topics: Iterable[str] | Mapping[str, int]) -> Cut:
     return cut
 
 
-def _chosen(frame: DataFrame, cut: Cut) -> DataFrame:
-    """Return the events that are part of the order."""
+def _chosen(frame: DataFrame, cut: Cut, rule: OrderingRule, *, before_cut: bool) -> DataFrame:
+    """Return the events that are part of the order with its columns; null in those before the cut."""
     chosen = frame.where(f.col("topic").isin(list(cut)))
+    added = rule.columns(cut)
     later = [f.lit(part) for topic, first in cut.items() if first for part in (topic, first)]
     if later:
         starts = f.create_map(*later)[f.col("topic")]
-        chosen = chosen.where(f.col("offset") >= f.coalesce(starts, f.lit(0)))
-    return chosen
+        is_part = f.col("offset") >= f.coalesce(starts, f.lit(0))
+        if not before_cut:
+            return chosen.where(is_part).withColumns(dict(added))
+        added = {name: f.when(is_part, column) for name, column in added.items()}
+    return chosen.withColumns(dict(added))

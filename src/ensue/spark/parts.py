@@ -180,7 +180,7 @@ def without_repetitions(parts: Sequence[Part]) -> list[Part]:
                 "POSITION_CONFLICT",
                 f"two events at position {positions[order[at]]:,}: {first!r} and {second!r}. The "
                 "topics are not mutually ordered: order only topics that somebody subscribes "
-                "together",
+                "together, from their first common cut on (ensue.spark.common_cut)",
             )
     kept = np.ones(len(positions), dtype=np.bool_)
     kept[order[again + 1]] = False

@@ -25,7 +25,16 @@ from pyspark.sql import functions as f
 from ensue.errors import UnsupportedOrder
 from ensue.spark.holdback import Limits, MakeHoldBack, TotalHoldBack
 
-__all__ = ["RULES", "Cut", "Held", "OrderingRule", "TotalRule", "parts_for", "rule_named"]
+__all__ = [
+    "RULES",
+    "Cut",
+    "Held",
+    "OrderingRule",
+    "TotalRule",
+    "parts_for",
+    "positions",
+    "rule_named",
+]
 
 Cut = Mapping[str, int]
 """The topics to order, and the offset at which each one starts."""
@@ -99,7 +108,8 @@ class TotalRule:
                 ),
             )
         )
-        return {"position": f.when(own >= 1, _sum(cut)).otherwise(unordered).cast("bigint")}
+        position = f.when(own >= 1, positions(cut)).otherwise(unordered)
+        return {"position": position.cast("bigint")}
 
     def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
         """See `OrderingRule`. Positions start at one whatever the cut is."""
@@ -107,8 +117,11 @@ class TotalRule:
         return partial(TotalHoldBack, limits)
 
 
-def _sum(cut: Cut) -> Column:
-    """Walk through a stamp once: asking it for each topic takes twice as long for eight topics."""
+def positions(cut: Cut) -> Column:
+    """Return the sum of a stamp's entries from the cut on, null without a stamp.
+
+    Walk through a stamp once: asking it for each topic takes twice as long for eight topics.
+    """
     bases = {topic: base for topic, base in cut.items() if base}
     known = f.create_map(*(f.lit(part) for pair in bases.items() for part in pair))
 
