@@ -1,6 +1,7 @@
 """`format("ensue")` reads event logs: every option, every error, batches and streams alike."""
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.store.helpers import rows
 
 import pyspark_ensue
 from ensue.spark.conditions import SparkFault
-from ensue.spark.options import SourceOptions
+from ensue.spark.options import SinkOptions, SourceOptions
 from ensue.spark.source import EnsueDataSource, LogBatchReader, LogStreamReader, share
 from ensue.store import COLUMNS, LogWriter
 
@@ -325,6 +326,23 @@ def batch_reader(log: LogWriter, **options: str) -> LogBatchReader:
 def reader_of(log: LogWriter, **options: str) -> LogStreamReader:
     given = {"url": str(log.directory), **options}
     return LogStreamReader(SourceOptions.parse(given, streaming=True), COLUMNS)
+
+
+def test_a_path_is_that_of_the_driver_wherever_tasks_run(
+    log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Path(log.directory)
+    monkeypatch.chdir(there.parent)
+    for given in ({"path": there.name}, {"url": there.name}):
+        reader = LogBatchReader(SourceOptions.parse(given, streaming=False), COLUMNS)
+        (elsewhere := tmp_path / "elsewhere").mkdir(exist_ok=True)
+        monkeypatch.chdir(elsewhere)
+        sent = pickle.loads(pickle.dumps(reader))
+        assert sum(batch.num_rows for part in sent.partitions() for batch in sent.read(part)) > 0
+        monkeypatch.chdir(there.parent)
+    assert SinkOptions.parse({"path": "a"}).url == str(there.parent / "a")
+    for url in ("ensue://localhost:7400", "file:///a/b"):
+        assert SourceOptions.parse({"url": url}, streaming=False).url == url
 
 
 def test_a_range_trimmed_after_it_was_planned_is_an_error_or_a_warning(log: LogWriter) -> None:

@@ -1,4 +1,4 @@
-"""`ensue swarm --spark`: the seeds of a swarm, spread over Spark tasks."""
+"""`ensue swarm --master`: the seeds of a swarm, spread over Spark tasks."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_a_planted_failure_stops_at_the_lowest_seed_with_the_line_that_replays_i
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, 23, 7, 8)
-    ended = shell("swarm", "total", "--seeds", "2:1000000", "--spark", "local[2]")
+    ended = shell("swarm", "total", "--seeds", "2:1000000", "--master", "local[2]")
     assert ended.code == 1
     assert "seed 7 failed:\n  planted in 7\nreplay: ensue replay total --seed 7\n" in ended.stdout
     assert "seed 8" not in ended.stdout
@@ -66,7 +66,17 @@ def test_keep_going_tells_every_failure_and_out_keeps_every_outcome(
     shell: Shell, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plant(monkeypatch, 3, 5)
-    words = ["swarm", "total", "--seeds", "0:7", "--spark", "local[2]", "--out", tmp_path, "--json"]
+    words = [
+        "swarm",
+        "total",
+        "--seeds",
+        "0:7",
+        "--master",
+        "local[2]",
+        "--out",
+        tmp_path,
+        "--json",
+    ]
     stopped = shell(*words).json()
     assert [one["seed"] for one in stopped["failures"]] == [3]
     told = shell(*words, "--keep-going").json()
@@ -85,7 +95,7 @@ def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
         return play_seed(protocol, seed)
 
     monkeypatch.setattr(swarms, "play_seed", deadly)
-    ended = shell("swarm", "total", "--seeds", "0:4", "--spark", "local[2]")
+    ended = shell("swarm", "total", "--seeds", "0:4", "--master", "local[2]")
     assert ended.code == 1
     assert "seed 2 failed:\n  the task died that played it: " in ended.stdout
 
@@ -93,7 +103,7 @@ def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--spark", "local[2]", "--jobs", "2"), "--jobs: Spark decides how many at once"),
+        (("--master", "local[2]", "--jobs", "2"), "--jobs: Spark decides how many at once"),
         (("--out", "somewhere"), "--out: only a search on Spark keeps its outcomes"),
     ],
 )
@@ -112,12 +122,12 @@ def test_a_protocol_that_nobody_knows_is_refused(spark: SparkSession) -> None:
 
 def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:
     source = "from ensue.cli import main; main()"
-    words = ["swarm", "total", "--seeds", "0:4", "--spark", "nonsense"]
+    words = ["swarm", "total", "--seeds", "0:4", "--master", "nonsense"]
     done = subprocess.run(
         [sys.executable, "-c", source, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "ensue: --spark: no session on nonsense: " in done.stderr
+    assert "ensue: --master: 'nonsense' is no master of Spark; expected local[4]" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -127,7 +137,7 @@ def test_ctrl_c_ends_it_with_what_was_done(tmp_path: Path) -> None:
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from ensue.cli import main, seeds; seeds.PLAIN_SECONDS = 0; main()"
     )
-    words = ["swarm", "total", "--seeds", "0:1000000", "--spark", "local[2]", "--out", tmp_path]
+    words = ["swarm", "total", "--seeds", "0:1000000", "--master", "local[2]", "--out", tmp_path]
     with subprocess.Popen(
         [sys.executable, "-c", source, *map(str, words)],
         stdout=subprocess.PIPE,

@@ -1,11 +1,11 @@
 """The command `audit`: judge a trace of any size, on Spark."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ensue import trace
 from ensue.cli import output
 from ensue.cli.checking import (
     ALL_MAX,
@@ -17,6 +17,7 @@ from ensue.cli.checking import (
     SettleOption,
     WithinOption,
 )
+from ensue.cli.spark_work import on_spark
 from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
 
@@ -74,24 +75,25 @@ def audit(
         within_ns = None if within is None else parse_duration(within)
     if violations is not None and violations.exists():
         raise BadInput(f"--violations: {violations} exists already; name a new directory")
+    if "://" not in directory:
+        trace.files(Path(directory))  # Spark takes seconds to start.
     from ensue import spark as es  # noqa: PLC0415 - an extra, and slow to load
 
-    sys.stderr.write("starting Spark …\n")
-    es.session(master, app="ensue audit")
-    sys.stderr.write("auditing …\n")
-    found = es.audit(
-        directory,
-        order.value,
-        causal=causal,
-        lossy=lossy,
-        settle_ns=settle_ns,
-        clock_error_ns=clock_error_ns,
-        within_ns=within_ns,
-        violations_max=ALL_MAX if every or violations is not None else EXPLAINED_MAX,
-    )
-    if violations is not None:
-        found.violations.write.parquet(str(violations.absolute()))
-    report = found.report(violations_max=found.violation_count if every else EXPLAINED_MAX)
+    with on_spark(master, "ensue audit") as (_, work):
+        work.at("auditing")
+        found = es.audit(
+            directory,
+            order.value,
+            causal=causal,
+            lossy=lossy,
+            settle_ns=settle_ns,
+            clock_error_ns=clock_error_ns,
+            within_ns=within_ns,
+            violations_max=ALL_MAX if every or violations is not None else EXPLAINED_MAX,
+        )
+        if violations is not None:
+            found.violations.write.parquet(str(violations.absolute()))
+        report = found.report(violations_max=found.violation_count if every else EXPLAINED_MAX)
     if json:
         output.print_json(report.to_dict())
     else:

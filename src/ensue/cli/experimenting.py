@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ensue.cli import output
+from ensue.cli.auditing import MasterOption
 from ensue.cli.helping import Command, Group, paragraphs
 from ensue.cli.seeds import progress
-from ensue.errors import BadInput, EnsueError
+from ensue.cli.spark_work import start
+from ensue.errors import BadInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,15 +95,7 @@ def run_experiments(
     quick: Annotated[
         bool, typer.Option("--quick", help="Smaller and fewer cases: minutes, not hours.")
     ] = False,
-    spark: Annotated[
-        str | None,
-        typer.Option(
-            "--spark",
-            metavar="MASTER",
-            help="Spark's master, such as local[4] or spark://host:7077.",
-            show_default="all cores of this machine",
-        ),
-    ] = None,
+    master: MasterOption = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Where results are kept, as Parquet.")
     ] = OUT,
@@ -124,7 +118,7 @@ def run_experiments(
     experiments = chosen(names)
     if docs is not None and not docs.is_dir():
         raise BadInput(f"--docs: {docs} is no directory; make it first")
-    session = _session(spark)
+    session = _session(master)
     from ensue.experiments.page import write  # noqa: PLC0415 - they need Spark
     from ensue.experiments.running import play  # noqa: PLC0415 - as above
 
@@ -152,15 +146,7 @@ def run_experiments(
 
 
 def _session(master: str | None) -> "SparkSession":
-    from ensue.spark import session  # noqa: PLC0415 - an extra that others do without
-
-    try:
-        started = session(master, app="ensue experiment")
-    except EnsueError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting there
-        told = str(error).splitlines() or [type(error).__name__]
-        raise BadInput(f"--spark: no session on {master}: {told[-1].strip()}") from None
+    started = start(master, "ensue experiment")
     # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return started

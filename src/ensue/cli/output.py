@@ -133,6 +133,11 @@ def _command(
             problem = str(error)
         except OSError as error:
             problem = f"{error.filename or 'system'}: {error.strerror or error}"
+        except Exception as error:
+            told = _told_by_spark(error)
+            if told is None:
+                raise
+            problem = told
         else:
             raise typer.Exit(code)
         print_error(problem)
@@ -142,6 +147,15 @@ def _command(
         raise typer.Exit(EXIT_UNKNOWN)
 
     return run
+
+
+def _told_by_spark(error: Exception) -> str | None:
+    """Return in one sentence what Spark could not do; None for any other error."""
+    if "pyspark" not in sys.modules and "pyarrow" not in sys.modules:
+        return None
+    from ensue.spark.failures import is_of_spark, sentence  # noqa: PLC0415 - an extra
+
+    return sentence(str(error)) if is_of_spark(error) else None
 
 
 @contextmanager

@@ -1,14 +1,15 @@
 """The command `report`: a trace as a page to look at."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ensue import trace
 from ensue.cli import output
 from ensue.cli.auditing import MasterOption
 from ensue.cli.checking import Order
+from ensue.cli.spark_work import on_spark
 from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
 
@@ -63,18 +64,19 @@ def report(
     _check_writable(out)
     if "://" not in directory and not Path(directory).exists():
         raise BadInput(f"{directory} does not exist; a report is made of a trace, or of several")
+    if "://" not in directory:
+        trace.files(Path(directory))  # Spark takes seconds to start.
     from ensue.spark import report as reports  # noqa: PLC0415 - an extra, and slow to load
-    from ensue.spark import session  # noqa: PLC0415 - as above
 
-    _progress("starting Spark")
-    made = reports.report(
-        session(master, app="ensue report"),
-        directory,
-        order=order.value,
-        span=None if begin_end_ms is None else reports.Span(*begin_end_ms),
-        around=around,
-        progress=_progress,
-    )
+    with on_spark(master, "ensue report") as (spark, work):
+        made = reports.report(
+            spark,
+            directory,
+            order=order.value,
+            span=None if begin_end_ms is None else reports.Span(*begin_end_ms),
+            around=around,
+            progress=work.at,
+        )
     made.write(out)
     if json:
         output.print_json({"page": str(out), **made.to_dict()})
@@ -83,10 +85,6 @@ def report(
             output.print_lines([f"{run}: {judged.verdict}", *(f"  {s}" for s in judged.sentences)])
         output.print_lines([f"The report lies in {out}."])
     return output.EXIT_VALID
-
-
-def _progress(doing: str) -> None:
-    sys.stderr.write(f"{doing} …\n")
 
 
 def _parse_window(window: str | None) -> tuple[float, float] | None:

@@ -17,14 +17,19 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ensue.errors import BadInput, EnsueError
+from ensue.cli.spark_work import start
+from ensue.errors import BadInput
 from ensue.simulation.seeds import SeedResult, play_seed
 
-__all__ = ["parse_seeds", "play_all", "play_on_spark", "progress"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["parse_seeds", "play_all", "play_on_spark", "progress", "start_spark"]
 
 AHEAD = 4
 """Seeds handed out for each process before the first of them is back."""
@@ -73,26 +78,24 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
         executor.shutdown(cancel_futures=True)
 
 
+def start_spark(master: str) -> "SparkSession":
+    """Start Spark for a search."""
+    spark = start(master, "ensue swarm")
+    # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return spark
+
+
 def play_on_spark(
-    master: str,
+    spark: "SparkSession",
     protocol: str,
     seeds: Sequence[int],
     watch: Callable[[SeedResult], bool],
     out: Path | None,
 ) -> None:
     """Play many seeds on Spark and show their results in the order of the seeds."""
-    from ensue.spark import session  # noqa: PLC0415 - an extra that others do without
     from ensue.spark.swarms import play_seeds  # noqa: PLC0415 - as above
 
-    try:
-        spark = session(master, app="ensue swarm")
-    except EnsueError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting there
-        told = str(error).splitlines() or [type(error).__name__]
-        raise BadInput(f"--spark: no session on {master}: {told[-1].strip()}") from None
-    # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     play_seeds(spark, protocol, seeds, watch=watch, out=out)
 
 

@@ -45,18 +45,19 @@ TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", metavar="DIR", help="Write the trace here: a new or empty directory."),
 ]
-SparkOption = Annotated[
+SwarmMasterOption = Annotated[
     str | None,
     typer.Option(
-        metavar="MASTER",
-        help="Spread the seeds over Spark instead: local[*], or the URL of a cluster.",
+        "--master",
+        metavar="URL",
+        help="Spread the seeds over Spark instead, with this master: local[*], or the URL of a cluster.",
     ),
 ]
 OutOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="With --spark: keep the outcome of every seed here, as Parquet. "
+        help="With --master: keep the outcome of every seed here, as Parquet. "
         "Started again, the search goes on where it was.",
     ),
 ]
@@ -138,7 +139,7 @@ def swarm(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Don't stop at the first seed that fails.")
     ] = False,
-    spark: SparkOption = None,
+    master: SwarmMasterOption = None,
     out: OutOption = None,
     json: Json = False,
 ) -> int:
@@ -151,11 +152,12 @@ def swarm(
     """
     with output.option("--seeds"):
         chosen = seeds.parse_seeds(seed_range)
-    _check_spark(spark, jobs, out)
+    _check_master(master, jobs, out)
     _check_free(trace)
     done = _Done()
     started = time.monotonic()
     try:
+        spark = None if master is None else seeds.start_spark(master)
         with seeds.progress(f"swarm {protocol.value}", len(chosen)) as tell:
 
             def watch(result: SeedResult) -> bool:
@@ -330,12 +332,14 @@ def _write_again(protocol: Protocol, seed: int, directory: Path) -> tuple[Path |
     return written, _check_line(directory, scenario, outcome)
 
 
-def _check_spark(spark: str | None, jobs: int | None, out: Path | None) -> None:
+def _check_master(master: str | None, jobs: int | None, out: Path | None) -> None:
     """Refuse options that say two things."""
-    if spark is not None and jobs is not None:
-        raise BadInput("--jobs: Spark decides how many at once; leave it out, or leave --spark out")
-    if spark is None and out is not None:
-        raise BadInput("--out: only a search on Spark keeps its outcomes; add --spark 'local[*]'")
+    if master is not None and jobs is not None:
+        raise BadInput(
+            "--jobs: Spark decides how many at once; leave it out, or leave --master out"
+        )
+    if master is None and out is not None:
+        raise BadInput("--out: only a search on Spark keeps its outcomes; add --master 'local[*]'")
 
 
 def _write_log(outcome: Outcome, directory: Path) -> None:

@@ -41,7 +41,7 @@ The evaluations of the five papers, repeated in the simulator with the nodes tha
 make experiments                          # all of them in quick form: this page and its plots
 ensue experiment list                     # what there is
 ensue experiment run vcube-single         # one, as large as in the paper; --quick for the form shown here
-ensue experiment run all --spark spark://host:7077
+ensue experiment run all --master spark://host:7077
 ```
 
 Cases are spread over Spark, locally unless told otherwise, and reduced by it to one table. Results are kept in `runs/experiments` as Parquet: an interrupted

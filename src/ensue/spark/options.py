@@ -6,6 +6,7 @@ Names are those of Spark's Kafka source where it has one, in whatever case.
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -164,7 +165,8 @@ def _url(options: Mapping[str, str]) -> str:
             "MISSING_OPTION",
             "url is missing: name an event log, or a recorded run, by its path, or a server",
         )
-    return found
+    # Executors have directories of their own: a path is that of the driver, which reads the options.
+    return found if "://" in found else str(Path(found).absolute())
 
 
 def _topics(text: str) -> tuple[str, ...]:

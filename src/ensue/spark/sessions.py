@@ -1,7 +1,8 @@
 """A Spark session that is set up for Ensue: on this machine, or on a cluster by its master URL.
 
-Nothing here is needed on a session of your own: every function of `ensue.spark` takes the session
-from the data frame it is given. `session` saves the settings that are easy to get wrong.
+Every function of `ensue.spark` takes the session from the data frame it is given. One of your own does,
+with two provisions: ordered streams need RocksDB as the state store (see `SETTINGS`), and the Python of
+every executor needs `ensue` and `pyarrow`. `session` saves the settings that are easy to get wrong.
 """
 
 import os
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from ensue.spark.failures import SparkFailed, is_of_spark, sentence
 from ensue.spark.java import find_java
+from ensue.spark.masters import check_master
 
 __all__ = ["SETTINGS", "session"]
 
@@ -50,12 +53,16 @@ def session(
     """Return the running session, or start one.
 
     `master` is a Spark master URL; None takes `$SPARK_MASTER`, else all cores of this machine.
-    `settings` come on top of `SETTINGS`. A session that runs already is returned as it is.
+    `settings` come on top of `SETTINGS`. A session that runs already is returned as it is. A master that
+    is none, or whose host does not answer, is refused before Spark starts.
     """
+    if master is not None:
+        check_master(master)
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    check_master(master)
     os.environ["JAVA_HOME"] = str(find_java())
     # Workers would take whatever python is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -65,4 +72,11 @@ def session(
     builder = SparkSession.builder.master(master).appName(app)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        raise SparkFailed(
+            f"Spark did not start with master {master}: {sentence(str(error))}"
+        ) from error

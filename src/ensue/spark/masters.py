@@ -1,0 +1,42 @@
+"""Which Spark masters there are, and whether one answers: known before Spark takes seconds to start."""
+
+import re
+import socket
+
+from ensue.errors import BadInput
+
+__all__ = ["check_master"]
+
+CONNECT_S = 5.0
+"""How long the master of a cluster may take to accept a connection."""
+
+_FORMS = (
+    re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?"),
+    re.compile(r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"),
+    re.compile(r"yarn"),
+    re.compile(r"k8s://\S+"),
+)
+_STANDALONE = re.compile(r"spark://(?P<places>[^\s/,]+:\d+(,[^\s/,]+:\d+)*)")
+
+
+def check_master(master: str) -> None:
+    """Refuse what is no master URL of Spark, and a cluster of Spark's own whose master does not answer."""
+    if any(form.fullmatch(master) for form in _FORMS):
+        return
+    found = _STANDALONE.fullmatch(master)
+    if found is None:
+        raise BadInput(
+            f"--master: {master!r} is no master of Spark; expected local[4], local[*], "
+            "spark://HOST:PORT, yarn or k8s://URL"
+        )
+    why = ""
+    for place in found["places"].split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
+                return
+        except (OSError, OverflowError) as error:
+            why = str(getattr(error, "strerror", None) or error)
+    raise BadInput(
+        f"--master: no Spark master answers at {master} ({why}): start it, or name another"
+    )

@@ -1,0 +1,77 @@
+"""Of what Spark's processes write, what says nothing is left out and everything else is kept."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ensue.cli.child_stderr import Noise, filtered
+
+DAEMON = '  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager'
+HEAD = "Traceback (most recent call last):"
+BROKEN = "BrokenPipeError: [Errno 32] Broken pipe"
+WORKER = "Streaming TransformWithStateInPandas Python worker finish init stage of Python runner."
+
+
+def passed(*lines: str) -> list[str]:
+    found: list[str] = []
+    noise = Noise(found.append)
+    for line in lines:
+        noise.add(line)
+    noise.flush()
+    return found
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        ["WARNING: Using incubator modules: jdk.incubator.vector"],
+        ["Starting Streaming TransformWithStateInPandas Python worker.", ""],
+        [WORKER, "", WORKER, "", ""],
+        [HEAD, DAEMON, DAEMON, BROKEN],
+        # Of two processes that write at once.
+        [HEAD, HEAD, DAEMON, DAEMON, BROKEN, DAEMON, DAEMON, BROKEN],
+        [HEAD, DAEMON, HEAD, DAEMON, BROKEN, DAEMON, BROKEN],
+    ],
+)
+def test_what_says_nothing_is_left_out(noise: list[str]) -> None:
+    assert passed(*noise) == []
+    assert passed("before", *noise, "after") == ["before", "after"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["26/11/17 ERROR Executor: it failed", "\tat org.apache.spark.Executor"],
+        [HEAD, DAEMON, "ValueError: no"],
+        [HEAD, '  File "/home/me/job.py", line 3, in <module>', BROKEN],
+        [HEAD, DAEMON],
+        ["", "one", "", "two"],
+    ],
+)
+def test_everything_else_is_kept_as_it_was(lines: list[str]) -> None:
+    assert passed(*lines) == lines
+
+
+def test_a_child_is_filtered_for_as_long_as_it_lives() -> None:
+    found: list[str] = []
+    told = threading.Event()
+
+    def write(line: str) -> None:
+        found.append(line)
+        if line == "last":
+            told.set()
+
+    program = (
+        "import sys; sys.stdin.readline(); sys.stderr.write("
+        "'WARNING: Using incubator modules: x\\nkept\\n'); sys.stderr.write('last')"
+    )
+    before = os.fstat(2)
+    with filtered(write):
+        child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    assert os.fstat(2) == before
+    child.communicate("go\n", timeout=60)
+    assert told.wait(60)
+    assert found == ["kept", "last"]

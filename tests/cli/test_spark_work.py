@@ -1,0 +1,168 @@
+"""Commands on Spark: what is refused before it starts, what failed in one sentence, and their bars."""
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import typer
+from pyspark.errors import PySparkException
+from tests.checkers.helpers import Script
+from tests.cli.helpers import Shell
+
+from ensue import trace
+from ensue.cli import output
+from ensue.cli.spark_work import Work
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    trace.write(Script().publish("p", "a").rows, tmp_path / "run" / "trace")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("command", ["audit", "report", "pipeline", "swarm", "experiment"])
+@pytest.mark.parametrize(
+    ("master", "told"),
+    [
+        ("locla[2]", "--master: 'locla[2]' is no master of Spark; expected local[4]"),
+        ("spark://127.0.0.1:1", "--master: no Spark master answers at spark://127.0.0.1:1 ("),
+    ],
+)
+def test_a_master_that_is_none_is_refused_before_spark_starts(
+    shell: Shell, run: Path, command: str, master: str, told: str
+) -> None:
+    commands: dict[str, list[object]] = {
+        "audit": ["audit", run, "--order", "total"],
+        "report": ["report", run, "-o", run.parent / "report.html"],
+        "pipeline": ["pipeline", run, "--lake", run.parent / "lake", "--once"],
+        "swarm": ["swarm", "total", "--seeds", "0:3"],
+        "experiment": ["experiment", "run", "vcube-single", "--quick", "--out", run.parent / "out"],
+    }
+    ended = shell(*commands[command], "--master", master, "--json")
+    assert ended.code == 2
+    assert ended.json()["error"].startswith(told)
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "report", "pipeline"])
+def test_a_place_that_is_not_there_is_refused_before_spark_starts(
+    shell: Shell, tmp_path: Path, command: str
+) -> None:
+    more: dict[str, list[object]] = {
+        "audit": ["--order", "total"],
+        "report": [],
+        "pipeline": ["--lake", tmp_path / "lake"],
+    }
+    ended = shell(command, tmp_path / "nowhere", *more[command], "--json")
+    assert ended.code == 2
+    assert "nowhere does not exist" in ended.json()["error"]
+    assert "starting Spark" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "report"])
+def test_a_place_without_a_trace_is_refused_before_spark_starts(
+    shell: Shell, tmp_path: Path, command: str
+) -> None:
+    order = ["--order", "total"] if command == "audit" else []
+    ended = shell(command, tmp_path, *order, "--json")
+    assert ended.code == 2
+    assert "holds no Parquet file" in ended.json()["error"]
+    assert "starting Spark" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("lake", "told"),
+    [
+        ("file", "is a file; a lake is a directory"),
+        ("full", "is no lake, and not empty"),
+        ("file/lake", "can't be made: "),
+    ],
+)
+def test_a_place_that_can_be_no_lake_is_refused_before_spark_starts(
+    shell: Shell, run: Path, lake: str, told: str
+) -> None:
+    (run.parent / "file").touch()
+    (run.parent / "full").mkdir()
+    (run.parent / "full" / "notes").touch()
+    ended = shell("pipeline", run, "--lake", run.parent / lake, "--once", "--json")
+    assert ended.code == 2
+    assert told in ended.json()["error"]
+    assert "starting Spark" not in ended.stderr
+
+
+def test_a_failure_of_spark_ends_with_2_and_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*, json: bool) -> int:
+        del json
+        raise PySparkException("[CANNOT_DO_IT] no room\n\tat org.apache\n" + "trace\n" * 50)
+
+    with pytest.raises(typer.Exit) as ended:
+        output.command(fail)(json=True)
+    assert ended.value.exit_code == output.EXIT_UNKNOWN
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"error": "[CANNOT_DO_IT] no room"}
+    assert err == "ensue: [CANNOT_DO_IT] no room\n"
+
+
+def test_a_mistake_of_our_own_is_not_hidden() -> None:
+    def fail() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        output.command(fail)()
+
+
+class Tracker:
+    """Knows of one stage, of which two tasks of four are done."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.calls = 0
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        self.calls += 1
+        if self.calls > 1:  # What was said before is shown by then.
+            self.asked.set()
+        return [7, 8]
+
+    def getStageInfo(self, stage: int) -> Any:  # noqa: N802 - Spark's name
+        return SimpleNamespace(numTasks=4, numCompletedTasks=2) if stage == 7 else None
+
+
+def test_on_a_terminal_a_bar_tells_how_many_tasks_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("ensue.cli.spark_work.LOOK_S", 0.01)
+    reader, writer = os.pipe()
+    monkeypatch.setattr(os, "dup", lambda _: writer)
+    work, tracker = Work(), Tracker()
+    spark = cast(
+        "Any", SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    )
+    assert work.has_bar
+    with work.shown():
+        work.at("auditing")
+        work.tell("a line [bold]as it is[/bold]")
+        work.follow(spark)
+        assert tracker.asked.wait(60)
+    assert work._bar is not None
+    (task,) = work._bar.tasks
+    assert (task.description, task.completed, task.total) == ("auditing", 2, 4)
+    work._bar.console.file.close()
+    with os.fdopen(reader, encoding="utf-8") as told:
+        assert "a line [bold]as it is[/bold]" in told.read()
+
+
+def test_without_a_terminal_there_are_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    work = Work()
+    with work.shown():
+        work.at("auditing")
+        work.tell("a line")
+    assert capsys.readouterr().err == "auditing …\na line\n"
