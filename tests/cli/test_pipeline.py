@@ -1,12 +1,19 @@
 """`ensue pipeline`: what it refuses before it starts Spark. Its tables are tested in tests/spark."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
 from ensue import trace
+from ensue.checkers import Verdict
+from ensue.cli.spark_work import Work
+from ensue.spark.lake_pipeline import Outcome
+from ensue.spark.lake_runs import RunVerdict
 
 
 @pytest.fixture
@@ -61,6 +68,70 @@ def test_a_lake_on_a_remote_system_is_refused(shell: Shell, run: Path) -> None:
     ended = shell("pipeline", run, "--lake", "s3://bucket/lake", "--once")
     assert ended.code == 2
     assert "s3://bucket/lake can't be a lake" in ended.stderr
+
+
+def outcome(**given: Any) -> Outcome:
+    """What a pipeline on a log alone came to."""
+    why = "a server keeps the events, and no trace"
+    made: dict[str, Any] = {
+        "lake": "lake",
+        "order": "total",
+        "topics": ["a", "b"],
+        "cut": {"a": 0, "b": 0},
+        "before_cut": 0,
+        "tables": {"events": 9, "ordered": 9, "gaps": 0},
+        "verdicts": [],
+        "left_out": {"trace": why, "audit": why},
+        "failed": {},
+    }
+    return Outcome(**made | given)
+
+
+JUDGED = RunVerdict(run="r", order="total", verdict=Verdict.VALID)
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "verdict", "told"),
+    [
+        (outcome(), 0, None, "done; nothing to judge: a server keeps the events, and no trace"),
+        (outcome(failed={"ordered": "no order"}), 2, "unknown", "failed: ordered: no order"),
+        (outcome(left_out={}), 2, "unknown", "unknown: nothing was judged: the trace is empty"),
+        (outcome(verdicts=[JUDGED], left_out={}), 0, "valid", "valid"),
+        (
+            outcome(cut={"a": 3, "b": 0}, before_cut=3),
+            0,
+            None,
+            "ordered from the first common cut on (a at offset 3): 3 events before it have no common order",
+        ),
+        (
+            outcome(tables={"events": 9, "ordered": 8, "gaps": 1}),
+            0,
+            None,
+            "not all events are in order: some wait for others that are not in the log; see gaps",
+        ),
+    ],
+)
+def test_the_exit_code_is_that_of_what_was_done(
+    shell: Shell,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: Outcome,
+    code: int,
+    verdict: str | None,
+    told: str,
+) -> None:
+    @contextmanager
+    def no_spark(*_: object) -> Iterator[tuple[None, Work]]:
+        yield None, Work()
+
+    monkeypatch.setattr("ensue.cli.pipeline.on_spark", no_spark)
+    monkeypatch.setattr("ensue.spark.lake_pipeline.pipeline", lambda *_, **__: found)
+    words = ["pipeline", run, "--lake", run.parent / "lake", "--once"]
+    ended = shell(*words)
+    assert ended.code == code
+    assert told in ended.stdout
+    ended = shell(*words, "--json")
+    assert (ended.code, ended.json()["verdict"]) == (code, verdict)
 
 
 def test_the_help_says_what_comes_of_it(shell: Shell) -> None:

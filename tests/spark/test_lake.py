@@ -193,6 +193,37 @@ def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_
     assert pipeline(spark, place, tmp_path / "lake", once=True).topics == ["b"]
 
 
+def test_order_begins_where_the_topics_were_subscribed_together(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place, lake, told = tmp_path / "log", tmp_path / "lake", list[str]()
+    counts: dict[str, int] = {}
+    early = [
+        row | {"stamp": {row["topic"]: row["stamp"][row["topic"]]}}
+        for row in stamped(6, counts=counts)
+    ]
+    grow_log(place, early + stamped(10, counts=counts))
+    made = pipeline(spark, place, lake, once=True, progress=told.append)
+    assert not made.failed
+    assert made.verdict is None  # There is no trace to be judged.
+    assert made.to_dict()["verdict"] is None
+    # The sixth event counts all before it of its own topic and of the other one as well.
+    assert (made.cut, made.before_cut) == ({"a": 3, "b": 3}, 6)
+    assert "ordered: begins at the first common cut: a at offset 3, b at offset 3" in told
+    assert made.tables["ordered"] == made.tables["events"] == 16
+    assert made.tables["gaps"] == 0
+    table = read_table(spark, lake, "ordered")
+    assert table.where("position is null and verdict = 'before_cut'").count() == 6
+    found = [row.position for row in table.where("verdict = ''").orderBy("position").collect()]
+    assert found == list(range(1, 11))
+
+    # It goes on from the same cut.
+    grow_log(place, stamped(4, counts=counts))
+    again = pipeline(spark, place, lake, once=True)
+    assert (again.cut, again.before_cut) == (made.cut, 6)
+    assert (again.tables["ordered"], again.tables["gaps"]) == (20, 0)
+
+
 def test_a_lake_of_anything_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     source, lake = tmp_path / "t", tmp_path / "lake"
     add_trace(source, "1", agreeing("r"))

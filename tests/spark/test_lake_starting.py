@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ensue.spark import lake_starting
+from ensue.spark.failures import sentence
 from ensue.spark.lake import Choices, Lake
 from ensue.spark.lake_inputs import Inputs
-from ensue.spark.lake_pipeline import _Pipeline, _reason
+from ensue.spark.lake_pipeline import _Pipeline
 from ensue.spark.lake_starting import ATTEMPTS_MAX, PAUSE_MAX_S, MachineTooBusy, worker_missing
 
 TIMED_OUT = (
@@ -71,18 +72,16 @@ class Machine:
 
     def run(self, play: Any, *, once: bool = True) -> None:
         stop = cast("threading.Event", self)
-        trigger: dict[str, Any] = (
-            {"availableNow": True} if once else {"processingTime": "1 seconds"}
-        )
         inputs = Inputs(source="run", trace="trace", log="log")
-        choices = Choices(source="run", order="total", topics=["a"])
+        choices = Choices(source="run", order="total", topics=["a"], cut={"a": 0})
         made = _Pipeline(
             cast("SparkSession", None),
             inputs,
             Lake(self.place),
             choices,
-            trigger,
             self.said.append,
+            once=once,
+            every_s=1.0,
         )
 
         def start(stage: str) -> StreamingQuery:
@@ -190,4 +189,4 @@ def test_only_a_process_that_did_not_come_up_is_tried_again(error: str, missing:
     ],
 )
 def test_of_what_spark_tells_the_line_that_matters_is_told(error: str, told: str) -> None:
-    assert _reason(error) == told
+    assert sentence(error) == told

@@ -1,9 +1,8 @@
 """The command `pipeline`: a run as the tables of a lake, once or for ever, on Spark."""
 
 import signal
-import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from ensue.cli import output
 from ensue.cli.auditing import MasterOption
 from ensue.cli.checking import Order
+from ensue.cli.spark_work import on_spark
 from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
 
@@ -77,33 +77,32 @@ def pipeline(
     again, it goes on where it was: no row is lost and none is there twice. docs/spark.md has every
     table with its columns.
 
-    The exit code is that of the worst verdict: 0 valid, 1 invalid, 2 unknown, or a stage failed.
+    The exit code is that of the worst verdict: 0 valid, 1 invalid, 2 unknown, or a stage failed. Without
+    a trace, as of a server, there is nothing to judge: 0 if all stages did their work.
 
     Example: [bold]ensue pipeline runs/tuesday --lake lake --once[/bold]
     """
     every_s = _parse_every(every)
     names = _parse_topics(topics)
-    from ensue.spark.lake import Lake  # noqa: PLC0415 - an extra
-    from ensue.spark.lake_inputs import find_inputs  # noqa: PLC0415 - as above
+    from ensue import spark as es  # noqa: PLC0415 - an extra
+    from ensue.spark.lake_pipeline import check  # noqa: PLC0415 - as above
 
     # What can be refused at once is, before Spark starts.
-    find_inputs(source).check_lake(Lake(lake).root)
-    from ensue import spark as es  # noqa: PLC0415 - as above
+    check(source, lake, order=order.value, topics=names, once=once)
 
-    _say("starting Spark …")
-    session = es.session(master, app="ensue pipeline")
-    with _stopping() as stop:
+    with on_spark(master, "ensue pipeline") as (spark, work), _stopping(work.tell) as stop:
+        work.at("running the pipeline")
         if not once:
-            _say(f"looking for more every {every}; Ctrl-C ends it")
+            work.tell(f"looking for more every {every}; Ctrl-C ends it")
         found = es.pipeline(
-            session,
+            spark,
             source,
             lake,
             order=order.value,
             topics=names,
             once=once,
             every_s=every_s,
-            progress=_say,
+            progress=work.tell,
             stop=stop,
         )
     if json:
@@ -113,7 +112,7 @@ def pipeline(
     if once and stop.is_set():
         output.print_error("interrupted: not all is in the lake; start it again to go on")
         return output.EXIT_UNKNOWN
-    return output.exit_code(found.verdict)
+    return output.EXIT_VALID if found.verdict is None else output.exit_code(found.verdict)
 
 
 def _parse_every(every: str) -> float:
@@ -133,13 +132,8 @@ def _parse_topics(topics: str | None) -> list[str] | None:
     return names
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
-
-
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def _stopping(tell: Callable[[str], None]) -> Iterator[threading.Event]:
     """Let the first Ctrl-C set an event; the next one interrupts.
 
     Spark's own handler, in whose place this one is, would cancel the batches at hand.
@@ -152,7 +146,7 @@ def _stopping() -> Iterator[threading.Event]:
         del number, frame
         if stop.is_set():
             raise KeyboardInterrupt
-        _say("ending after the batches at hand; Ctrl-C again ends at once")
+        tell("ending after the batches at hand; Ctrl-C again ends at once")
         hush_py4j()  # Spark may have got the same signal.
         stop.set()
 
@@ -200,4 +194,25 @@ def _print(found: "Outcome") -> None:
         why.setdefault(reason, []).append(stage)
     output.print_lines(f"left out: {', '.join(each)}: {reason}" for reason, each in why.items())
     output.print_lines(f"failed: {stage}: {reason}" for stage, reason in found.failed.items())
-    output.print_lines([f"{found.verdict}" if found.verdicts else "unknown: nothing was judged"])
+    output.print_lines(_told_order(found))
+    if found.verdict is None:
+        output.print_lines([f"done; nothing to judge: {found.left_out['audit']}"])
+    else:
+        because = (
+            "" if found.verdicts or found.failed else ": nothing was judged: the trace is empty"
+        )
+        output.print_lines([f"{found.verdict}{because}"])
+
+
+def _told_order(found: "Outcome") -> Iterator[str]:
+    """Tell which events are not in order, and why."""
+    from ensue.spark.lake_pipeline import told_cut  # noqa: PLC0415 - an extra
+
+    if found.cut is not None and found.before_cut:
+        yield (
+            f"ordered from the first common cut on ({told_cut(found.cut)}): "
+            f"{output.counted(found.before_cut, 'event')} before it have no common order, and the verdict "
+            "before_cut"
+        )
+    if found.tables["gaps"] and "ordered" not in found.failed:
+        yield "not all events are in order: some wait for others that are not in the log; see gaps"

@@ -8,17 +8,22 @@
     events/ …           the tables; see `lake_tables`
 
 Tables that only grow are written by Spark's Parquet sink, whose `_spark_metadata` says which files
-count; the others are links to their current version. Both are read as any Parquet directory:
-`spark.read.parquet("lake/violations")`, or `read_table`, which also knows a table without rows.
+count; the others are links to their current version. `read_table` reads both; so does
+`spark.read.parquet("lake/violations")`.
 
 HAZARD: while a pipeline runs, and after one was killed until the next has started, `events`,
 `ordered` and `trace` may hold files of batches that are not done (see `lake_files`). Spark leaves them
 out when it reads the directory; for other tools `table_files` names those that count.
 
-HAZARD: their list of files holds absolute paths: a lake can't be moved.
+A lake may be moved or copied, with its symbolic links: `read_table`, `table_files` and a pipeline work
+wherever it is (see `lake_location`).
+
+HAZARD: Spark's list of files holds absolute paths: until a pipeline has gone on with a lake that was
+moved or copied, `spark.read.parquet("lake/events")` reads the files where they were.
 """
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,13 +35,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ensue.errors import BadInput
 from ensue.spark.lake_files import committed, sweep
+from ensue.spark.lake_location import check_whole, relocate
 from ensue.spark.lake_shelf import Shelf
 from ensue.spark.lake_tables import APPENDED, OF_LOG, OF_TRACE, TABLES, arrow_schema
 from ensue.store.reader import local_path
 
 __all__ = ["Choices", "Lake", "read_table", "table_files"]
 
-FORMAT = 1
+FORMAT = 2
+FORMATS_READ = (1, 2)
+"""A lake of format 1 has its topics in order from their first event on."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +55,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     order: str
     topics: list[str] | None = None
     """The topics that are ordered; None until there are some."""
+    cut: dict[str, int] | None = None
+    """The offset of each from which on they are ordered; None until it is known."""
 
 
 class Lake:
@@ -69,13 +79,8 @@ class Lake:
 
         It is made if it is not there. One that was made of anything else is refused.
         """
-        if self.root.exists() and not self.root.is_dir():
-            raise BadInput(f"{self.root} is a file; a lake is a directory")
         found = self._found()
-        if found is None and self.root.is_dir() and any(self.root.glob("[!_]*")):
-            raise BadInput(f"{self.root} is no lake, and not empty: name a new directory")
-        if found is not None:
-            wanted = self._agreed(found, wanted)
+        wanted = self.check(wanted)
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "_lock").open("wb") as lock:
             try:
@@ -85,12 +90,28 @@ class Lake:
                     f"a pipeline runs on {self.root} already: stop it first, or name another lake"
                 ) from None
             if found is not None and found.topics not in (None, wanted.topics):
-                for stage in ("ordered", "gaps"):
-                    shutil.rmtree(self.checkpoint(stage), ignore_errors=True)
+                self.begin_again("ordered", "gaps")
+            if found is not None:
+                relocate(self.root)
+                check_whole(self.root)
             self.choose(wanted)
             for shelf in (self.of_log, self.of_trace):
                 shelf.prepare()
             yield wanted
+
+    def check(self, wanted: Choices) -> Choices:
+        """Refuse a place that can't be a lake of this; return what it is, or is to be, made of."""
+        if self.root.exists() and not self.root.is_dir():
+            raise BadInput(f"{self.root} is a file; a lake is a directory")
+        found = self._found()
+        if found is not None:
+            return self._agreed(found, wanted)
+        if self.root.is_dir() and any(self.root.glob("[!_]*")):
+            raise BadInput(f"{self.root} is no lake, and not empty: name a new directory")
+        above = next(each for each in self.root.parents if each.exists())
+        if not self.root.exists() and not (above.is_dir() and os.access(above, os.W_OK)):
+            raise BadInput(f"{self.root} can't be made: {above} is not a directory to write to")
+        return wanted
 
     def choose(self, choices: Choices) -> None:
         """Write down what the lake is made of."""
@@ -101,18 +122,18 @@ class Lake:
     def _found(self) -> Choices | None:
         try:
             data = self._choices.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             found = msgspec.json.decode(data, type=Choices)
         except msgspec.DecodeError as error:
             raise BadInput(f"{self._choices} is damaged: {error}") from None
-        if found.format != FORMAT:
+        if found.format not in FORMATS_READ:
             raise BadInput(
-                f"{self.root} is of format {found.format}; this release knows {FORMAT}: name a new "
+                f"{self.root} is of format {found.format}; this release knows up to {FORMAT}: name a new "
                 "lake, or install the release that made it"
             )
-        return found
+        return msgspec.structs.replace(found, format=FORMAT)
 
     def _agreed(self, found: Choices, wanted: Choices) -> Choices:
         for what in ("source", "order"):
@@ -136,6 +157,11 @@ class Lake:
         """Return where a streaming query keeps how far it is."""
         return str(self.root / "_checkpoints" / stage)
 
+    def begin_again(self, *stages: str) -> None:
+        """Forget how far stages are that have put nothing into the lake yet."""
+        for stage in stages:
+            shutil.rmtree(self.checkpoint(stage), ignore_errors=True)
+
     def has_begun(self, table: str) -> bool:
         """Return whether a table that grows has its first batch."""
         return any((self.root / table / "_spark_metadata").glob("[0-9]*"))
@@ -152,6 +178,7 @@ class Lake:
         """Return the files that a table consists of now."""
         _check_name(table)
         if table in APPENDED:
+            check_whole(self.root, [table])
             return sorted(self.root / table / name for name in committed(self.root / table))
         return sorted(self.shelf(table).directory(table).glob("*.parquet"))
 
@@ -160,9 +187,11 @@ class Lake:
         _check_name(table)
         schema = from_arrow_schema(arrow_schema(table))
         if table in APPENDED:
-            if not self.has_begun(table):
+            # By name: the list of files may say where they were before the lake was moved.
+            files = self.files(table)
+            if not files:
                 return spark.createDataFrame([], schema)
-            return spark.read.schema(schema).parquet(str(self.root / table))
+            return spark.read.schema(schema).parquet(*map(str, files))
         return spark.read.schema(schema).parquet(str(self.shelf(table).directory(table)))
 
     def count(self, spark: SparkSession, table: str) -> int:

@@ -16,6 +16,9 @@ side and look for more every `every_s` seconds; each starts when the one before 
 
 A stage without input is left out, and one that fails is told; the others go on. What events can't be
 put in one order (topics that nobody subscribed together, events without a stamp) makes `ordered` fail.
+Order begins at the first common cut of the topics (see `cuts`), which is found once and kept: what is before
+it is in `ordered` without a position, with the verdict `before_cut`. A pipeline that goes on for ever waits
+for the first cut.
 
 HAZARD: a file that turns up in the trace must be whole when it gets its name, as those of every run
 are. It must not be changed or removed afterwards.
@@ -39,6 +42,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ensue.checkers import Verdict, rules_of
 from ensue.errors import BadInput, EnsueError, UnsupportedOrder
+from ensue.spark.cuts import common_cut_of_log
+from ensue.spark.failures import sentence
 from ensue.spark.gone import telling_when_gone
 from ensue.spark.lake import Choices, Lake
 from ensue.spark.lake_files import held_by_java
@@ -52,7 +57,7 @@ from ensue.spark.ordering import order as put_in_order
 from ensue.spark.rules import rule_named
 from ensue.store import open_log
 
-__all__ = ["Outcome", "pipeline"]
+__all__ = ["Outcome", "check", "pipeline", "told_cut"]
 
 OFFSETS_PER_BATCH = 1_000_000
 """Events that a micro-batch takes of a log, so that a long one is not held in memory whole."""
@@ -66,9 +71,6 @@ _LOGGERS = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
 )
 """What writes of a query that fails."""
-_RAISED = re.compile(r"ensue\.[\w.]+: ([^\n]+)")
-_PYTHON = re.compile(r"^\w[\w.]*(?:Error|Exception): [^\n]+", re.MULTILINE)
-_CONDITION = re.compile(r"\[[A-Z]+(?:_[A-Z]+)+\] [^\n]+")
 
 Progress = Callable[[str], None]
 
@@ -79,6 +81,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     lake: str
     order: str
     topics: list[str] | None
+    cut: dict[str, int] | None
+    """The offset of each topic from which on they are in order; None if nothing is."""
+    before_cut: int
+    """Events before the cut, which have no common order."""
     tables: dict[str, int]
     """Rows of each table."""
     verdicts: list[RunVerdict]
@@ -88,16 +94,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Stages that failed, and why."""
 
     @property
-    def verdict(self) -> Verdict:
-        """The worst verdict on any run; unknown if there is none, or if a stage has failed."""
+    def verdict(self) -> Verdict | None:
+        """The worst verdict on any run; None where there is no trace to be judged.
+
+        Unknown if a stage has failed, and if there is a trace without a row.
+        """
         found = [one.verdict for one in self.verdicts]
-        if not found or self.failed:
+        if self.failed or not (found or "audit" in self.left_out):
             found.append(Verdict.UNKNOWN)
-        return Verdict.worst(found)
+        return Verdict.worst(found) if found else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, ready for JSON."""
-        plain: dict[str, Any] = {"verdict": str(self.verdict), **msgspec.to_builtins(self)}
+        verdict = None if self.verdict is None else str(self.verdict)
+        plain: dict[str, Any] = {"verdict": verdict, **msgspec.to_builtins(self)}
         return plain
 
 
@@ -123,30 +133,14 @@ def pipeline(
     seconds until `stop` is set, and ends each query after its current batch. `progress` is told in
     one line what each batch brought.
     """
-    rules_of(order)
     if every_s <= 0:
         raise BadInput(f"every_s is {every_s}: expected more than nothing")
-    chosen = _chosen(topics)
-    inputs = find_inputs(source)
-    place = Lake(lake)
-    inputs.check_lake(place.root)
+    inputs, place, wanted = check(source, lake, order=order, topics=topics, once=once)
     inputs.check(spark)
-    if once and chosen is not None and inputs.log is not None:
-        known = open_log(inputs.log).bounds()
-        unknown = [topic for topic in chosen if topic not in known]
-        if unknown:
-            raise BadInput(
-                f"{inputs.log} has no topics {', '.join(unknown)}; it has "
-                f"{', '.join(sorted(known)) or 'none yet'}"
-            )
-    wanted = Choices(source=inputs.source, order=order, topics=chosen)
     lock = place.root / "_lock_java"
     with telling_when_gone(spark), place.opened(wanted) as choices, held_by_java(spark, lock):
         place.sweep()
-        trigger: dict[str, Any] = {"availableNow": True}
-        if not once:
-            trigger = {"processingTime": f"{every_s} seconds"}
-        running = _Pipeline(spark, inputs, place, choices, trigger, progress)
+        running = _Pipeline(spark, inputs, place, choices, progress, once=once, every_s=every_s)
         with _hushed(spark):
             try:
                 running.run(stop or threading.Event())
@@ -154,6 +148,34 @@ def pipeline(
                 running.end()
         place.sweep()
         return running.outcome()
+
+
+def check(
+    source: str | Path,
+    lake: str | Path,
+    *,
+    order: str = "total",
+    topics: Iterable[str] | None = None,
+    once: bool = False,
+) -> tuple[Inputs, Lake, Choices]:
+    """Refuse what no pipeline can be made of or go on with. This needs no Spark."""
+    rules_of(order)
+    chosen = _chosen(topics)
+    inputs = find_inputs(source)
+    place = Lake(lake)
+    inputs.check_lake(place.root)
+    wanted = Choices(source=inputs.source, order=order, topics=chosen)
+    place.check(wanted)
+    # A server that does not answer is told of here.
+    known = {} if inputs.log is None else open_log(inputs.log).bounds()
+    if once and chosen is not None and inputs.log is not None:
+        unknown = [topic for topic in chosen if topic not in known]
+        if unknown:
+            raise BadInput(
+                f"{inputs.log} has no topics {', '.join(unknown)}; it has "
+                f"{', '.join(sorted(known)) or 'none yet'}"
+            )
+    return inputs, place, wanted
 
 
 @contextmanager
@@ -189,15 +211,22 @@ class _Pipeline:
         inputs: Inputs,
         lake: Lake,
         choices: Choices,
-        trigger: Mapping[str, Any],
         progress: Progress,
+        *,
+        once: bool,
+        every_s: float,
     ) -> None:
         self._spark = spark
         self._inputs = inputs
         self._lake = lake
         self._choices = choices
-        self._trigger = trigger
-        self._once = "availableNow" in trigger
+        self._once = once
+        self._trigger: Mapping[str, Any] = {"availableNow": True}
+        if not once:
+            self._trigger = {"processingTime": f"{every_s} seconds"}
+        self._every_s = every_s
+        self._look_again_s = 0.0
+        """When to look for a common cut again."""
         self._progress = progress
         self._left_out: dict[str, str] = {}
         self._failed: dict[str, str] = {}
@@ -261,8 +290,9 @@ class _Pipeline:
             found = sorted(open_log(self._inputs.log).bounds())
             if not found:
                 return False
-            self._choices = msgspec.structs.replace(self._choices, topics=found)
-            self._lake.choose(self._choices)
+            self._choose(topics=found)
+        if stage in ("ordered", "gaps") and not self._has_cut():
+            return False
         table = {"gaps": "events", "audit": "trace"}.get(stage)
         if table is None:
             return True
@@ -271,6 +301,39 @@ class _Pipeline:
             return False
         # Before its first batch Spark can't tell that the files of a table are those of a stream.
         return self._lake.has_begun(table)
+
+    def _choose(self, **changes: Any) -> None:
+        self._choices = msgspec.structs.replace(self._choices, **changes)
+        self._lake.choose(self._choices)
+
+    def _has_cut(self) -> bool:
+        """Look for the first common cut of the topics; return whether their order may begin.
+
+        It begins without one where it has begun already, and where there is nothing to wait for: what
+        has no order then fails, and says so.
+        """
+        topics, log = self._choices.topics, self._inputs.log
+        assert topics is not None
+        assert log is not None
+        if self._choices.cut is not None or self._lake.has_begun("ordered"):
+            return True
+        if time.monotonic() < self._look_again_s:
+            return self._once
+        self._look_again_s = time.monotonic() + self._every_s
+        found = common_cut_of_log(open_log(log), topics)
+        if found is not None:
+            self._lake.begin_again("ordered", "gaps")
+            self._choose(cut=found)
+            if any(found.values()):
+                self._progress(f"ordered: begins at the first common cut: {told_cut(found)}")
+        elif not self._once:
+            self._progress("ordered: the topics have no common order yet: waits for it")
+        return found is not None or self._once
+
+    def _before_cut(self) -> int:
+        """Count the events that are in the lake and have no common order."""
+        ordered = self._lake.read(self._spark, "ordered")
+        return ordered.where("position is null").count()
 
     def _start(self, stage: str) -> None:
         self._starts.started(stage, time.monotonic())
@@ -305,7 +368,7 @@ class _Pipeline:
                     )
                     self._waiting.append(stage)
                 elif error:
-                    self._fail(stage, _reason(error))
+                    self._fail(stage, sentence(error))
 
     def _wind_down(self) -> None:
         """Let every query finish the batch that it is at."""
@@ -331,6 +394,8 @@ class _Pipeline:
             lake=str(self._lake.root),
             order=self._choices.order,
             topics=self._choices.topics,
+            cut=self._choices.cut,
+            before_cut=self._before_cut(),
             tables={table: self._lake.count(self._spark, table) for table in TABLES},
             verdicts=msgspec.convert(rows, list[RunVerdict]),
             left_out=self._left_out,
@@ -376,7 +441,10 @@ class _Pipeline:
     def _start_ordered(self) -> StreamingQuery:
         topics = self._choices.topics
         assert topics is not None
-        ordered = put_in_order(self._log(topics), topics, by=self._choices.order, voids=True)
+        cut = self._choices.cut or dict.fromkeys(topics, 0)
+        ordered = put_in_order(
+            self._log(topics), cut, by=self._choices.order, voids=True, before_cut=True
+        )
         return self._append(ordered, "ordered")
 
     def _start_trace(self) -> StreamingQuery:
@@ -398,15 +466,18 @@ class _Pipeline:
         assert topics is not None
         events = self._lake.read(self._spark, "events").where(f.col("topic").isin(topics))
         known = self._lake.read(self._spark, "ordered").agg(
-            f.count("*").alias("count"), f.max("position").alias("last")
+            f.count("*").alias("rows"),
+            f.count("position").alias("count"),
+            f.max("position").alias("last"),
         )
         left = known.first()
         assert left is not None
         schema = arrow_schema("gaps")
         # What left the hold-back queue is there once, up to its last one.
-        if left["count"] == (left["last"] or 0) == events.count():
+        if left["count"] == (left["last"] or 0) and left["rows"] == events.count():
             return schema.empty_table()
-        wrong = gaps(put_in_order(events, topics, by=self._choices.order, voids=True))
+        cut = self._choices.cut or dict.fromkeys(topics, 0)
+        wrong = gaps(put_in_order(events, cut, by=self._choices.order, voids=True))
         return wrong.orderBy("first").toArrow().cast(schema)
 
     def _start_audit(self) -> StreamingQuery:
@@ -422,20 +493,14 @@ class _Pipeline:
         return self._each(self._table("trace").select("run"), "audit", make)
 
 
+def told_cut(cut: Mapping[str, int]) -> str:
+    """Tell where the order of topics begins."""
+    return ", ".join(f"{topic} at offset {cut[topic]:,}" for topic in sorted(cut) if cut[topic])
+
+
 def _is_coming_up(query: StreamingQuery) -> bool:
     """Return whether a query has neither done anything yet nor looked for more in vain."""
     if not query.isActive or query.lastProgress is not None:
         return False
     status = query.status
     return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
-
-
-def _reason(error: str) -> str:
-    """Return the line that matters of what Spark tells of a failed query."""
-    # Behind it is the plan of the query, which quotes whatever the query might say.
-    told = error.partition("=== Streaming Query ===")[0].strip()
-    found = _RAISED.findall(told)
-    if not found and "[PYTHON_EXCEPTION]" in told:
-        found = _PYTHON.findall(told)
-    found = found or _CONDITION.findall(told)
-    return str(found[-1]) if found else told.partition("\n")[0]

@@ -35,6 +35,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from ensue.errors import BadInput
+
 __all__ = ["ALL", "Draft", "Shelf", "key_of"]
 
 VERSIONS_KEPT = 3
@@ -103,6 +105,18 @@ class Shelf:
 
     def prepare(self) -> None:
         """Make the shelf, with empty tables, if it is not there; remove what was left unfinished."""
+        heads = dict.fromkeys(table.split("/")[0] for table in self.tables)
+        for link in (self.link, *(self.root / head for head in heads)):
+            if link.exists() and not link.is_symlink():
+                raise BadInput(
+                    f"{link} should be a link: {self.root} was copied without its symbolic links; "
+                    "copy it with them, as cp -a does"
+                )
+            if link.is_symlink() and not self.link.exists():
+                raise BadInput(
+                    f"{link} leads nowhere: {self.root} is damaged or was copied in part; copy it "
+                    "whole, or make a new one"
+                )
         self.place.mkdir(parents=True, exist_ok=True)
         for path in self.place.glob(".*"):
             _remove(path)
@@ -112,7 +126,7 @@ class Shelf:
                 path = draft.place / table / f"{_EMPTY}.parquet"
                 pq.write_table(schema.empty_table(), str(path))
             self._publish(draft, 0)
-        for head in dict.fromkeys(table.split("/")[0] for table in self.tables):
+        for head in heads:
             if not (self.root / head).is_symlink():
                 (self.root / head).symlink_to(Path("_versions", self.place.name, "current", head))
 

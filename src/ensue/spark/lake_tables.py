@@ -76,11 +76,18 @@ TABLES: Mapping[str, Table] = {
     "events": Table(description="The event log, one row an event, voids too.", columns=_EVENT),
     "ordered": Table(
         description="The events of the chosen topics in their order: sort by `position`. An event "
-        "is here once all before it are.",
+        "is here once all before it are. Events from before the topics were subscribed together lie "
+        "before the cut: they have no common order.",
         columns={
             **_EVENT,
-            "position": ("bigint", "1, 2, 3, … in the order of all chosen topics"),
-            "verdict": ("string", "empty for an event, `void` for a void"),
+            "position": (
+                "bigint",
+                "1, 2, 3, … in the order of all chosen topics; null before the cut",
+            ),
+            "verdict": (
+                "string",
+                "empty for an event, `void` for a void, `before_cut` before the cut",
+            ),
         },
     ),
     "gaps": Table(
