@@ -1,8 +1,6 @@
 """The documentation is part of the product: its code runs, its links lead somewhere."""
 
 import re
-import shlex
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -64,66 +62,6 @@ def test_the_readme_has_every_verdict() -> None:
 def test_the_readme_names_what_others_have_to_call_before_somebody_plans_for_them() -> None:
     text = (ROOT / "README.md").read_text()
     assert "agent.on_subscription(handler)" in text
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        line.partition("#")[0].strip()
-        for block in blocks(ROOT / "README.md", "sh")
-        for line in block.splitlines()
-        if line.startswith("ensue ") and line.split()[1] not in ("serve", "sub")
-    ],
-)
-def test_every_command_of_the_readme_runs(line: str, tmp_path: Path) -> None:
-    line = line.replace("0:1000", "0:3").replace("--lake lake", f"--lake {tmp_path / 'lake'}")
-    for place, name in (("runs/rough", "t"), ("report.html", "report.html")):
-        line = line.replace(place, str(tmp_path / name))
-    words = shlex.split(line)
-    if words[1] in ("check", "audit", "report", "pipeline"):
-        made = "ensue sim examples/scenarios/two-desks.toml --seed 3 --trace"
-        assert run_ensue([*shlex.split(made), str(tmp_path / "t")]).returncode == 0
-    run = run_ensue(words)
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
-def test_the_readme_serves_publishes_and_reads(tmp_path: Path) -> None:
-    (block,) = [each for each in blocks(ROOT / "README.md", "sh") if "ensue serve --listen" in each]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    program = f"{shlex.quote(sys.executable)} -c 'from ensue.cli import main; main()' "
-    serve, pub, sub = (
-        line.partition("#")[0]
-        .replace("7400", str(port))
-        .replace("ensue-data", str(tmp_path / "data"))
-        .replace("ensue ", program, 1)
-        for line in block.splitlines()
-    )
-    with subprocess.Popen(shlex.split(serve), stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        try:
-            assert any("is ready" in line for line in server.stderr)
-            subprocess.run(pub, shell=True, check=True, timeout=120)
-            for first in (1, 11):
-                read = subprocess.run(
-                    shlex.split(sub), capture_output=True, text=True, timeout=120, check=True
-                )
-                assert read.stdout.split() == [str(first + index) for index in range(10)]
-        finally:
-            server.terminate()
-
-
-def run_ensue(words: list[str]) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from ensue.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *words[1:]],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=ROOT,
-    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -1,0 +1,209 @@
+"""Every line of the README's shell blocks runs as it stands there, in a directory of its own.
+
+Lines of a block are run one after the other. What serves or reads for ever is left running, shown to work,
+and ended by Ctrl-C. Two things are changed: ports and brokers, which are spare ones, and how many seeds a
+swarm plays. What installs is not run, as that takes a network: what it names must be there instead.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.brokers.servers import Server, nats_server
+
+__all__ = ["nats_server"]
+
+ROOT = Path(__file__).resolve().parent.parent
+LINE_S = 900
+"""A busy machine takes its time to start Spark."""
+RECORD = "ensue sim examples/scenarios/rough-day.toml --seed 3 --record runs/rough"
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("readme-shell")]
+
+
+def shell_blocks() -> list[list[str]]:
+    text = (ROOT / "README.md").read_text()
+    found = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [
+        [_without_comment(line) for line in block.splitlines() if line.strip()] for block in found
+    ]
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"\s+#.*$", "", line).strip()
+
+
+BLOCKS = shell_blocks()
+LINES = [line for block in BLOCKS for line in block]
+INSTALLED = [line for line in LINES if line.startswith(("make ", "pip install "))]
+TOGETHER = [
+    [line for line in block if line not in INSTALLED]
+    for block in BLOCKS
+    if any(line.startswith(("ensue serve", "ensue sub")) for line in block)
+]
+ALONE = [
+    line for line in LINES if line not in INSTALLED and not any(line in block for block in TOGETHER)
+]
+
+
+class Place:
+    """A directory in which lines are run."""
+
+    def __init__(self, root: Path, url: str = "") -> None:
+        self.root = root
+        (root / "examples").symlink_to(ROOT / "examples")
+        programs = Path(sys.executable).parent
+        self.environment = {
+            **os.environ,
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "ENSUE_URL": url,
+            "COLUMNS": "200",
+        }
+        if not url:
+            del self.environment["ENSUE_URL"]
+
+    def run(self, line: str) -> str:
+        """Run a line to its end; return what it printed."""
+        ended = subprocess.run(
+            ["sh", "-c", line],
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LINE_S,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{line}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
+        return ended.stdout
+
+    @contextmanager
+    def running(self, line: str) -> Iterator["subprocess.Popen[str]"]:
+        """Run a line meanwhile, and end it by Ctrl-C."""
+        process = subprocess.Popen(
+            shlex.split(line),
+            cwd=self.root,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.send_signal(signal.SIGINT)
+                with ExitStack() as unread:
+                    for stream in (process.stdout, process.stderr):
+                        assert stream is not None
+                        unread.enter_context(stream)
+                    process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A directory with the run that the README records."""
+    made = Place(tmp_path_factory.mktemp("readme"))
+    assert RECORD in LINES
+    made.run(RECORD)
+    return made
+
+
+def test_every_line_is_run_or_installs() -> None:
+    assert {*INSTALLED, *ALONE, *(line for block in TOGETHER for line in block)} == set(LINES)
+    assert len(BLOCKS) > 5
+    assert len(ALONE) > 5
+
+
+@pytest.mark.parametrize("line", INSTALLED)
+def test_what_a_line_installs_or_makes_is_there(line: str) -> None:
+    words = shlex.split(line)
+    if words[0] == "make":
+        ran = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False)
+        assert ran.returncode == 0
+        return
+    (_, extras) = re.fullmatch(r"\.(\[(.*)\])?", words[2]).groups()  # type: ignore[union-attr]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {each for each in (extras or "").split(",") if each} <= known.keys()
+
+
+@pytest.mark.parametrize("line", ALONE)
+def test_a_line_runs(line: str, place: Place) -> None:
+    if "--record" in line:
+        shutil.rmtree(place.root / line.rsplit(maxsplit=1)[-1])
+    told = place.run(line.replace("0:1000", "0:3"))
+    assert told
+    if line.startswith("ensue pipeline"):
+        assert re.search(r"ordered +204", told)
+        assert "before it have no common order" in told
+    if line.startswith("ensue report"):
+        assert "<html" in (place.root / "report.html").read_text()
+
+
+@pytest.mark.parametrize("lines", TOGETHER, ids=lambda lines: lines[0])
+def test_lines_that_serve_publish_and_subscribe_run(
+    lines: list[str], tmp_path: Path, nats_server: Server
+) -> None:
+    port = _spare_port()
+    url = f"ensue://127.0.0.1:{port}"
+    made = Place(tmp_path, url)
+    served = any(line.startswith("ensue serve") for line in lines)
+    if not served:  # What the README has started above.
+        lines = [f"ensue serve --listen 127.0.0.1:{port} --data ensue-data", *lines]
+    with ExitStack() as running:
+        for each in lines:
+            line = each.replace("7400", str(port)).replace(
+                "nats://127.0.0.1:4222", nats_server.url()
+            )
+            if line.startswith("ensue serve"):
+                server = running.enter_context(made.running(line))
+                assert server.stderr is not None
+                assert any("is ready" in told for told in server.stderr)
+            elif line.startswith("ensue sub") and "--count" not in line:
+                _subscribes(made, line)
+            elif line.startswith("ensue sub"):
+                for first in (1, 11):  # By its name it goes on where it was.
+                    assert made.run(line).split() == [str(first + index) for index in range(10)]
+            else:
+                made.run(line)
+
+
+def _subscribes(made: Place, line: str) -> None:
+    """Show that a line subscribes: it prints what is published in the same way."""
+    words = shlex.split(line)
+    publish = shlex.join(["ensue", "pub", words[2], "-m", "hello", *_options(words)])
+    with made.running(line) as reader:
+        assert reader.stdout is not None
+        got = threading.Event()
+
+        def read() -> None:
+            if reader.stdout is not None and "hello" in reader.stdout.readline():
+                got.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        while not got.is_set():  # Until it has subscribed; pytest ends it if that is never.
+            made.run(publish)
+            got.wait(1)
+
+
+def _options(words: list[str]) -> list[str]:
+    """The options of a subscription: whatever follows its topics."""
+    first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    return words[first:]
+
+
+def _spare_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
