@@ -39,6 +39,7 @@ from pyspark.sql.types import StructType
 
 from ensue.errors import BadInput, EnsueError
 from ensue.spark.cases import INDEX, Cases, Play, failed, outcome_schema, play_in_task, unpacked
+from ensue.spark.failures import SparkFailed, no_python
 from ensue.spark.outcomes import Outcomes
 
 __all__ = ["campaign"]
@@ -248,6 +249,9 @@ class _Crew:
                     f"the executors can't import {missing[1]!r}, which play needs: install it "
                     "there, or ship it with --py-files"
                 ) from error
+            python = no_python(str(error))
+            if python:
+                raise SparkFailed(python) from error
             if self._stopping.is_set():
                 raise
             if len(indexes) == 1:

@@ -8,7 +8,7 @@ import re
 
 from ensue.errors import EnsueError
 
-__all__ = ["SparkFailed", "is_of_spark", "sentence"]
+__all__ = ["SparkFailed", "is_of_spark", "no_python", "sentence"]
 
 _LIBRARIES = ("pyspark", "py4j", "pyarrow")
 
@@ -42,6 +42,21 @@ def sentence(told: str) -> str:
     """Return in one sentence what Spark tells of a failure in pages."""
     # Behind it is the plan of the query, which quotes whatever the query might say.
     told = told.partition("=== Streaming Query ===")[0].strip()
+    python = no_python(told)
+    if python:
+        return python
+    if _UNRESPONSIVE in told:
+        return "the cluster's master does not answer as Spark: check --master"
+    damaged = _DAMAGED.search(told)
+    if damaged is not None:
+        causes = _CAUSE.findall(told)
+        why = f": {causes[-1].strip()}" if causes else ""
+        return f"{damaged[1]} can't be read{why}"
+    return _line(told)
+
+
+def no_python(told: str) -> str:
+    """Return a sentence if an executor has no Python that can do the work; else empty."""
     missing = _MODULE.findall(told) or _PACKAGE.findall(told)
     if missing:
         return (
@@ -54,14 +69,7 @@ def sentence(told: str) -> str:
             f"Spark can't start {program[1]} on an executor: set PYSPARK_PYTHON to a Python that has "
             "ensue[spark]"
         )
-    if _UNRESPONSIVE in told:
-        return "the cluster's master does not answer as Spark: check --master"
-    damaged = _DAMAGED.search(told)
-    if damaged is not None:
-        causes = _CAUSE.findall(told)
-        why = f": {causes[-1].strip()}" if causes else ""
-        return f"{damaged[1]} can't be read{why}"
-    return _line(told)
+    return ""
 
 
 def _line(told: str) -> str:
