@@ -108,7 +108,7 @@ def _pack_piece(
     """Pack the deliveries and publications of a piece."""
     file = pq.ParquetFile(piece.path, read_dictionary=list(_NAMES))
     columns = [*_NAMES, "step", "event", "publisher_seq", "position"]
-    table = file.read_row_groups(list(piece.groups), columns=columns, use_threads=False)
+    table = _read(file, piece, columns)
     action, verdict = _Coded(table, "action"), _Coded(table, "verdict")
     delivered = np.flatnonzero(action.numbers == action.number("delivered"))
     void = (action.numbers == action.number("discarded")) & (
@@ -137,13 +137,19 @@ def _taken(table: pa.Table, which: Numbers) -> pa.Table:
     return table.take(which)
 
 
+def _read(file: pq.ParquetFile, piece: Piece, columns: Sequence[str]) -> pa.Table:
+    """Read some columns of a piece; a damaged one is told by the name of its file."""
+    try:
+        return file.read_row_groups(list(piece.groups), columns=list(columns), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise trace.unreadable(Path(piece.path), error) from error
+
+
 def _times(
     file: pq.ParquetFile, piece: Piece, facts: Facts, rows: "_Rows", which: Numbers
 ) -> Numbers:
     """Return when each event was published, by true time where all of its run is."""
-    table = file.read_row_groups(
-        list(piece.groups), columns=["at_ns", "true_ns"], use_threads=False
-    ).take(which)
+    table = _read(file, piece, ["at_ns", "true_ns"]).take(which)
     at_ns, true_ns = (_filled(table.column(name), 0) for name in ("at_ns", "true_ns"))
     simulated = {run.name: run.simulated for run in facts.runs}
     is_true = np.array([simulated.get(name, False) for name in rows.run.values], dtype=np.bool_)
