@@ -81,11 +81,9 @@ def order(
     Voids, placeholders with a null `value`, take their position and are left out; with `voids` they
     stay, with the verdict `void`.
 
-    Events from before somebody subscribed the topics together have no common order. A batch of a whole
-    log, with topics named or none, therefore begins at its first common cut (see `common_cut`): what
-    lies before it stays without a position, with the verdict `before_cut`, and a warning tells how much
-    that is. Where `topics` says the first offsets, as it has to for a stream, what is before them is left
-    out, or stays in the same way with `before_cut`.
+    A batch of a whole log begins at its first common cut (see `common_cut`): what lies before it stays
+    without a position, with the verdict `before_cut`, and a warning. Where `topics` says the first
+    offsets, what is before them is left out, or stays in the same way with `before_cut`.
 
     In a stream an event leaves once all before it have left. With a `time_to_live` ("10 minutes" or
     a timedelta, by `published_at` against the newest one seen) an event that has waited longer, or
