@@ -20,7 +20,17 @@ from ensue.protocols.hypercube.enrolled import EnrolledNode
 from ensue.protocols.hypercube.enrolment import Ask, Enrol, Granted, Members
 from ensue.protocols.hypercube.forsaking import Forsaking
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
-from ensue.protocols.hypercube.frames import Change, Fill, Publication, Row
+from ensue.protocols.hypercube.frames import (
+    Beat,
+    Change,
+    Fill,
+    Here,
+    Publication,
+    Receipt,
+    Row,
+    Rows,
+    Versions,
+)
 from ensue.protocols.hypercube.repair import Repair
 from ensue.protocols.hypercube.rolls import Rolls
 from ensue.protocols.hypercube.store import Store
@@ -72,6 +82,59 @@ def test_a_newcomer_waits_for_what_others_know_and_not_for_the_silent() -> None:
     assert settled_in(room, "new~1")
     rows = {row.node: row.topics for row in room.nodes["new~1"].rows}
     assert rows[0] == ("t",)
+
+
+def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
+    """Have one client never send frames of some kinds, though it is there."""
+    send = room.send
+
+    def without(source: str, target: str, frame: Frame) -> None:
+        if source != name or not isinstance(frame, kinds):
+            send(source, target, frame)
+
+    room.send = without  # type: ignore[method-assign]
+
+
+def test_who_is_there_and_never_tells_holds_no_newcomer_up() -> None:
+    room = Room()
+    mute(room, "evil~1", Versions, Here, Rows)
+    for name in ("a~1", "evil~1"):
+        room.come(name)
+        room.run(SECOND)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.come("new~1")
+    for step in range(CONFIG.answer_ns // (100 * MS) + 10):
+        room.send("evil~1", "new~1", Beat(digest=b"other"))
+        room.run(100 * MS)
+        if step == 50:
+            assert not settled_in(room, "new~1"), "the other one may tell yet"
+    assert settled_in(room, "new~1")
+    room.act("new~1", "publish", "t", b"1")
+    room.run(SECOND)
+    assert room.delivered("a~1") == ["1"]
+
+
+def test_who_is_there_and_never_answers_holds_up_neither_joins_nor_events() -> None:
+    room = Room()
+    for name in ("a~1", "evil~1", "b~1", "c~1"):
+        room.come(name)
+        room.run(SECOND)
+    mute(room, "evil~1", Receipt)
+    for name in ("a~1", "b~1"):
+        room.act(name, "subscribe", ("t",))
+    # One time for each dimension of a cube of four.
+    room.run(2 * CONFIG.answer_ns + SECOND)
+    for name in ("a~1", "b~1"):
+        assert Join("t") in room.outcomes[name]
+    room.act("evil~1", "subscribe", ("t",))
+    room.run(2 * CONFIG.answer_ns + SECOND)
+    for number in range(20):
+        room.act("c~1", "publish", "t", str(number).encode())
+    room.run(4 * CONFIG.answer_ns)
+    for name in ("a~1", "b~1"):
+        assert room.delivered(name) == [str(number) for number in range(20)]
+    assert sum(isinstance(each, Settle) for each in room.outcomes["c~1"]) == 20
 
 
 def test_the_vanished_is_taken_for_gone_and_who_was_cut_off_for_long_is_told() -> None:

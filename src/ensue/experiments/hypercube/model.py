@@ -126,7 +126,7 @@ class Run:
         shared = _rolls(rows)
         config = HypercubeConfig(
             across_topics=False, durable=False, retry_ns=NEVER_NS, retry_ns_max=NEVER_NS,
-            suspect_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
+            suspect_ns=NEVER_NS, answer_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
             gap_ns=NEVER_NS, patience_ns=NEVER_NS,
         )  # fmt: skip
         member = TopicRecord(

@@ -35,6 +35,9 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """… but never waits longer than this."""
     suspect_ns: int = SECOND_NS
     """A node that has left something unanswered for so long is suspected until it is heard again."""
+    answer_ns: int = 10 * SECOND_NS
+    """A node that is heard, and has not finished what it was asked for so long, is passed over as if it were away. A message that
+    it has to pass on may take it so long for each of the clusters below it."""
     beat_ns: int = SECOND_NS
     """How often neighbours compare who is subscribed to what, and so notice who is away."""
     digest_ns: int = 500 * MILLISECOND_NS
@@ -68,6 +71,7 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
             "retry_ns",
             "retry_ns_max",
             "suspect_ns",
+            "answer_ns",
             "beat_ns",
             "digest_ns",
             "digest_ns_max",

@@ -3,7 +3,7 @@
 It is made with the lists that the registry told (`enrolment`), and keeps them up to date (`enlistment`). A stranger repeats what got no answer.
 
 Settling in. Whoever was there before knows subscriptions that a newcomer does not, and events published without them would reach
-nobody. So a newcomer greets everybody and takes no command (`Resumed`) until each has told what it knows, or is suspected. Whoever
+nobody. So a newcomer greets everybody and takes no command (`Resumed`) until each has told what it knows, is suspected, or has had `answer_ns`. Whoever
 comes later is told by those it greets in turn, this node included: of two who come or subscribe at once, one is told by the other.
 
 Topics are asked for before they are used (`Ask`). An event whose topic is not granted yet waits, and all that were published after it; one that is
@@ -50,6 +50,8 @@ class EnrolledNode(HypercubeNode):
         """By topic: up to which numbers of which sources something is missing, and which question to the registry came after that."""
         self._forsaking.everybody_known = self._knows_everybody
         self._greet_due_ns: int | None = now_ns
+        self._greet_until_ns = now_ns + config.answer_ns
+        """When those are waited for no more who are heard, and don't tell."""
         self._greet(now_ns)
 
     @property
@@ -184,7 +186,9 @@ class EnrolledNode(HypercubeNode):
         """Greet those who have not told what they know; those who stay silent are not waited for."""
         self._greet_due_ns = now_ns + GREET_NS
         for peer in bits(self._unheard):
-            if self._suspects.away(peer, now_ns):
+            if self._suspects.away(peer, now_ns) or not (
+                0 < self._greet_until_ns - now_ns <= self.config.answer_ns
+            ):
                 self._unheard &= ~(1 << peer)
             else:
                 self._neighbours.greet(peer, now_ns=now_ns)

@@ -57,7 +57,7 @@ def raise_counts(counts: Counts, others: Counts) -> None:
 class _Copy:
     """A message on its way to one child."""
 
-    __slots__ = ("child", "due_ns", "frame", "height", "relay", "targets", "wait_ns")
+    __slots__ = ("child", "due_ns", "frame", "height", "relay", "since_ns", "targets", "wait_ns")
 
     def __init__(
         self, relay: "Relay", child: int, height: int, targets: int, frame: Message
@@ -70,6 +70,8 @@ class _Copy:
         self.frame = frame
         self.due_ns = 0
         self.wait_ns = 0
+        self.since_ns = 0
+        """When it was first sent."""
 
 
 class Relay:
@@ -216,7 +218,7 @@ class Trees:
         for token, copy in list(self._copies.items()):
             if token not in self._copies or copy.due_ns > now_ns:
                 continue
-            if self._suspects.away(copy.child, now_ns):
+            if self._suspects.away(copy.child, now_ns) or self._is_overdue(copy, now_ns):
                 self._drop(token)
                 copy.relay.away |= 1 << copy.child
                 rest = copy.targets & ~copy.relay.covered & ~(1 << copy.child)
@@ -233,6 +235,11 @@ class Trees:
                 for node in bits(again):
                     self._copy(relay, node, cluster_of(self._me, node), 1 << node, now_ns)
                 self._check(relay, now_ns)
+
+    def _is_overdue(self, copy: _Copy, now_ns: int) -> bool:
+        """Tell whether a child has had its time, heard or not: else one that never answers would hold up everybody."""
+        copy.since_ns = min(copy.since_ns, now_ns)
+        return now_ns - copy.since_ns >= self._config.answer_ns * copy.height
 
     def _still_wanted(self, relay: Relay) -> int:
         """Return whom a message is for that nobody has: those who are in its topic now, also if they came later."""
@@ -273,6 +280,7 @@ class Trees:
         )
         copy = self._copies[self._token] = _Copy(relay, child, height, targets, frame)
         copy.wait_ns = self._config.retry_ns
+        copy.since_ns = now_ns
         relay.copies.add(self._token)
         self._transmit(self._token, copy, now_ns)
 
