@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from tests.server.helpers import until, within
 
 import ensue
 from ensue.protocols.core import Outcome
+from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.runtime import overlay
 
@@ -133,5 +135,30 @@ def test_what_goes_wrong_in_a_block_is_told_though_the_bus_is_closed(isolation: 
 
             with pytest.raises(ZeroDivisionError):
                 await within(fail())
+
+    asyncio.run(main())
+
+
+def test_a_coordinator_that_failed_without_a_goodbye_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_lease = partial(OverlayConfig, lease_ns=10**15)
+    monkeypatch.setattr(overlay, "OverlayConfig", without_lease)
+
+    async def main() -> None:
+        async with connected("b") as b:
+            await within(b.advertise(where="x exists"))
+            failing = await connected("a").__aenter__()
+            await within(failing.transaction(timeout=LONG_S).__aenter__())
+            driver = failing._content._driver  # type: ignore[union-attr]
+            assert driver is not None
+            driver.fail(ZeroDivisionError())
+
+            async def commit() -> None:
+                async with b.transaction(timeout=LONG_S) as tx:
+                    await tx.publish({"x": 1})
+
+            await within(commit())
+            await within(failing.__aexit__(None, None, None))
 
     asyncio.run(main())

@@ -27,6 +27,7 @@ def test_everything_of_a_chain_is_read() -> None:
     text = (
         'closed = true\npublisher_order = false\nsync = "100ms"\nexpire = "2m"\n'
         'lease = "20s"\nlease_lost = "500ms"\n'
+        'transaction_grace = "250ms"\n'
         + ONE.replace("data", 'topics = ["x", "y"]\naddress = "a.example:7400"\nsite = "Ulm"\ndata')
         + '[[servers]]\nname = "b"\nlisten = "127.0.0.1:7401"\ndata = "e"\ntopics = ["z"]\n'
         + '[retention]\nbytes = "10GB"\nage = "7d"\nsegment_bytes = "1MiB"\n'
@@ -43,6 +44,7 @@ def test_everything_of_a_chain_is_read() -> None:
     assert config.sequencer.lease_lost_ns == 500_000_000
     assert config.site == "Ulm"
     assert (config.sync_s, config.expire_s) == (0.1, 120.0)
+    assert config.transaction_grace_s == 0.25
     assert config.retention.bytes == 10_000_000_000
     assert config.retention.age_s == 7 * 86_400.0
     assert config.retention.segment_bytes == 1024 * 1024
@@ -62,6 +64,10 @@ def test_everything_of_a_chain_is_read() -> None:
         ),
         ('lease = "2h"\n' + ONE, "lease must be between 1 ms and 60 minutes, not 7200 s"),
         ('lease_lost = "0s"\n' + ONE, "lease_lost must be between 1 ms and 60 minutes, not 0 s"),
+        (
+            'transaction_grace = "1h"\n' + ONE,
+            "transaction_grace must be from 1ms to 10m, not 3600 s",
+        ),
         ("colsed = true\n" + ONE, "there is no key 'colsed' here; did you mean 'closed'?"),
         (
             ONE.replace("data", "dta"),

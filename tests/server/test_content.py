@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from tests.brokers.proxy import Proxy
 from tests.brokers.servers import spare_port
 from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_serving import chain
@@ -28,8 +30,8 @@ SYNC_S = 0.5
 
 
 @asynccontextmanager
-async def tree(tmp_path: Path, count: int = 3) -> AsyncIterator[list[Server]]:
-    servers = await chain(tmp_path, count, sync_s=SYNC_S)
+async def tree(tmp_path: Path, count: int = 3, **options: Any) -> AsyncIterator[list[Server]]:
+    servers = await chain(tmp_path, count, sync_s=SYNC_S, **options)
     try:
         yield servers
     finally:
@@ -440,5 +442,67 @@ def test_a_client_that_was_taken_for_gone_is_told(tmp_path: Path) -> None:
                     await within(anext(events))
                 with pytest.raises(LocalProtocolError, match="connect anew"):
                     await within(a.publish({"x": 1}))
+
+    asyncio.run(main())
+
+
+def through(proxy: Proxy, name: str) -> ensue.Bus:
+    return ensue.connect(f"ensue://127.0.0.1:{proxy.port}", order=None, name=name)
+
+
+async def commit(bus: ensue.Bus, attributes: dict[str, object]) -> None:
+    async with bus.transaction(timeout=600) as tx:
+        await tx.publish(attributes)
+
+
+def port(server: Server) -> int:
+    assert server.listener is not None
+    return server.listener.port
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_coordinator_without_a_connection_holds_up_nobody(
+    tmp_path: Path, *, restarts: bool
+) -> None:
+    async def main() -> None:
+        async with (
+            tree(tmp_path, transaction_grace_s=0.05) as servers,
+            Proxy(port(servers[0])) as proxy,
+            connected(servers[1], "ok") as ok,
+        ):
+            doomed = await through(proxy, "doomed").__aenter__()
+            await within(doomed.advertise(where="z exists"))
+            await within(ok.advertise(where="k exists"))
+            tx = await within(doomed.transaction(timeout=600).__aenter__())
+            await within(tx.publish({"z": 1}))
+            proxy.refuse()
+            proxy.cut()
+            if restarts:
+                await servers[0].stop()
+                servers[0] = Server(servers[0].config)
+                await servers[0].start()
+            await within(commit(ok, {"k": 1}))
+            proxy.accept()
+            with pytest.raises(ensue.TransactionAborted, match="doomed lost its connection"):
+                await within(tx.publish({"z": 2}))
+            await within(doomed.__aexit__(None, None, None))
+
+    asyncio.run(main())
+
+
+def test_a_coordinator_that_reconnects_in_time_keeps_its_transaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            tree(tmp_path, transaction_grace_s=600) as servers,
+            Proxy(port(servers[0])) as proxy,
+            through(proxy, "a") as a,
+        ):
+            await within(a.advertise(where="z exists"))
+            async with a.subscribe(where="z exists") as events:
+                async with a.transaction(timeout=600) as tx:
+                    await within(tx.publish({"z": 1}, b"before"))
+                    proxy.cut()
+                    await within(tx.publish({"z": 1}, b"after"))
+                assert await read(events, 2) == [b"before", b"after"]
 
     asyncio.run(main())

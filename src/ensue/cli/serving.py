@@ -23,7 +23,7 @@ from ensue.quantities import parse_duration, parse_size
 from ensue.server import Server, ServerConfig, config_file
 from ensue.server.access import new_token
 from ensue.server.brokered import BrokeredServer
-from ensue.server.config import Retention, leased
+from ensue.server.config import TRANSACTION_GRACE_S, Retention, leased
 from ensue.server.logs import start_logging
 from ensue.transports.tcp_options import DEFAULT_PORT
 
@@ -90,6 +90,13 @@ SyncOption = Annotated[
         "so often, such as 0.1 or 100ms; then a power failure may cost what came since.",
     ),
 ]
+GraceOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="How long transactions wait for a client that lost its connection; 1s.",
+    ),
+]
 
 
 InsecureListenOption = Annotated[
@@ -151,6 +158,7 @@ def serve(
             help="A TOML file that tells all servers of a chain everything; docs/operations.md.",
         ),
     ] = None,
+    transaction_grace: GraceOption = None,
     insecure_listen_anyone: InsecureListenOption = False,
     admin: AdminOption = None,
     insecure_admin_anyone: InsecureAdminOption = False,
@@ -182,6 +190,7 @@ def serve(
             admin=admin or "",
             insecure_admin=insecure_admin_anyone,
             sequencer=_leased(chosen.sequencer, lease, lease_lost),
+            transaction_grace_s=_grace_s(transaction_grace),
         )
     else:
         given = {
@@ -192,6 +201,7 @@ def serve(
             "--retain-age": retain_age,
             "--lease": lease,
             "--lease-lost": lease_lost,
+            "--transaction-grace": transaction_grace,
             "--admin": admin,
             "--insecure-admin-anyone": insecure_admin_anyone or None,
         }
@@ -310,6 +320,13 @@ def _leased(
         with output.option(name):
             seconds.append(None if given is None else parse_duration(given) / SECOND_NS)
     return leased(sequencer, *seconds)
+
+
+def _grace_s(given: str | None) -> float:
+    if given is None:
+        return TRANSACTION_GRACE_S
+    with output.option("--transaction-grace"):
+        return parse_duration(given) / SECOND_NS
 
 
 @contextmanager

@@ -159,6 +159,8 @@ class ContentClient:
         """Requests for transactions that are to begin."""
         self._concluded: dict[str, list[Callable[[bool], object]]] = {}
         """By transaction that is open here: what to do when it is over."""
+        self.reason = ""
+        """Why the transaction that ended last was aborted, for what is called when it is over."""
         self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Given the name and the filter of a subscription that somebody's plan has made for this client."""
@@ -472,6 +474,7 @@ class ContentClient:
 
     def _over(self, concluded: Concluded) -> None:
         """See to the end of a transaction."""
+        self.reason = concluded.reason
         for call in self._concluded.pop(concluded.transaction, ()):
             call(concluded.committed)
         for name, where in concluded.subscriptions:

@@ -35,6 +35,7 @@ from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.spaces import Value
+from ensue.protocols.transactions.acting import ABORTED, OVER
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
 from ensue.runtime.names import check_text
@@ -100,6 +101,8 @@ class _Acting:
         """Why it can't be committed, once an operation was refused: also if the program goes on as if nothing were."""
         self._operations = Operations()
         self._over = False
+        self._aborted = ""
+        """Why brokers have aborted it, once they have."""
 
     def publish(
         self, attributes: Mapping[str, object], payload: Payload = b""
@@ -205,7 +208,7 @@ class _Acting:
         try:
             made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
-            raise self._refused(in_words(error.reason)) from None
+            raise self._refused(in_words(self._why(error.reason))) from None
         self._client.when_over(self.name, lambda done: None if done else made.close())
         return made
 
@@ -249,9 +252,17 @@ class _Acting:
         if not self.name:
             raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
 
+    def _note_end(self, committed: bool) -> None:
+        self._aborted = "" if committed else self._client.reason
+
     def _check(self, answer: "Answered", asked: Situation | None = None) -> None:
         if answer.refused:
-            raise self._refused(explained(answer.refused, asked or Situation()))
+            raise self._refused(explained(self._why(answer.refused), asked or Situation()))
+
+    def _why(self, refused: str) -> str:
+        """Return why it ended instead of that it has, if the reason says more."""
+        told = refused == OVER and self._aborted not in ("", ABORTED)
+        return self._aborted if told else refused
 
     def _refused(self, reason: str) -> TransactionAborted:
         self.failure = TransactionAborted(
@@ -287,6 +298,7 @@ class Transaction(_Acting):
             raise
         self._check(answer)
         self.name = answer.transaction
+        self._client.when_over(self.name, self._note_end)
         return self
 
     async def __aexit__(
@@ -341,6 +353,7 @@ class InvitedTransaction(_Acting):
     ) -> None:
         super().__init__(client, subscribe)
         self.name = name
+        client.when_over(name, self._note_end)
         self._within = path
         self.attributes: Mapping[str, object] = dict(publication.attributes)
         """What the invitation says."""

@@ -15,6 +15,7 @@ from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub, MemoryHub
+from ensue.transports import MemoryTransport
 
 __all__ = ["Overlay", "overlay_of"]
 
@@ -70,6 +71,8 @@ class MemoryOverlay(Overlay):
         self.names = [hub.unique("broker") for _ in range(brokers)]
         neighbours = tree_of(self.names)
         self._drivers = [self._drive(name, tuple(neighbours[name])) for name in self.names]
+        assert isinstance(hub.transport, MemoryTransport)
+        hub.transport.on_closed = self._disconnected
 
     def _drive(self, name: str, neighbours: tuple[str, ...]) -> Driver[BrokerNode]:
         hub, now_ns = self._hub, self._hub.clock.now_ns()
@@ -84,6 +87,12 @@ class MemoryOverlay(Overlay):
         )
         return Driver(node, transport=hub.transport, clock=hub.clock, recorder=hub.recorder)
 
+    def _disconnected(self, name: str) -> None:
+        """Start the grace of a client that ended without a goodbye, as after a failure."""
+        for driver in self._drivers:
+            if not driver.closed:
+                driver.command(lambda node, now: node.lose_connection(name, now_ns=now))
+
     def _home(self) -> str:
         self._turn += 1
         return self.names[(self._turn - 1) % len(self.names)]
@@ -93,6 +102,8 @@ class MemoryOverlay(Overlay):
         self.users -= 1
         if not self.users:
             _overlays.pop(self._hub, None)
+            assert isinstance(self._hub.transport, MemoryTransport)
+            self._hub.transport.on_closed = None
             for driver in self._drivers:
                 driver.close()
 

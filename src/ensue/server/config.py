@@ -17,7 +17,7 @@ from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import DEFAULT_PORT, parse_address
 from ensue.wire import FRAME_BYTES_MAX
 
-__all__ = ["Limits", "Retention", "ServerConfig", "Tls", "leased"]
+__all__ = ["TRANSACTION_GRACE_S", "Limits", "Retention", "ServerConfig", "Tls", "leased"]
 
 MIB = 1024 * 1024
 SECOND_NS = 1_000_000_000
@@ -27,6 +27,11 @@ PIECE_BYTES_MAX = 64 * MIB
 PIECE_BYTES_MIN = 64 * 1024
 PIECES = 8
 """In how many pieces the bytes that are kept lie, unless these would be too small or too large."""
+
+
+TRANSACTION_GRACE_S = 1.0
+TRANSACTION_GRACE_S_MIN = 0.001
+TRANSACTION_GRACE_S_MAX = 600.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,6 +155,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a subscription that nobody named may be without its client."""
     accept_loss: bool = False
     """Start on a journal that is damaged or incomplete with what can be had of it, as another log."""
+    transaction_grace_s: float = TRANSACTION_GRACE_S
+    """How long transactions wait for a client that has lost its connection."""
     admin: str = ""
     """Where to listen for those who watch the server (`ensue.server.admin`); empty: nowhere."""
     insecure_admin: bool = False
@@ -173,6 +180,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError("a server keeps the log of its topics, and is durable")
         if self.sync_s < 0 or self.expire_s <= 0:
             raise ConfigurationError("sync_s must be at least 0, and expire_s above 0")
+        grace_s = self.transaction_grace_s
+        if not TRANSACTION_GRACE_S_MIN <= grace_s <= TRANSACTION_GRACE_S_MAX:
+            raise ConfigurationError(
+                f"transaction_grace must be from 1ms to 10m, not {grace_s:g} s"
+            )
         self._check_trust()
         self._check_admin()
         if not self.insecure and not _is_loopback(host):

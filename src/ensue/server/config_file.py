@@ -15,7 +15,7 @@ from ensue.event import Name
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.quantities import duration_ns, shown, size_bytes
 from ensue.server.access import Access, User
-from ensue.server.config import Limits, Retention, ServerConfig, Tls, leased
+from ensue.server.config import TRANSACTION_GRACE_S, Limits, Retention, ServerConfig, Tls, leased
 from ensue.tables import TableReader, read_text
 from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import parse_address
@@ -97,6 +97,7 @@ class _File(_Table, frozen=True, kw_only=True):
     expire: Duration | None = None
     lease: Duration | None = None
     lease_lost: Duration | None = None
+    transaction_grace: Duration | None = None
     insecure: bool = False
     insecure_admin: bool = False
     retention: _Retention = _Retention()
@@ -221,6 +222,9 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         ),
         sync_s=0.0 if file.sync is None else float(file.sync),
         expire_s=60.0 if file.expire is None else float(file.expire),
+        transaction_grace_s=(
+            TRANSACTION_GRACE_S if file.transaction_grace is None else float(file.transaction_grace)
+        ),
         insecure=file.insecure,
         admin=server.admin,
         insecure_admin=file.insecure_admin,

@@ -47,6 +47,8 @@ _NEIGHBOURS = f"{CONTENT_RECORDS}neighbours"
 _NAMES = Records[list[str]](list[str])
 _CODEC = Codec(t.FRAMES)
 _PATH = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,99}")
+RECONNECT_NS = 2 * SECOND_NS
+"""After a start, how much later the grace of clients begins: they may just pause between two attempts to connect."""
 _CHANGES = (f.ADVERTISE, f.UNADVERTISE, f.SUBSCRIBE, f.UNSUBSCRIBE)
 
 _log = logging.getLogger("ensue")
@@ -80,6 +82,7 @@ class ContentBroker:
         transport: FramedTransport,
         clock: Clock,
         on_failure: Callable[[Exception], None],
+        is_connected: Callable[[str], bool],
         recorder: Recorder | None = None,
     ) -> None:
         self.name = broker_of(config.name)
@@ -89,10 +92,13 @@ class ContentBroker:
         self._transport = transport
         self._clock = clock
         self._on_failure = on_failure
+        self._is_connected = is_connected
+        """Tells whether a client has a connection now."""
         self._recorder = recorder
         default = OverlayConfig()
         self._config = OverlayConfig(
-            lease_ns=max(default.lease_ns, int(config.expire_s * SECOND_NS))
+            lease_ns=max(default.lease_ns, int(config.expire_s * SECOND_NS)),
+            grace_ns=int(config.transaction_grace_s * SECOND_NS),
         )
         self._driver: Driver[BrokerNode] | None = None
         self.restarts = 0
@@ -125,7 +131,21 @@ class ContentBroker:
     def connected(self, peer: str) -> None:
         """Hear that somebody is connected, maybe again, and send it what it may have missed."""
         if self._driver is not None and not self._driver.closed:
+            self._driver.command(lambda node, now: node.regain_connection(peer, now_ns=now))
             self._driver.command(lambda node, now: node.repeat(now_ns=now, peer=peer))
+
+    def disconnected(self, peer: str) -> None:
+        """Start the grace of a client that has lost its connection."""
+        if self._driver is not None and not self._driver.closed:
+            self._driver.command(lambda node, now: node.lose_connection(peer, now_ns=now))
+
+    def _note_connections(self, node: BrokerNode, now_ns: int) -> None:
+        """Start the grace of clients without a connection; after a restart they need time to come back."""
+        for client in node.broker.clients:
+            if self._is_connected(client):
+                node.regain_connection(client, now_ns=now_ns)
+            else:
+                node.lose_connection(client, now_ns=now_ns + RECONNECT_NS)
 
     def _neighbours_at_first(self) -> tuple[str, ...]:
         """Return who stood beside the broker when it was last seen; of a broker that is not in use, who does now."""
@@ -181,6 +201,7 @@ class ContentBroker:
             now_ns=now_ns,
         )
         self._change_neighbours(node, now_ns)
+        self._note_connections(node, now_ns)
         if self._recorder is not None:
             for at_ns, told in node.broker.recovered:
                 self._recorder.outcome(self.name, None, told, at_ns)

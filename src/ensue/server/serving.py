@@ -114,6 +114,7 @@ class Server(StationServer):
             transport=transport,
             clock=self._clock,
             on_failure=self._broke,
+            is_connected=listener.routes.__contains__,
             recorder=self._recorder,
         )
         listener.screens[self.content.name] = partial(screen_content, listener.rules)
@@ -166,6 +167,8 @@ class Server(StationServer):
             for exchange in self._exchanges:
                 if not exchange.closed:
                     exchange.command(lambda node, now: node.forget(name, now_ns=now))
+            if self.content is not None:
+                self.content.disconnected(name)
 
         listener.on_left = left
 

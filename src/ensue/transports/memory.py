@@ -165,6 +165,8 @@ class MemoryTransport:
         self._receivers: dict[str, Receiver] = {}
         self._queue: deque[tuple[str, str, Frame]] = deque()
         self._pumping = False
+        self.on_closed: Callable[[str], None] | None = None
+        """Told the name of a node whose port was closed."""
         self._ens = TopicLog(
             name=ENS,
             config=EnsConfig(
@@ -198,7 +200,8 @@ class MemoryTransport:
 
     def forget(self, name: str) -> None:
         """Hand nothing over to a node any more."""
-        self._receivers.pop(name, None)
+        if self._receivers.pop(name, None) is not None and self.on_closed is not None:
+            self.on_closed(name)
 
     def _pump(self) -> None:
         self._pumping = True

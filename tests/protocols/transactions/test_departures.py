@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ensue.protocols.link import LinkConfig
+from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.frames import Change
+from ensue.protocols.transactions.client import Concluded
 from ensue.protocols.transactions.frames import Operation
 from ensue.simulation.acting import Act
 
@@ -229,3 +231,123 @@ def test_news_that_a_client_is_gone_do_not_overtake_that_it_is_elsewhere() -> No
     settle_but(net, lambda link: link == ("b0", "b1"))
     net.settle()
     assert {net.broker(name).home_of("c") for name in net.tree} == {"b2"}
+
+
+GRACE_NS = 5 * 10**9
+
+
+def with_grace(homes: dict[str, str], **options: Any) -> TransactionNet:
+    config = OverlayConfig(
+        lease_ns=10**15, beat_ns=10**14, journal_bytes_min=2000, grace_ns=GRACE_NS
+    )
+    return TransactionNet(line(3), homes, config=config, **options)
+
+
+def lose(net: TransactionNet, client: str) -> None:
+    home = net.homes[client]
+    net.nodes[home].lose_connection(client, now_ns=net.now_ns)
+    net.drain(home)
+
+
+def regain(net: TransactionNet, client: str) -> None:
+    home = net.homes[client]
+    net.nodes[home].regain_connection(client, now_ns=net.now_ns)
+    net.drain(home)
+    net.settle()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kind", ["serializable", "atomic"])
+def test_what_a_disconnected_client_coordinates_is_aborted_after_its_grace(
+    kind: str, *, restarts: bool
+) -> None:
+    net = with_grace({"c0": "b0", "c2": "b2"})
+    net.on_told = None
+    name = begin_anywhere(net, "c0", kind)
+    other = begin_anywhere(net, "c2", "serializable")
+    ending = net.command("c2", lambda node, now: node.end(other, commit=True, now_ns=now))
+    net.settle()
+    lose(net, "c0")
+    net.elapse(GRACE_NS - 1)
+    assert name in net.broker("b0").open_transactions, "it has not had its grace"
+    net.elapse(10**6)
+    if restarts:
+        net.crash("b0")
+        net.settle()
+    assert name not in net.broker("b0").open_transactions
+    assert net.answers("c2")[ending] == "", "nothing holds up others any more"
+    regain(net, "c0")
+    ended = [one for one in net.told["c0"] if isinstance(one, Concluded)]
+    assert [(one.transaction, one.committed) for one in ended] == [(name, False)]
+    assert ended[0].reason == "c0 lost its connection"
+    net.at_rest()
+
+
+@pytest.mark.parametrize("kind", ["serializable", "atomic"])
+def test_a_coordinator_that_reconnects_within_its_grace_keeps_its_transaction(kind: str) -> None:
+    net = with_grace({"c0": "b0", "c2": "b2"})
+    net.on_told = None
+    name = begin_anywhere(net, "c0", kind)
+    for _ in range(3):
+        lose(net, "c0")
+        net.elapse(GRACE_NS - 10**6)
+        regain(net, "c0")
+    net.elapse(GRACE_NS)
+    ending = net.command("c0", lambda node, now: node.end(name, commit=True, now_ns=now))
+    net.settle()
+    assert net.answers("c0")[ending] == ""
+    net.at_rest()
+
+
+def test_what_a_disconnected_client_asked_to_commit_is_committed() -> None:
+    net = with_grace({"c0": "b0", "c2": "b2"})
+    net.on_told = None
+    name = begin_anywhere(net, "c0", "serializable")
+    ending = net.command("c0", lambda node, now: node.end(name, commit=True, now_ns=now))
+    settle_but(net, away("b2"))
+    lose(net, "c0")
+    net.now_ns += GRACE_NS
+    net.timer("b0")
+    net.settle()
+    assert net.answers("c0")[ending] == ""
+    net.at_rest()
+
+
+def test_a_held_plan_of_a_disconnected_client_is_aborted_after_its_grace() -> None:
+    net = with_grace({"c0": "b0", "c2": "b2"})
+    net.on_told = None
+    operation = Operation(
+        path="1", client="c0", change=Change("sub", "c0.held", "x = 1"), publication=None
+    )
+    net.command(
+        "c0", lambda node, now: node.submit((operation,), 600 * 10**9, hold=True, now_ns=now)
+    )
+    net.settle()
+    assert net.broker("b2").open_transactions
+    lose(net, "c0")
+    net.elapse(GRACE_NS)
+    net.at_rest()
+
+
+def test_transactions_do_not_wait_for_a_disconnected_client_that_they_invited() -> None:
+    net = with_grace({"c0": "b0", "c2": "b2"})
+    net.on_told = None
+    name = begin_anywhere(net, "c0", "serializable")
+    first = net.command("c0", lambda node, now: node.invite(name, "c2", now_ns=now))
+    net.settle()
+    lose(net, "c2")
+    net.elapse(GRACE_NS)
+    assert net.answers("c0")[first] == "c2 lost its connection"
+    second = net.command("c0", lambda node, now: node.invite(name, "c2", now_ns=now))
+    net.settle()
+    assert net.answers("c0")[second] == "c2 lost its connection"
+    regain(net, "c2")
+    third = net.command("c0", lambda node, now: node.invite(name, "c2", now_ns=now))
+    net.settle()
+    assert third not in net.answers("c0"), "it can act again"
+
+
+def begin_anywhere(net: TransactionNet, client: str, kind: str) -> str:
+    net.command(client, lambda node, now: node.begin(kind, 600 * 10**9, now_ns=now))
+    net.settle()
+    return str(net.told[client][-1].transaction)

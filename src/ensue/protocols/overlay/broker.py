@@ -15,6 +15,8 @@ serializable transaction makes a new version at one broker after the other, and 
 would be routed half by the old tables and half by the new. Versions are undone, newest first, from what each commit added and removed.
 
 A client that says goodbye, or is silent for `lease_ns`, is gone: what it advertised and subscribed is withdrawn as if it had done so.
+A driver that sees connections says when a client has lost its own (`lose_connection`). After `grace_ns` the client counts as disconnected until it
+is back: transactions do not wait for it.
 All broker state survives a crash (`journal`), so that a broker that comes back goes on where it was.
 
 Assumptions. The neighbours form a tree; others come and go at its leaves (`joining`).
@@ -73,6 +75,7 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     besides: bytes
     """What a subclass keeps."""
     neighbours: list[str]
+    disconnected: list[str] = []
 
 
 _RECORD = Records[BrokerRecord](BrokerRecord)
@@ -109,6 +112,10 @@ class Broker(Journaled):
         self._members: dict[str, tuple[str, str]] = {}
         """By client: its home, and the neighbour on the way there, or the client itself."""
         self._heard_ns: dict[str, int] = {}
+        self._lost_ns: dict[str, int] = {}
+        """By client without a connection: when its grace began."""
+        self._disconnected: dict[str, None] = {}
+        """Clients whose grace is over: nothing waits for them."""
         self.departed: list[str] = []
         """Clients that are gone, to be taken by whoever keeps the links."""
         super().__init__(
@@ -163,6 +170,10 @@ class Broker(Journaled):
         for client, heard_ns in list(self._heard_ns.items()):
             if heard_ns + self.config.lease_ns <= now_ns:
                 self.expire(client, now_ns=now_ns)
+        for client, lost_ns in list(self._lost_ns.items()):
+            if lost_ns + self.config.grace_ns <= now_ns:
+                del self._lost_ns[client]
+                self.take(f.Disconnected(client=client), source="", now_ns=now_ns)
         due_ns = self._due_ns()
         if due_ns is not None and due_ns <= now_ns:
             self.take(f.Tick(), source="", now_ns=now_ns)
@@ -170,6 +181,7 @@ class Broker(Journaled):
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""
         dues = [heard_ns + self.config.lease_ns for heard_ns in self._heard_ns.values()]
+        dues += [lost_ns + self.config.grace_ns for lost_ns in self._lost_ns.values()]
         due_ns = self._due_ns()
         return min(dues if due_ns is None else [*dues, due_ns], default=None)
 
@@ -182,6 +194,17 @@ class Broker(Journaled):
         """Take a client for gone."""
         self.take(f.Expire(client=client), source="", now_ns=now_ns)
         self._effects.append(Send(client, f.Expired()))
+
+    def lose_connection(self, client: str, *, now_ns: int) -> None:
+        """Note that a client has no connection; from `now_ns` on it has `grace_ns` to come back."""
+        if client in self._clients and client not in self._disconnected:
+            self._lost_ns.setdefault(client, now_ns)
+
+    def regain_connection(self, client: str, *, now_ns: int) -> None:
+        """Note that a client has a connection."""
+        self._lost_ns.pop(client, None)
+        if client in self._disconnected:
+            self.take(f.Reconnected(client=client), source="", now_ns=now_ns)
 
     def _due_ns(self) -> int | None:
         """Return when a subclass has something due."""
@@ -203,6 +226,7 @@ class Broker(Journaled):
                 self._members,
                 self._dump_besides(),
                 list(self.neighbours),
+                list(self._disconnected),
             )
         )
 
@@ -214,6 +238,7 @@ class Broker(Journaled):
         self._numbered, self._steps, self._causes = record.numbered, record.steps, record.causes
         self._under_way = record.under_way
         self._clients, self._members = dict.fromkeys(record.clients), record.members
+        self._disconnected = dict.fromkeys(record.disconnected)
         self._load_besides(record.besides)
 
     def _dump_besides(self) -> bytes:
@@ -228,6 +253,8 @@ class Broker(Journaled):
         f.Hello: "_hello",
         f.Goodbye: "_goodbye",
         f.Expire: "_expire",
+        f.Disconnected: "_disconnect",
+        f.Reconnected: "_reconnect",
         f.Operate: "_operate",
         f.Forbidden: "_forbidden",
         f.Routed: "_routed",
@@ -269,11 +296,23 @@ class Broker(Journaled):
         if frame.client in self._clients:
             self._depart(frame.client, now_ns)
 
+    def _disconnect(self, frame: f.Disconnected, source: str, now_ns: int) -> None:
+        """Wait no longer for a client; what it advertised and subscribed stays for its lease."""
+        del source, now_ns
+        if frame.client in self._clients:
+            self._disconnected[frame.client] = None
+
+    def _reconnect(self, frame: f.Reconnected, source: str, now_ns: int) -> None:
+        del source, now_ns
+        self._disconnected.pop(frame.client, None)
+
     def _depart(self, client: str, now_ns: int) -> None:
         """Withdraw everything of a client that is gone."""
         del now_ns
         del self._clients[client]
         self._heard_ns.pop(client, None)
+        self._lost_ns.pop(client, None)
+        self._disconnected.pop(client, None)
         self._members.pop(client, None)
         self._record(action="unsubscribed", publisher=client, verdict="gone")
         for pending in self._steps.values():

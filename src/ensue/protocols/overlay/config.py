@@ -17,6 +17,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """False: nothing is persisted, for an overlay that lives and dies with one process."""
     lease_ns: int = 10 * SECOND_NS
     """A client that was not heard for so long is gone."""
+    grace_ns: int = SECOND_NS
+    """A client whose connection was lost for so long is disconnected: transactions wait for it no longer."""
     beat_ns: int = 2 * SECOND_NS
     """How often a client says that it is there."""
     hello_ns: int = 200 * MILLISECOND_NS

@@ -26,6 +26,7 @@ __all__ = [
     "Adopted",
     "Beat",
     "Change",
+    "Disconnected",
     "Done",
     "Expire",
     "Expired",
@@ -36,6 +37,7 @@ __all__ = [
     "Notify",
     "Operate",
     "Publication",
+    "Reconnected",
     "Routed",
     "Step",
     "Stepped",
@@ -203,6 +205,18 @@ class Expire(Frame, frozen=True, tag=121):
     client: Name
 
 
+class Disconnected(Frame, frozen=True, tag=125):
+    """A client lost its connection, and did not come back within `grace_ns`."""
+
+    client: Name
+
+
+class Reconnected(Frame, frozen=True, tag=126):
+    """A disconnected client has a connection again."""
+
+    client: Name
+
+
 class Adopt(Frame, frozen=True, tag=123):
     """A newcomer stands beside this broker."""
 
@@ -240,4 +254,6 @@ FRAMES: tuple[type[Frame], ...] = (
     Forbidden,
     Adopt,
     Abandon,
+    Disconnected,
+    Reconnected,
 )

@@ -98,6 +98,15 @@ class BrokerNode(Linked):
             self._persist(f"client/{source}", b"")
         super().receive(frame, source=source, now_ns=now_ns)
 
+    def lose_connection(self, client: str, *, now_ns: int) -> None:
+        """Note that a client has no connection; its grace begins at `now_ns`."""
+        self.inner.lose_connection(client, now_ns=now_ns)
+
+    def regain_connection(self, client: str, *, now_ns: int) -> None:
+        """Note that a client has a connection."""
+        self._now_ns = now_ns
+        self.inner.regain_connection(client, now_ns=now_ns)
+
     def adopt(self, neighbour: str, *, now_ns: int) -> None:
         """Let a newcomer stand beside this broker; one that does already is no matter."""
         assert isinstance(self.inner, Joining)

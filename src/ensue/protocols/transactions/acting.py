@@ -34,9 +34,11 @@ from ensue.protocols.transactions.contexts import (
 )
 from ensue.wire import Codec, Records
 
-__all__ = ["OVER", "UNDER_WAY", "Acting", "shortened"]
+__all__ = ["ABORTED", "OVER", "UNDER_WAY", "Acting", "lost_connection", "shortened"]
 
 OVER = "the transaction is over"
+ABORTED = "aborted"
+"""The reason where its own client aborts a transaction."""
 UNDER_WAY = "operations of it are still under way"
 """Whoever says that it is done while they are would have them happen, or not, by chance."""
 _RANDOM = re.compile(r"~[^.]*")
@@ -45,6 +47,11 @@ _RANDOM = re.compile(r"~[^.]*")
 def shortened(name: str) -> str:
     """Return a client's name as people gave it: without what makes it unique among processes."""
     return _RANDOM.sub("", name)
+
+
+def lost_connection(client: str) -> str:
+    """Say that transactions do not wait for a client without a connection."""
+    return f"{client} lost its connection"
 
 
 class ActingRecord(msgspec.Struct, array_like=True):
@@ -221,6 +228,8 @@ class Acting(Joining):
             self._cause(pending, hop, publication=publication, invited=client)
         elif client not in self.clients:
             pending.refused = f"{client} is gone"
+        elif client in self._disconnected:
+            pending.refused = lost_connection(client)
         else:
             context.participants[client] = None
             context.invitations[path] = (client, self._wait(pending))
@@ -249,16 +258,20 @@ class Acting(Joining):
         )
 
     def _depart(self, client: str, now_ns: int) -> None:
-        self._answer_invitations(client)
+        self._answer_invitations(client, f"{client} is gone")
         super()._depart(client, now_ns)
 
-    def _answer_invitations(self, client: str) -> None:
-        """Answer for a client that is gone, so that nobody waits for it."""
+    def _disconnect(self, frame: f.Disconnected, source: str, now_ns: int) -> None:
+        super()._disconnect(frame, source, now_ns)
+        self._answer_invitations(frame.client, lost_connection(frame.client))
+
+    def _answer_invitations(self, client: str, refused: str) -> None:
+        """Answer for a client that is gone or disconnected, so that no transaction waits for it."""
         for context in list(self._contexts.values()):
             for path, (invited, number) in list(context.invitations.items()):
                 if invited == client:
                     del context.invitations[path]
-                    self._stepped_by(number, f"{client} is gone")
+                    self._stepped_by(number, refused)
 
     def _record_operation(
         self, name: str, path: str, change: Change | None, publication: Publication | None

@@ -2,7 +2,7 @@
 
 The home, not the client, holds the decision; it is persisted before it is told to anybody. So nobody waits for a client: each
 transaction has a deadline on the clock of the coordinator's home, behind which it is aborted unless it was decided; the same happens if the
-client leaves or is taken for gone. HAZARD: a client that hangs costs its transaction; if that is serializable, those that began after it can't be committed
+client leaves, is taken for gone, or has lost its connection for `grace_ns` before it asked for the commit. HAZARD: a client that hangs costs its transaction; if that is serializable, those that began after it can't be committed
 before its deadline, for that is their order (D5), and may time out.
 
 A serializable transaction that some broker refused to open (D5) is begun again under a later name, after a pause that doubles each time, until its
@@ -19,7 +19,7 @@ import msgspec
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.acting import OVER, UNDER_WAY
+from ensue.protocols.transactions.acting import ABORTED, OVER, UNDER_WAY, lost_connection
 from ensue.protocols.transactions.contexts import Context
 from ensue.protocols.transactions.participant import Participant
 from ensue.wire import Records
@@ -164,7 +164,7 @@ class Coordinator(Participant):
         coordination = self._coordinations[frame.transaction]
         coordination.number = frame.number
         if not frame.commit or self._acts_within(frame.transaction, ""):
-            reason = UNDER_WAY if frame.commit else "aborted"
+            reason = UNDER_WAY if frame.commit else ABORTED
             self._conclude(frame.transaction, now_ns, commit=False, reason=reason)
             return
         coordination.phase = PREPARING
@@ -219,10 +219,19 @@ class Coordinator(Participant):
 
     def _depart(self, client: str, now_ns: int) -> None:
         super()._depart(client, now_ns)
-        self._conclude_of(client, now_ns)
+        self._conclude_of(client, now_ns, f"{client} is gone")
 
-    def _conclude_of(self, client: str, now_ns: int) -> None:
-        """Abort what a client that is gone coordinates."""
+    def _disconnect(self, frame: f.Disconnected, source: str, now_ns: int) -> None:
+        super()._disconnect(frame, source, now_ns)
+        # What the client asked to be committed needs nothing more of it.
+        self._conclude_of(frame.client, now_ns, lost_connection(frame.client), but=PREPARING)
+
+    def _conclude_of(self, client: str, now_ns: int, reason: str, *, but: str = "") -> None:
+        """Abort what a client coordinates, except transactions in one phase."""
         for name, coordination in list(self._coordinations.items()):
-            if coordination.client == client and name in self._coordinations:
-                self._conclude(name, now_ns, commit=False, reason=f"{client} is gone")
+            if (
+                coordination.client == client
+                and coordination.phase != but
+                and name in self._coordinations
+            ):
+                self._conclude(name, now_ns, commit=False, reason=reason)

@@ -104,8 +104,9 @@ class TransactionBroker(Submitting):
         # As if it had gone after that: what it advertised and subscribed stays until then.
         self._leaving[client] = None
         self._heard_ns.pop(client, None)
-        self._answer_invitations(client)
-        self._conclude_of(client, now_ns)
+        self._lost_ns.pop(client, None)
+        self._answer_invitations(client, f"{client} is gone")
+        self._conclude_of(client, now_ns, f"{client} is gone")
 
     def _is_open_of(self, client: str) -> bool:
         return super()._is_open_of(client) or any(

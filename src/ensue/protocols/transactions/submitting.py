@@ -123,11 +123,11 @@ class Submitting(Coordinator):
                 self._settle_plan(name, now_ns, commit=False, reason="timeout")
         super()._tick(frame, source, now_ns)
 
-    def _conclude_of(self, client: str, now_ns: int) -> None:
-        super()._conclude_of(client, now_ns)
+    def _conclude_of(self, client: str, now_ns: int, reason: str, *, but: str = "") -> None:
+        super()._conclude_of(client, now_ns, reason, but=but)
         for name, handed in list(self._handed.items()):
             if not handed.decided and handed.client == client:
-                self._settle_plan(name, now_ns, commit=False, reason=f"{client} is gone")
+                self._settle_plan(name, now_ns, commit=False, reason=reason)
 
     # -- What is planned for clients of this broker ---------------------------------------------
 
