@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from ensue.errors import (
     SubscriptionLost,
     SubscriptionRefused,
 )
-from ensue.server import Server, ServerConfig
+from ensue.protocols.overlay.config import OverlayConfig
+from ensue.server import Server, ServerConfig, content
 from ensue.server.config import Limits
 from ensue.transports.tcp_messages import Member
 
@@ -488,6 +490,32 @@ def test_a_coordinator_without_a_connection_holds_up_nobody(
             await within(doomed.__aexit__(None, None, None))
 
     asyncio.run(main())
+
+
+def test_newcomers_use_content_while_another_server_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(content, "OverlayConfig", partial(OverlayConfig, away_ns=50_000_000))
+
+    async def main() -> None:
+        async with tree(tmp_path) as servers, connected(servers[2], "far") as far:
+            await within(far.advertise(where="n exists"))
+            async with far.subscribe(where="n exists") as there:
+                await within(servers[2].stop())
+                async with connected(servers[0], "a") as a, connected(servers[1], "b") as b:
+                    await within(a.advertise(where="n exists"))
+                    async with b.subscribe(where="n exists") as events:
+                        await within(a.publish({"n": 1}, b"near"))
+                        assert await read(events, 1) == [b"near"]
+                        servers[2] = Server(servers[2].config)
+                        await within(servers[2].start())
+                        assert await read(there, 1) == [b"near"]
+                        await until(lambda: at_rest(servers), "s2 has everything")
+                        await within(far.publish({"n": 2}, b"far"))
+                        assert await read(events, 1) == [b"far"]
+
+    asyncio.run(main())
+    assert "content_brokers_away bus=a away=s2" in caplog.text
 
 
 def test_a_coordinator_that_reconnects_in_time_keeps_its_transaction(tmp_path: Path) -> None:

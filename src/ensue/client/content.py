@@ -29,7 +29,7 @@ from ensue.protocols.core import Outcome, Refuse, Told
 from ensue.protocols.overlay.client import Answered, Notified, SessionEnded, Welcomed
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
-from ensue.protocols.overlay.nodes import ClientNode
+from ensue.protocols.overlay.nodes import ClientNode, server_of
 from ensue.protocols.transactions.client import Ceased, Concluded, Invitation, TransactionClient
 from ensue.recorder import AlongsideRecorder
 from ensue.runtime.driver import Driver, Failed
@@ -425,6 +425,9 @@ class ContentClient:
             del self._beginning[answer.number]
             if not answer.refused:
                 self._concluded[answer.transaction] = []
+        if answer.away:
+            away = ",".join(server_of(each) for each in answer.away)
+            _log.warning("content_brokers_away bus=%s away=%s", person(self.bus), away)
         future = self._answers.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer)

@@ -94,7 +94,7 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
 class _Outgoing:
     """Frames on their way to one peer."""
 
-    __slots__ = ("due_ns", "next", "resend", "unacknowledged", "wait_ns")
+    __slots__ = ("due_ns", "next", "resend", "since_ns", "unacknowledged", "wait_ns")
 
     def __init__(self, wait_ns: int) -> None:
         self.next = 1
@@ -102,6 +102,8 @@ class _Outgoing:
         self.due_ns: int | None = None
         """When to send again; None while everything is acknowledged."""
         self.wait_ns = wait_ns
+        self.since_ns = 0
+        """Since when the first unacknowledged frame has been the first."""
         self.resend: int | None = None
         """While catching up after a loss: the number to send again next."""
 
@@ -191,6 +193,7 @@ class Linked:
         for link in self._out.values():
             link.unacknowledged = OrderedDict(sorted(link.unacknowledged.items()))
             link.due_ns = now_ns if link.unacknowledged else None
+            link.since_ns = now_ns
         self.inner = inner(own)
         self.name = self.inner.name
         self._drain(now_ns)
@@ -323,6 +326,7 @@ class Linked:
             del link.unacknowledged[first]
             self._let_go(f"link/out/{first}/{peer}")
             link.wait_ns = self._config.retry_ns
+            link.since_ns = now_ns
             progress = True
         if progress and link.resend is not None:
             # Whatever was sent before the loss is likely lost or dropped too.
@@ -384,6 +388,8 @@ class Linked:
     def _number(self, peer: str, payload: bytes, now_ns: int) -> None:
         link = self._out[peer]
         data = LinkData(number=link.next, payload=payload)
+        if not link.unacknowledged:
+            link.since_ns = now_ns
         link.next += 1
         link.unacknowledged[data.number] = data
         self._persist(f"link/out/{data.number}/{peer}", payload)

@@ -127,7 +127,9 @@ def _config(random: Random) -> OverlayConfig:
         beat_ns=lease_ns // 8,
         hello_ns=50 * MS,
         retry_ns=random.choice((5 * MS, 50 * MS)),
-        journal_bytes_min=random.choice((1, 2000, 50_000)),
+        journal_bytes_min=(journal_bytes_min := random.choice((1, 2000, 50_000))),
+        # Most have brokers away that are merely slow, or down for a moment.
+        away_ns={1: 60 * MS, 2000: 300 * MS}.get(journal_bytes_min, 20 * SECOND),
     )
 
 

@@ -123,6 +123,16 @@ class TransactionDeployment(Deployment):
         world.inject(self.scenario.faults)
         for vanish in self.scenario.vanish:
             world.schedule(vanish.at_ns, world.remove, (vanish.publisher,))
+            world.schedule(vanish.at_ns, self._lose_connection, (vanish.publisher,))
+
+    def _lose_connection(self, client: str) -> None:
+        """Tell the home of a client that its connection is lost, if it is up to hear of it."""
+
+        def lose(node: Node, now_ns: int) -> None:
+            assert isinstance(node, BrokerNode)
+            node.lose_connection(client, now_ns=now_ns)
+
+        self.world.call(self.scenario.overlay.clients[client], lose)
 
     def _call(self, client: str, command: Callable[[TransactionClient, int], None]) -> None:
         def run(node: Node, now_ns: int) -> None:

@@ -56,7 +56,7 @@ class Net:
         client_type: type[OverlayClient] | None = None,
     ) -> None:
         self.random = Random(seed)
-        self.config = config or OverlayConfig(lease_ns=10**15, beat_ns=10**14)
+        self.config = config or OverlayConfig(lease_ns=10**15, beat_ns=10**14, away_ns=10**15)
         self.now_ns = 0
         self.tree, self.homes = tree, dict(homes)
         self.broker_type = broker_type or self.broker_type

@@ -57,7 +57,8 @@ class TransactionNet(Net):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault(
-            "config", OverlayConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=2000)
+            "config",
+            OverlayConfig(lease_ns=10**15, beat_ns=10**14, away_ns=10**15, journal_bytes_min=2000),
         )
         super().__init__(*arguments, **options)
         self.application = Application(self.call)

@@ -110,7 +110,9 @@ class Dispatching:
         """By client: until when it is occupied with operations."""
         self.application = Application(self.call)
         self.waiting = Waiting(self.call, self._later, setting.wait_ns)
-        self.config = OverlayConfig(durable=False, lease_ns=NEVER_NS, beat_ns=NEVER_NS // 10)
+        self.config = OverlayConfig(
+            durable=False, lease_ns=NEVER_NS, beat_ns=NEVER_NS // 10, away_ns=NEVER_NS
+        )
         self.homes = self._place()
         self.started_ns: dict[str, int] = {}
         """By instance."""

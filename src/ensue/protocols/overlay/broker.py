@@ -17,6 +17,11 @@ would be routed half by the old tables and half by the new. Versions are undone,
 A client that says goodbye, or is silent for `lease_ns`, is gone: what it advertised and subscribed is withdrawn as if it had done so.
 A driver that sees connections says when a client has lost its own (`lose_connection`). After `grace_ns` the client counts as disconnected until it
 is back: transactions do not wait for it.
+A neighbour that has acknowledged nothing for `away_ns` is away (`nodes`), and clients do not wait for it: a regular step that waits for nothing else is answered
+with who is missing, and once more when that broker has it. So a subscription that was answered meanwhile holds for what is published at brokers that can be reached. An
+advertisement may attract subscriptions of a broker that is away: until it has answered, matching publications are passed on to it, and kept by its link.
+A subscription that was answered so covers nothing, for whoever it covered would not learn when it is everywhere.
+
 All broker state survives a crash (`journal`), so that a broker that comes back goes on where it was.
 
 Assumptions. The neighbours form a tree; others come and go at its leaves (`joining`).
@@ -37,7 +42,9 @@ from ensue.protocols.link import LinkData
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.frames import Change, Publication, Routed, Step, Stepped
+from ensue.protocols.overlay.index import MatchIndex
 from ensue.protocols.overlay.journal import Journaled
+from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.refusing import refusal
 from ensue.protocols.overlay.tables import Outputs, Tables, TablesRecord
 from ensue.protocols.overlay.versions import Undo, route_back
@@ -58,6 +65,10 @@ class Pending(msgspec.Struct, array_like=True):
     waiting: list[int]
     """This broker's numbers of the steps it caused, and 0 for an invited client."""
     refused: str = ""
+    advertised: list[str] = msgspec.field(default_factory=list)
+    """What a client advertises with it, outside of transactions."""
+    answered: bool = False
+    """Whether it was answered ahead of brokers that are away."""
 
 
 class BrokerRecord(msgspec.Struct, array_like=True):
@@ -76,6 +87,9 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     """What a subclass keeps."""
     neighbours: list[str]
     disconnected: list[str] = []
+    away: list[str] = []
+    partial: dict[int, tuple[str, ...]] = {}
+    announced: dict[int, tuple[str, list[Change]]] = {}
 
 
 _RECORD = Records[BrokerRecord](BrokerRecord)
@@ -108,6 +122,14 @@ class Broker(Journaled):
         """By the number of a step that was caused: the numbers of those that wait for it."""
         self._under_way: dict[int, tuple[str, list[str]]] = {}
         """By the number of a step that was caused and not answered: to whom, and subscriptions in it."""
+        self._away: dict[str, None] = {}
+        """Neighbours that acknowledge nothing."""
+        self._partial: dict[int, tuple[str, ...]] = {}
+        """By the number of a step that a neighbour has answered ahead of brokers that are away: those."""
+        self._announced: dict[int, tuple[str, list[Change]]] = {}
+        """By the number of a step that was caused and not answered: to whom, and advertisements in it."""
+        self._unanswered: dict[str, MatchIndex] = {}
+        """By neighbour: those advertisements. It may have subscriptions that they have yet to attract."""
         self._clients: dict[str, None] = {}
         self._members: dict[str, tuple[str, str]] = {}
         """By client: its home, and the neighbour on the way there, or the client itself."""
@@ -206,6 +228,20 @@ class Broker(Journaled):
         if client in self._disconnected:
             self.take(f.Reconnected(client=client), source="", now_ns=now_ns)
 
+    def is_away(self, neighbour: str) -> bool:
+        """Return whether a neighbour is taken for away."""
+        return neighbour in self._away
+
+    def note_away(self, neighbour: str, *, now_ns: int) -> None:
+        """Take a neighbour for away."""
+        if neighbour not in self._away:
+            self.take(f.Away(neighbour=neighbour), source="", now_ns=now_ns)
+
+    def note_back(self, neighbour: str, *, now_ns: int) -> None:
+        """Take a neighbour for present."""
+        if neighbour in self._away:
+            self.take(f.Back(neighbour=neighbour), source="", now_ns=now_ns)
+
     def _due_ns(self) -> int | None:
         """Return when a subclass has something due."""
         return None
@@ -227,6 +263,9 @@ class Broker(Journaled):
                 self._dump_besides(),
                 list(self.neighbours),
                 list(self._disconnected),
+                list(self._away),
+                self._partial,
+                self._announced,
             )
         )
 
@@ -239,6 +278,10 @@ class Broker(Journaled):
         self._under_way = record.under_way
         self._clients, self._members = dict.fromkeys(record.clients), record.members
         self._disconnected = dict.fromkeys(record.disconnected)
+        self._away, self._partial = dict.fromkeys(record.away), record.partial
+        for number, (neighbour, changes) in record.announced.items():
+            self._announce(number, neighbour, changes)
+        self._note_partial()
         self._load_besides(record.besides)
 
     def _dump_besides(self) -> bytes:
@@ -255,6 +298,8 @@ class Broker(Journaled):
         f.Expire: "_expire",
         f.Disconnected: "_disconnect",
         f.Reconnected: "_reconnect",
+        f.Away: "_note_away",
+        f.Back: "_note_back",
         f.Operate: "_operate",
         f.Forbidden: "_forbidden",
         f.Routed: "_routed",
@@ -365,6 +410,8 @@ class Broker(Journaled):
             for neighbour, following in self.tables.apply(change, hop).items():
                 outputs.setdefault(neighbour, []).extend(following)
         pending = Pending("" if number is None else hop, number or 0, "", "", [])
+        if pending.hop in self._clients:
+            pending.advertised = [each.name for each in changes if each.action == f.ADVERTISE]
         self._wait_for_coverers(pending, changes, self.tables)
         self._pass_on(outputs, pending)
 
@@ -392,6 +439,9 @@ class Broker(Journaled):
             neighbour,
             [change.name for change in changes if change.action == f.SUBSCRIBE],
         )
+        advertised = [change for change in changes if change.action == f.ADVERTISE]
+        if advertised and pending.hop and not pending.transaction:
+            self._announce(number, neighbour, advertised)
         step = Step(
             number=number,
             transaction=pending.transaction,
@@ -435,12 +485,69 @@ class Broker(Journaled):
         self._steps[self._numbered] = pending
         for number in pending.waiting:
             self._causes.setdefault(number, []).append(self._numbered)
+        self._answer_ahead(self._numbered)
 
-    def _answer(self, pending: Pending) -> None:
+    def _answer(self, pending: Pending, away: tuple[str, ...] = ()) -> None:
+        number, refused = pending.number, pending.refused
         if pending.hop in self._clients:
-            self._send(pending.hop, f.Done(number=pending.number, refused=pending.refused))
-        elif pending.hop and pending.number:
-            self._send(pending.hop, Stepped(number=pending.number, refused=pending.refused))
+            if number or not pending.answered:  # A client is welcomed once.
+                self._send(pending.hop, f.Done(number=number, refused=refused, away=away))
+        elif pending.hop and number:
+            self._send(pending.hop, Stepped(number=number, refused=refused, away=away))
+
+    # -- Brokers that are away ------------------------------------------------------------------
+
+    def _note_away(self, frame: f.Away, source: str, now_ns: int) -> None:
+        """Answer what waits for a neighbour that acknowledges nothing."""
+        del source, now_ns
+        if frame.neighbour in self.neighbours:
+            self._away[frame.neighbour] = None
+            for key in list(self._steps):
+                self._answer_ahead(key)
+
+    def _note_back(self, frame: f.Back, source: str, now_ns: int) -> None:
+        del source, now_ns
+        self._away.pop(frame.neighbour, None)
+
+    def _answer_ahead(self, key: int) -> None:
+        """Answer a regular step that waits for nothing but brokers that are away.
+
+        It stays, and is answered once more when they have it. Steps of transactions wait: these need all brokers.
+        """
+        pending = self._steps[key]
+        if pending.answered or pending.transaction or not pending.hop:
+            return
+        away: dict[str, None] = {}
+        for number in pending.waiting:
+            neighbour, _ = self._under_way.get(number, ("", []))
+            missing = (neighbour,) if neighbour in self._away else self._partial.get(number)
+            if missing is None:
+                return
+            away.update(dict.fromkeys(missing))
+        self._answer(pending, tuple(sorted(away)))
+        pending.answered = True
+        self.tables.returning.update(dict.fromkeys(pending.advertised, key))
+
+    def _note_partial(self) -> None:
+        """Have nothing covered by what was answered ahead of brokers that are away."""
+        self.tables.partial = {
+            name for number in self._partial for name in self._under_way[number][1]
+        }
+
+    def _announce(self, number: int, neighbour: str, changes: list[Change]) -> None:
+        self._announced[number] = (neighbour, changes)
+        index = self._unanswered.setdefault(neighbour, MatchIndex())
+        for change in changes:
+            index.add(f"{number}/{change.name}", parse(change.where))
+
+    def _forget_announced(self, number: int) -> None:
+        neighbour, changes = self._announced.pop(number, ("", []))
+        for change in changes:
+            self._unanswered[neighbour].remove(f"{number}/{change.name}")
+        if neighbour and not len(self._unanswered[neighbour]):
+            del self._unanswered[neighbour]
+
+    # -- Steps of neighbours --------------------------------------------------------------------
 
     def _step_in(self, frame: Step, source: str, now_ns: int) -> None:
         del now_ns
@@ -456,10 +563,20 @@ class Broker(Journaled):
 
     def _stepped(self, frame: Stepped, source: str, now_ns: int) -> None:
         del source, now_ns
-        self._stepped_by(frame.number, frame.refused)
+        if not frame.away:
+            self._stepped_by(frame.number, frame.refused)
+        elif frame.number in self._under_way:
+            self._partial[frame.number] = frame.away
+            self._note_partial()
+            for key in self._causes.get(frame.number, ()):
+                if key in self._steps:
+                    self._answer_ahead(key)
 
     def _stepped_by(self, number: int, refused: str) -> None:
         self._under_way.pop(number, None)
+        self._forget_announced(number)
+        if self._partial.pop(number, None) is not None:
+            self._note_partial()
         for key in self._causes.pop(number, ()):
             pending = self._steps.get(key)
             if pending is None:
@@ -469,8 +586,21 @@ class Broker(Journaled):
             if not pending.waiting:
                 del self._steps[key]
                 self._answer(pending)
+            else:
+                self._answer_ahead(key)
+        returning = self.tables.returning
+        for name in [each for each, step in returning.items() if step not in self._steps]:
+            del returning[name]
 
     # -- Publications ---------------------------------------------------------------------------
+
+    def _unknowing(self, publication: Publication, hop: str) -> list[str]:
+        """Return neighbours that have yet to say who wants what a publication was advertised as."""
+        return [
+            neighbour
+            for neighbour, index in self._unanswered.items()
+            if neighbour != hop and index.match(publication.attributes)
+        ]
 
     def _routed(self, frame: Routed, source: str, now_ns: int) -> None:
         del now_ns
@@ -483,7 +613,7 @@ class Broker(Journaled):
         else:
             event = publication.attributes
             neighbours, clients = route_back(self.tables, self._undos, event, hop, version)
-        for neighbour in neighbours:
+        for neighbour in sorted({*neighbours, *self._unknowing(publication, hop)}):
             self._send(neighbour, Routed(publication=publication, version=version))
         for client, names in clients.items():
             self._send(client, f.Notify(publication=publication, subscriptions=tuple(names)))

@@ -1,6 +1,6 @@
 """A client of the overlay: it advertises, subscribes, publishes and is notified, through one broker, its home.
 
-Guarantees. Every request is answered once (`Answered`): a change when it is in effect everywhere, a publication when its home has it for
+Guarantees. Every request is answered once (`Answered`): a change when it is in effect everywhere but at brokers that are away, which the answer names, a publication when its home has it for
 good. What is delivered is delivered once to each subscription that matches it, in the order its home routed it. A client that comes back
 after a crash goes on where it was, if it kept its records and its home did not take it for gone (`lease_ns`); otherwise it is told so
 (`SessionEnded`) and has to come back under another name.
@@ -35,6 +35,8 @@ class Answered(msgspec.Struct, frozen=True):
     refused: str = ""
     """Why it was refused; empty if it was not."""
     transaction: str = ""
+    away: tuple[str, ...] = ()
+    """Brokers that did not answer: it takes effect there when they are back."""
 
 
 class Notified(msgspec.Struct, frozen=True):
@@ -85,6 +87,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     ended: bool
     gone: bool
     besides: bytes
+    ahead: dict[int, Change] = {}
 
 
 _RECORD = Records[ClientRecord](ClientRecord)
@@ -115,6 +118,8 @@ class OverlayClient(Journaled):
         """What was published last, for whoever has just done so."""
         self._positions: dict[str, int] = {}
         """By subscription: how many events it was given."""
+        self._ahead: dict[int, Change] = {}
+        """By request: subscriptions that were answered ahead of brokers that are away."""
         self._welcome = False
         self._ended = False
         self._gone = False
@@ -254,6 +259,7 @@ class OverlayClient(Journaled):
                 self._ended,
                 self._gone,
                 self._dump_besides(),
+                self._ahead,
             )
         )
 
@@ -261,7 +267,7 @@ class OverlayClient(Journaled):
         record = _RECORD.decode(state)
         self._asked = {number: self.codec.decode(data) for number, data in record.asked.items()}
         self._numbered, self._published = record.numbered, record.published
-        self._positions = record.positions
+        self._positions, self._ahead = record.positions, record.ahead
         self._welcome, self._ended, self._gone = record.welcome, record.ended, record.gone
         self._load_besides(record.besides)
 
@@ -337,13 +343,19 @@ class OverlayClient(Journaled):
         asked = self._asked.pop(frame.number, None)
         if asked is not None:
             self._answered(asked, frame)
+            return
+        change = self._ahead.pop(frame.number, None)
+        if change is not None and change.name in self._positions:
+            self._tell(None, action="subscribed", subscription=change.name, topic=change.where)
 
     def _answered(self, asked: Any, frame: f.Done) -> None:
-        answer = Answered(frame.number, frame.refused, frame.transaction)
+        answer = Answered(frame.number, frame.refused, frame.transaction, frame.away)
         change = getattr(asked, "change", None)
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:
             self._positions.setdefault(change.name, 0)
-            if not asked.transaction:
+            if frame.away:
+                self._ahead[frame.number] = change
+            elif not asked.transaction:
                 self._tell(
                     answer, action="subscribed", subscription=change.name, topic=change.where
                 )

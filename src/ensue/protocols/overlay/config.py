@@ -19,6 +19,8 @@ class OverlayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A client that was not heard for so long is gone."""
     grace_ns: int = SECOND_NS
     """A client whose connection was lost for so long is disconnected: transactions wait for it no longer."""
+    away_ns: int = 2 * SECOND_NS
+    """A neighbour that has acknowledged nothing for so long is away: clients do not wait for it."""
     beat_ns: int = 2 * SECOND_NS
     """How often a client says that it is there."""
     hello_ns: int = 200 * MILLISECOND_NS

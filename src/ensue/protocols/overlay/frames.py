@@ -24,6 +24,8 @@ __all__ = [
     "Abandon",
     "Adopt",
     "Adopted",
+    "Away",
+    "Back",
     "Beat",
     "Change",
     "Disconnected",
@@ -130,6 +132,8 @@ class Done(Frame, frozen=True, tag=105):
     """Why it was refused; empty if it was not."""
     transaction: Identifier = ""
     """The name of a transaction that was asked for."""
+    away: tuple[str, ...] = ()
+    """Brokers that did not answer, and will have the change when they are back; then the request is answered once more, without them."""
 
 
 class Notify(Frame, frozen=True, tag=106):
@@ -178,6 +182,8 @@ class Stepped(Frame, frozen=True, tag=112):
 
     number: Count
     refused: str = ""
+    away: tuple[str, ...] = ()
+    """It is over at all brokers but these, which are away; answered once more when it is over there, too."""
 
 
 class Adopted(Frame, frozen=True, tag=113):
@@ -215,6 +221,18 @@ class Reconnected(Frame, frozen=True, tag=126):
     """A disconnected client has a connection again."""
 
     client: Name
+
+
+class Away(Frame, frozen=True, tag=127):
+    """A neighbour has acknowledged nothing for `away_ns`."""
+
+    neighbour: Name
+
+
+class Back(Frame, frozen=True, tag=128):
+    """A neighbour that was away has sent something."""
+
+    neighbour: Name
 
 
 class Adopt(Frame, frozen=True, tag=123):
@@ -256,4 +274,6 @@ FRAMES: tuple[type[Frame], ...] = (
     Abandon,
     Disconnected,
     Reconnected,
+    Away,
+    Back,
 )

@@ -97,6 +97,7 @@ class Joining(Broker):
         gone = frame.neighbour
         self.neighbours = tuple(each for each in self.neighbours if each != gone)
         self.tables.remove_neighbour(gone)
+        self._away.pop(gone, None)
         for pending in self._steps.values():
             if pending.hop == gone:
                 pending.hop = ""  # Nobody waits for its answer.

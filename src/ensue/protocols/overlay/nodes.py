@@ -22,6 +22,7 @@ __all__ = [
     "ClientNode",
     "broker_of",
     "check_tree",
+    "server_of",
     "tree_of",
 ]
 
@@ -39,6 +40,11 @@ UNNUMBERED: tuple[type[Frame], ...] = (Hello, Beat, Expired)
 def broker_of(server: str) -> str:
     """Return the name of the broker beside a station. No client's name holds a slash."""
     return f"{server}/content"
+
+
+def server_of(broker: str) -> str:
+    """Return the name of the server whose broker this is; on `memory://`, the broker's own."""
+    return broker.removesuffix("/content")
 
 
 def tree_of(names: Sequence[str], parents: Mapping[str, str] | None = None) -> dict[str, list[str]]:
@@ -70,6 +76,8 @@ class BrokerNode(Linked):
         now_ns: int = 0,
     ) -> None:
         kept = records or {}
+        self._heard_ns: dict[str, int] = {}
+        """By neighbour: when it last sent something."""
         peers = [key.partition("/")[2] for key in kept if key.startswith(("client/", "neighbour/"))]
         super().__init__(
             make,
@@ -89,14 +97,44 @@ class BrokerNode(Linked):
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Give a client that comes a link of its own, and hear of one that is there however much is on its way to others."""
-        if isinstance(frame, Beat):
-            self._now_ns = now_ns
-            self.inner.receive(frame, source=source, now_ns=now_ns)
-            return
         if isinstance(frame, Hello) and source not in self._out:
             self.link(source)
             self._persist(f"client/{source}", b"")
+        if isinstance(frame, Beat | Hello):
+            self._now_ns = now_ns
+            self.inner.receive(frame, source=source, now_ns=now_ns)
+            return
+        if source in self.inner.neighbours:
+            self._heard_ns[source] = now_ns
+            self.inner.note_back(source, now_ns=now_ns)
         super().receive(frame, source=source, now_ns=now_ns)
+
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Do what is due; take neighbours for away that have acknowledged nothing for `away_ns`."""
+        for neighbour in self.inner.neighbours:
+            due_ns = self._away_at_ns(neighbour)
+            if due_ns is not None and due_ns <= now_ns:
+                self.inner.note_away(neighbour, now_ns=now_ns)
+        super().handle_timer(now_ns=now_ns)
+
+    def next_timer_ns(self) -> int | None:
+        """Return when something is due."""
+        dues = [self._away_at_ns(neighbour) for neighbour in self.inner.neighbours]
+        dues.append(super().next_timer_ns())
+        return min((due_ns for due_ns in dues if due_ns is not None), default=None)
+
+    def _away_at_ns(self, neighbour: str) -> int | None:
+        """Return when a neighbour is away, unless it sends something before.
+
+        One that was never heard may know nothing of this broker yet (`joining`): that is waited for.
+        """
+        link = self._out[neighbour]
+        if not link.unacknowledged or self.inner.is_away(neighbour):
+            return None
+        if self._in[neighbour].next == 1 and next(iter(link.unacknowledged)) == 1:
+            return None
+        since_ns = max(link.since_ns, self._heard_ns.get(neighbour, 0))
+        return since_ns + self.inner.config.away_ns
 
     def lose_connection(self, client: str, *, now_ns: int) -> None:
         """Note that a client has no connection; its grace begins at `now_ns`."""

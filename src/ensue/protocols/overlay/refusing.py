@@ -36,7 +36,7 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
 def uncovered(publication: Publication, client: str, tables: Tables, *, within: bool) -> str:
     """Say so if a client has not advertised what it publishes.
 
-    Within a transaction, what is being put back does not count: the event would reach some and not others. Regular ones wait for nothing and nobody.
+    Within a transaction, what has not reached all brokers does not count: the event would reach some and not others. Regular ones wait for nothing and nobody.
     """
     event = event_of(publication.attributes)
     returning = ""
@@ -46,7 +46,7 @@ def uncovered(publication: Publication, client: str, tables: Tables, *, within: 
                 return ""
             returning = name
     if returning:
-        return f"{returning!r} is being put back after an abort: try again"
+        return f"{returning!r} has not reached all brokers: try again"
     return f"no advertisement of {client} covers it"
 
 

@@ -14,7 +14,7 @@ change and returns what has to be passed on because of it:
 A change that finds what it wants already there changes nothing.
 
 Whoever is covered is answered when what covers it is everywhere, which steps tell (`broker`). So subscriptions that do not come by steps can't cover: those of a
-plan (`loose`), which is not answered, and those of a serializable transaction until all brokers have committed it; nor can those that one withdraws which this broker has voted for (`settling`).
+plan (`loose`), which is not answered, those that were answered ahead of brokers that are away (`partial`), and those of a serializable transaction until all brokers have committed it; nor can those that one withdraws which this broker has voted for (`settling`).
 
 A *layer* is tables laid over others: it reads through to them and keeps its own changes to itself. A transaction works on one; so does
 the check that it would do the same again.
@@ -88,9 +88,11 @@ class Tables:
         self.loose: set[str] = set()
         """Subscriptions of which nobody tells when they are everywhere."""
         self.returning: dict[str, int] = {}
-        """Advertisements that are put back after an abort, each with the step that tells when it is everywhere: until then nobody publishes under it."""
+        """Advertisements that are put back after an abort, or were answered ahead of brokers that are away, each with the step that tells when it is everywhere: until then no transaction publishes under it."""
         self.settling: set[str] = set()
         """Subscriptions that come or go with a transaction which not all brokers have committed."""
+        self.partial: set[str] = set()
+        """Subscriptions that a neighbour has passed on to all brokers but some that are away."""
         self._index = MatchIndex()
         if record is not None:
             self.advertisements.update(record.advertisements)
@@ -282,6 +284,7 @@ class Tables:
                     and passed.get(other) == ""
                     and other not in self.loose
                     and other not in self.settling
+                    and other not in self.partial
                     and parse(self.subscriptions[other].where).covers(wanted)
                 ):
                     return other
@@ -314,8 +317,9 @@ class Layer(Tables):
         self.passed = dict(self._passed)
         self.loose = base.loose
         self.returning = base.returning
-        # Whoever works on a layer began when all brokers had committed what came before.
+        # Whoever works on a layer began when all brokers had committed what came before, and waits for all of them.
         self.settling = set()
+        self.partial = set()
 
     def add_neighbour(self, neighbour: str) -> None:
         """Have a newcomer beside this broker, whose own tables have it already."""

@@ -450,12 +450,6 @@ class Participant(Acting):
                 if numbered < self._numbered in self._steps and restored.action == ADVERTISE:
                     self.tables.returning[restored.name] = self._numbered
 
-    def _stepped_by(self, number: int, refused: str) -> None:
-        super()._stepped_by(number, refused)
-        returning = self.tables.returning
-        for name in [each for each, step in returning.items() if step not in self._steps]:
-            del returning[name]
-
     def _leave_to_another(self, undone: Issued) -> bool:
         """Leave a withdrawal be that another open transaction asked for too, and found done."""
         for issued in self._issued_in_the_open():
