@@ -3,6 +3,7 @@
 `retriable` says whether the same call may succeed later without changing anything.
 """
 
+import re
 from typing import ClassVar
 
 from ensue.event import Event
@@ -11,7 +12,9 @@ __all__ = [
     "AccessDenied",
     "BadInput",
     "ConfigurationError",
+    "ConnectionLimitReached",
     "EnsueError",
+    "EventLimitReached",
     "EventRefused",
     "EventVoided",
     "EventsInDoubt",
@@ -27,13 +30,24 @@ __all__ = [
     "OffsetsGone",
     "PublishTimeout",
     "RemoteProtocolError",
+    "SubscriptionLimitReached",
     "SubscriptionLost",
     "SubscriptionRefused",
     "TransactionAborted",
+    "TransactionLimitReached",
     "TransactionPending",
     "TransportError",
     "UnsupportedOrder",
+    "aborted_transaction",
+    "limit_in",
+    "limit_reason",
+    "lost_connection",
+    "refused_client",
+    "refused_event",
+    "refused_subscription",
 ]
+
+_LIMIT = re.compile(r"\(limit ([a-z_]+)=(\d+)\)")
 
 
 class EnsueError(Exception):
@@ -95,14 +109,22 @@ class UnsupportedOrder(EnsueError, ValueError):
 
 
 class LimitReached(EnsueError):
-    """A named limit was hit; `limit` names it and `value` is its size."""
+    """A named limit was hit; `limit` names it and `value` is its size.
+
+    Where a limit refuses an event, a subscription, a transaction or a connection, the error is also of the kind that such a refusal has.
+    """
 
     retriable = True
 
-    def __init__(self, message: str, *, limit: str, value: int) -> None:
+    def __init__(self, message: str, *, limit: str, value: int, reason: str = "") -> None:
         super().__init__(message)
         self.limit = limit
         self.value = value
+        self.reason = reason
+
+
+class ConnectionLimitReached(LimitReached, TransportError):
+    """A server took no connection because of a limit."""
 
 
 class EventVoided(EnsueError):
@@ -155,6 +177,21 @@ class SubscriptionRefused(EnsueError):
         self.reason = reason
 
 
+class EventLimitReached(LimitReached, EventRefused):
+    """An event was refused because of a limit: nobody received it."""
+
+    def __init__(self, message: str, *, event: str, reason: str, limit: str, value: int) -> None:
+        LimitReached.__init__(self, message, limit=limit, value=value, reason=reason)
+        self.event = event
+
+
+class SubscriptionLimitReached(LimitReached, SubscriptionRefused):
+    """A subscription was refused because of a limit."""
+
+    def __init__(self, message: str, *, reason: str, limit: str, value: int) -> None:
+        LimitReached.__init__(self, message, limit=limit, value=value, reason=reason)
+
+
 class HandlerFailed(EnsueError):
     """A run of a subscription has stopped at an event: it was given up, and not acknowledged.
 
@@ -198,6 +235,16 @@ class TransactionAborted(EnsueError):
     def __init__(self, message: str, *, reason: str, transaction: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+        self.transaction = transaction
+
+
+class TransactionLimitReached(LimitReached, TransactionAborted):
+    """Nothing of a transaction has happened, because of a limit."""
+
+    def __init__(
+        self, message: str, *, reason: str, limit: str, value: int, transaction: str = ""
+    ) -> None:
+        LimitReached.__init__(self, message, limit=limit, value=value, reason=reason)
         self.transaction = transaction
 
 
@@ -252,3 +299,61 @@ class MissingExtra(EnsueError, ImportError):
     def __init__(self, *, extra: str, needed_for: str) -> None:
         super().__init__(f"{needed_for} needs an extra: pip install 'ensue[{extra}]'")
         self.extra = extra
+
+
+# -- Refusals that name a limit -------------------------------------------------------------------
+
+
+def limit_reason(what: str, limit: str, value: int, how: str) -> str:
+    """Return why a limit refuses something, and how to go on: nodes and servers tell it as the reason."""
+    return f"{what} (limit {limit}={value}): {how}"
+
+
+def limit_in(reason: str) -> tuple[str, int] | None:
+    """Return the name and the size of the limit that a reason names, if it does."""
+    found = _LIMIT.search(reason)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def refused_event(message: str, *, event: str, reason: str) -> EventRefused:
+    """Return the error of a refused event: also `LimitReached` if a limit refused it."""
+    found = limit_in(reason)
+    if found is None:
+        return EventRefused(message, event=event, reason=reason)
+    limit, value = found
+    return EventLimitReached(message, event=event, reason=reason, limit=limit, value=value)
+
+
+def refused_subscription(message: str, *, reason: str) -> SubscriptionRefused:
+    """Return the error of a refused subscription: also `LimitReached` if a limit refused it."""
+    found = limit_in(reason)
+    if found is None:
+        return SubscriptionRefused(message, reason=reason)
+    return SubscriptionLimitReached(message, reason=reason, limit=found[0], value=found[1])
+
+
+def aborted_transaction(message: str, *, reason: str, transaction: str = "") -> TransactionAborted:
+    """Return the error of an aborted transaction: also `LimitReached` if a limit aborted it."""
+    found = limit_in(reason)
+    if found is None:
+        return TransactionAborted(message, reason=reason, transaction=transaction)
+    limit, value = found
+    return TransactionLimitReached(
+        message, reason=reason, limit=limit, value=value, transaction=transaction
+    )
+
+
+def refused_client(message: str, *, reason: str) -> AccessDenied | LimitReached:
+    """Return the error of a client that a server refuses: `LimitReached` if a limit refused it."""
+    found = limit_in(reason)
+    if found is None:
+        return AccessDenied(message, reason=reason)
+    return LimitReached(message, limit=found[0], value=found[1], reason=reason)
+
+
+def lost_connection(message: str, *, reason: str) -> TransportError:
+    """Return the error of a connection that a server ended: also `LimitReached` if a limit ended it."""
+    found = limit_in(reason)
+    if found is None:
+        return TransportError(message)
+    return ConnectionLimitReached(message, limit=found[0], value=found[1], reason=reason)

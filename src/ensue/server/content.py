@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ensue.clock import Clock
-from ensue.errors import BadInput, RemoteProtocolError
+from ensue.errors import BadInput, RemoteProtocolError, limit_in
 from ensue.journal import Journal
 from ensue.protocols.core import Frame, Persist
 from ensue.protocols.link import LinkAck, LinkData, packed, unpacked
@@ -35,7 +35,7 @@ from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver, Store
 from ensue.server.config import ServerConfig
-from ensue.server.rules import BUNDLE_ITEMS_MAX, PUBLISHED_AT_NS_MAX, Rules
+from ensue.server.rules import BUNDLE_ITEMS_MAX, PUBLISHED_AT_NS_MAX, Rules, too_many
 from ensue.server.stations import CONTENT_RECORDS, SECOND_NS
 from ensue.server.visitor import Visitor
 from ensue.transports.framed import FramedTransport
@@ -267,7 +267,7 @@ def _screen_one(rules: Rules, visitor: Visitor, source: str, encoded: bytes) -> 
     why = next((why for why in _refusals(rules, visitor, source, frame) if why), "")
     if not why:
         return encoded
-    visitor.house.fault(visitor, "permission", why)
+    visitor.house.fault(visitor, "limit" if limit_in(why) else "permission", why)
     return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
 
 
@@ -314,7 +314,7 @@ def _operation(
         _check_publication(client, publication)
         limit = rules.limits.headers_per_event
         if len(publication.attributes) > limit:
-            yield f"an event has at most {limit} attributes (headers_per_event)"
+            yield too_many(rules.limits, "headers_per_event", "the event has too many attributes")
         yield rules.why_not(visitor, "publish", f.CONTENT)
     if change is not None:
         if change.action not in _CHANGES:

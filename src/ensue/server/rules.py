@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from ensue.errors import RemoteProtocolError
+from ensue.errors import RemoteProtocolError, limit_reason
 from ensue.event import Event
 from ensue.order import Total
 from ensue.protocols.core import Frame, Persist
@@ -47,7 +47,7 @@ from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refuse
 from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
 from ensue.server.access import Action, Grants
-from ensue.server.config import ServerConfig
+from ensue.server.config import Limits, ServerConfig
 from ensue.server.guest import Guest
 from ensue.server.stations import OWNER
 from ensue.server.topic_orders import TopicOrders
@@ -55,7 +55,7 @@ from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
 from ensue.transports.tcp_options import parse_address
 
-__all__ = ["BUNDLE_ITEMS_MAX", "PUBLISHED_AT_NS_MAX", "Rules", "check_event"]
+__all__ = ["BUNDLE_ITEMS_MAX", "PUBLISHED_AT_NS_MAX", "Rules", "check_event", "too_many"]
 
 RECENT_MAX = 100_000
 """Names of processes whose user is remembered."""
@@ -64,6 +64,8 @@ KNOWN_MAX = 10_000
 PUBLISHED_AT_NS_MAX = 2**63 - 1
 BUNDLE_ITEMS_MAX = 65_536
 """Frames, and events, of one bundle: a client begins another bundle long before."""
+
+MANY_TOPICS = "the subscription has too many topics"
 
 Write = Callable[[list[Persist], Callable[[], None]], None]
 """Makes records safe, and then calls back."""
@@ -140,7 +142,7 @@ class Rules:
         if "/" in name:
             return "a name holds no '/', which parts the ids of events"
         if name not in visitor.names and len(visitor.names) >= self.limits.names_per_connection:
-            return f"a connection has {self.limits.names_per_connection} names at the most"
+            return too_many(self.limits, "names_per_connection", "a connection has too many names")
         return self._owner_refusal(visitor.grants.user, name, holder)
 
     def _owner_refusal(self, user: str, name: str, holder: Visitor | None) -> str | None:
@@ -149,7 +151,7 @@ class Rules:
         if others or (user and known is not None and known != user):
             return "the name belongs to another user"
         if self._is_new(name, user) and len(self._owners) >= self.limits.durable_names:
-            return f"there are {self.limits.durable_names} durable names already"
+            return too_many(self.limits, "durable_names", "there are too many durable names")
         return None
 
     def acting_refusal(self, visitor: Visitor, source: str, client: str) -> str:
@@ -246,9 +248,9 @@ class Rules:
     def _why_not(self, grants: Grants, action: Action, topic: str) -> str:
         limits = self.limits
         if len(topic) > limits.topic_length:
-            return f"a topic has at most {limits.topic_length} characters (topic_length)"
+            return too_many(limits, "topic_length", "the topic has too many characters")
         if topic.count(".") >= limits.topic_depth:
-            return f"a topic has at most {limits.topic_depth} levels (topic_depth)"
+            return too_many(limits, "topic_depth", "the topic has too many levels")
         if not grants.may(action, topic):
             doing = "publish on" if action == "publish" else "subscribe to"
             return f"{grants.user!r} may not {doing} {topic!r}"
@@ -257,7 +259,7 @@ class Rules:
     def event_refusal(self, visitor: Guest, event: Event) -> str:
         """Say why an event may not go out; empty: it may."""
         if len(event.headers) > self.limits.headers_per_event:
-            return f"an event has at most {self.limits.headers_per_event} headers"
+            return too_many(self.limits, "headers_per_event", "the event has too many headers")
         return self.why_not(visitor, "publish", event.topic)
 
     def _events(
@@ -327,7 +329,7 @@ class Rules:
         attached = visitor.attached.setdefault(source, {})
         limit = self.limits.topics_per_subscription
         if (place, topic) not in attached and len(attached) >= limit:
-            return f"a subscription has at most {limit} topics (topics_per_subscription)"
+            return too_many(self.limits, "topics_per_subscription", MANY_TOPICS)
         attached[place, topic] = None
         return ""
 
@@ -377,13 +379,19 @@ class Rules:
         if len(set(frame.new)) != len(frame.new) or len(set(frame.old)) != len(frame.old):
             raise RemoteProtocolError("a subscription that names a topic twice")
         if len(frame.new) > limit:
-            reason = f"a subscription has at most {limit} topics (topics_per_subscription)"
+            reason = too_many(self.limits, "topics_per_subscription", MANY_TOPICS)
             return Refused(number=frame.number, reason=reason)
         for topic in frame.new:
             # Also what it says it has: only its word tells what that is.
             if why := self.why_not(visitor, "subscribe", topic):
                 return Refused(number=frame.number, reason=why)
         return None
+
+
+def too_many(limits: Limits, limit: str, what: str) -> str:
+    """Say that a limit of the server is reached."""
+    how = f"raise limits.{limit} in the server's file, or use fewer"
+    return limit_reason(what, limit, getattr(limits, limit), how)
 
 
 def check_event(event: Event) -> None:

@@ -11,10 +11,11 @@ import pytest
 from ensue.errors import BadInput, FilterError
 from ensue.protocols.overlay import filters, spaces
 from ensue.protocols.overlay.filters import ALL, NOTHING, Filter, event_of, inside
-from ensue.protocols.overlay.frames import Publication
+from ensue.protocols.overlay.frames import Change, Publication
 from ensue.protocols.overlay.index import PENDING_MAX, MatchIndex
 from ensue.protocols.overlay.parsing import LONG_KEPT, NEGATED, parse
 from ensue.protocols.overlay.spaces import Value
+from ensue.protocols.overlay.tables import Tables
 
 NAMES = ("price", "symbol", "urgent", "size")
 VALUES: tuple[Value, ...] = (0, 1, 2, 2.5, 3, 5, -1, "", "A", "AB", "ABC", "B", "z", True, False)
@@ -281,6 +282,9 @@ def test_the_index_finds_what_a_loop_finds(seed: int) -> None:
             event = random_event(random)
             expected = sorted(key for key, wanted in plain.items() if wanted.matches(event))
             assert sorted(index.match(event)) == expected, (seed, turn, event)
+            other = parse(random_text(random))
+            expected = sorted(key for key, wanted in plain.items() if wanted.overlaps(other))
+            assert sorted(index.overlapping(other)) == expected, (seed, turn, other)
     assert len(index) == len(plain)
 
 
@@ -324,6 +328,44 @@ def test_an_event_costs_few_exact_tests(monkeypatch: pytest.MonkeyPatch) -> None
         )
     assert found
     assert tests < 3 * found + 20 * PENDING_MAX
+
+
+def test_publishing_and_subscribing_look_at_few_advertisements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many there are of others: counted, not timed."""
+    tests = 0
+
+    def counting(real: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
+            nonlocal tests
+            tests += 1
+            return real(*arguments)
+
+        return counted
+
+    tables = Tables(("near", "far"))
+    for number in range(20 * PENDING_MAX):
+        hop = ("near", "far", "other")[number % 3]
+        where = f"kind = 'K{number % 50}' and size = {number}"
+        tables.apply(Change("adv", f"a{number}", where), hop)
+    tables.apply(Change("adv", "mine", "price exists"), "me")
+    layer = tables.layer()
+    layer.apply(Change("adv", "within", "volume exists"), "me")
+    layer.apply(Change("sub", "warm", "kind = 'K1' and size = 1"), "me")
+    for module, name in (("index", "inside"), ("index", "meet"), ("filters", "inside")):
+        real = getattr(filters, name)
+        monkeypatch.setattr(f"ensue.protocols.overlay.{module}.{name}", counting(real))
+    monkeypatch.setattr(Filter, "overlaps", counting(Filter.overlaps))
+    event: dict[str, Value] = {"price": 3, "kind": "K1"}
+    assert tables.advertised(event, "me") == layer.advertised(event, "me") == ["mine"]
+    assert layer.advertised({"volume": 1}, "me") == ["within"]
+    assert tables.advertised(event, "other") == []
+    for each in (layer, tables):
+        outputs = each.apply(Change("sub", "s", "kind = 'K1' and size between 100 and 900"), "me")
+        assert sorted(outputs) == ["far", "near"]
+    assert len(layer.advertisements) == 20 * PENDING_MAX + 2
+    assert tests < 8 * PENDING_MAX
 
 
 def test_the_index_lets_go_of_what_was_removed_though_nothing_is_matched() -> None:

@@ -6,9 +6,10 @@ import msgspec
 
 from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.filters import Box, Filter
-from ensue.protocols.overlay.frames import Change, Done, Publication, Stepped
+from ensue.protocols.overlay.frames import Done, Publication, Stepped
+from ensue.protocols.overlay.index import MatchIndex
 from ensue.protocols.overlay.spaces import intersection
-from ensue.protocols.overlay.tables import Outputs, Tables, TablesRecord
+from ensue.protocols.overlay.tables import Tables, TablesRecord
 from ensue.protocols.transactions.contexts import Context, Issued, Logged, replay, run
 from ensue.protocols.transactions.planner import TransactionBroker
 
@@ -74,19 +75,16 @@ class RoutedByWhoeverItMeets(TransactionBroker):
         super()._publish(publication, hop, self.version)
 
 
-def only_what_matched_nothing(self: Tables, change: Change, hop: str, outputs: Outputs) -> None:
+def only_what_matched_nothing(self: Tables, promised: Filter) -> list[str]:
     """D9: an advertisement attracts subscriptions that were buffered because they matched nothing."""
-    there = self.subscriptions
-    self.subscriptions = {
-        name: entry
-        for name, entry in there.items()
+    return [
+        name
+        for name in WANTING(self, promised)
         if not any(name in passed for passed in self.passed.values())
-    }
-    ADVERTISE(self, change, hop, outputs)
-    self.subscriptions = there
+    ]
 
 
-ADVERTISE = Tables._advertise
+WANTING = Tables._wanting
 
 
 class NothingIsUndone(TransactionBroker):
@@ -205,6 +203,11 @@ def union_of_both_tables(
         for step in log
     ]
     return replay(kept, tables)
+
+
+def all_that_overlap(self: MatchIndex, wanted: Filter) -> list[str]:
+    """Find by a loop, which asks `Filter.overlaps`, what the index finds by itself."""
+    return [key for key, held in self._filters.items() if held.overlaps(wanted)]
 
 
 def one_attribute_is_enough(self: Filter, other: Filter) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from ensue.protocols.overlay.client import OverlayClient
 from ensue.protocols.overlay.filters import Filter
+from ensue.protocols.overlay.index import MatchIndex
 from ensue.protocols.overlay.tables import Tables
 from ensue.protocols.transactions import contexts, participant
 from ensue.protocols.transactions.contexts import Context
@@ -239,7 +240,7 @@ def second_advertiser(seed: int, broker: type[TransactionBroker]) -> bool:
 
 
 def test_d9_every_advertisement_attracts() -> None:
-    with mock.patch.object(Tables, "_advertise", published.only_what_matched_nothing):
+    with mock.patch.object(Tables, "_wanting", published.only_what_matched_nothing):
         assert count(second_advertiser, TransactionBroker, range(5)) == 5
     assert count(second_advertiser, TransactionBroker, range(5)) == 0
 
@@ -277,7 +278,10 @@ class OneAttributeInOnePlace(AlgorithmFour):
 
 def test_d10_filters_overlap_if_all_attributes_do() -> None:
     ours = overlapping(0, TransactionBroker)
-    with mock.patch.object(Filter, "overlaps", published.one_attribute_is_enough):
+    with (
+        mock.patch.object(Filter, "overlaps", published.one_attribute_is_enough),
+        mock.patch.object(MatchIndex, "overlapping", published.all_that_overlap),
+    ):
         theirs = overlapping(0, TransactionBroker)
         assert count(one_place_only, AlgorithmFour, range(5)) == 0, "everywhere the same"
     assert theirs[1] == ours[1] == ["event"]

@@ -78,7 +78,7 @@ class Filter(msgspec.Struct, frozen=True, weakref=True):
 
     def overlaps(self, other: "Filter") -> bool:
         """Return whether an event could match both."""
-        return any(_meet(one, two) is not None for one in self.boxes for two in other.boxes)
+        return any(meet(one, two) is not None for one in self.boxes for two in other.boxes)
 
     def covers(self, other: "Filter") -> bool:
         """Return whether it is certain that all events which match the other match this."""
@@ -86,7 +86,7 @@ class Filter(msgspec.Struct, frozen=True, weakref=True):
 
     def both(self, other: "Filter") -> "Filter":
         """Return the filter of the events that match both."""
-        met = [_meet(one, two) for one in self.boxes for two in other.boxes]
+        met = [meet(one, two) for one in self.boxes for two in other.boxes]
         return _simplified((), [box for box in met if box is not None])
 
     def either(self, other: "Filter") -> "Filter":
@@ -158,7 +158,7 @@ def inside(box: Box, event: Attributes) -> bool:
     return True
 
 
-def _meet(one: Box, two: Box) -> Box | None:
+def meet(one: Box, two: Box) -> Box | None:
     """Return the box of what lies in both, or None if nothing does."""
     spaces = dict(one)
     for name, space in two:

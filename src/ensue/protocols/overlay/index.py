@@ -5,7 +5,7 @@ is divided into at most `LEAVES` buckets, at places where boxes begin and end, s
 number with one bit a slot says, for a bucket, which boxes could hold a value that lies there; it is put together from a binary
 tree of such numbers, in which a range of buckets is a few nodes, and kept until something changes. An event picks a bucket for each of
 its attributes; one `and` of whole machine words for each attribute leaves the slots that could match, and these few are
-looked at exactly. So the cost of an event is a few operations on numbers of n bits, and exact tests for little more than what matches;
+looked at exactly. Filters that overlap another are found the same way, with all buckets that its own spaces touch. So the cost of an event is a few operations on numbers of n bits, and exact tests for little more than what matches;
 a loop costs n exact tests.
 
 Changes are gathered: the newest `PENDING_MAX` boxes are looked at one by one, then taken into the trees together. Removed ones
@@ -17,7 +17,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
-from ensue.protocols.overlay.filters import Box, Filter, inside
+from ensue.protocols.overlay.filters import Box, Filter, inside, meet
 from ensue.protocols.overlay.spaces import Space, Value, cut_before
 
 __all__ = ["MatchIndex"]
@@ -105,6 +105,27 @@ class MatchIndex:
                 found[held[0]] = None
         return list(found)
 
+    def overlapping(self, wanted: Filter) -> list[str]:
+        """Return the keys of the filters that could match an event which `wanted` matches."""
+        if len(self._boxes) - self._indexed > PENDING_MAX:
+            self._take_in()
+        found: dict[int, str] = {}
+        for box in wanted.boxes:
+            for slot in self._candidates_within(box):
+                held = self._boxes[slot]
+                if held is not None and slot not in found and meet(held[1], box) is not None:
+                    found[slot] = held[0]
+        return list(dict.fromkeys(found[slot] for slot in sorted(found)))
+
+    def _candidates_within(self, box: Box) -> Iterator[int]:
+        possible = self._live
+        for name, space in box:
+            column = self._columns.get(name)
+            if column is not None and possible:
+                possible &= column.possible_within(space)
+        yield from _slots_of(possible)
+        yield from self._new
+
     def _candidates(self, event: Mapping[str, Value]) -> Iterator[int]:
         possible = self._live
         for name, column in self._columns.items():
@@ -112,11 +133,7 @@ class MatchIndex:
                 break
             value = event.get(name)
             possible &= column.absent if value is None else column.possible(value)
-        if possible:
-            data = possible.to_bytes((possible.bit_length() + 7) // 8, "little")
-            for place in _OCCUPIED.finditer(data):
-                base = 8 * place.start()
-                yield from (base + bit for bit in _BITS[data[place.start()]])
+        yield from _slots_of(possible)
         yield from self._new
 
     def _take_in(self) -> None:
@@ -205,6 +222,24 @@ class _Column:
             self._known[leaf] = known
         return known
 
+    def possible_within(self, space: Space) -> int:
+        """Return the slots that could match an event whose value lies in a space."""
+        known = self.absent
+        for low, high in space:
+            first = bisect_right(self._ends, low)  # type: ignore[type-var]
+            last = bisect_right(self._ends, high)  # type: ignore[type-var]
+            for covering in self._between(first, last):
+                node, above = covering, covering // 2
+                while above:
+                    known |= self._nodes[above]
+                    above //= 2
+                width = 1
+                while node < 2 * self._leaves:
+                    for below in self._nodes[node : node + width]:
+                        known |= below
+                    node, width = 2 * node, 2 * width
+        return known
+
     def take_in(self, entries: list[tuple[int, Space]], everyone: int) -> None:
         """Add slots with their spaces; `everyone` are all slots that are added, here or in other columns."""
         self._known.clear()
@@ -231,6 +266,15 @@ class _Column:
                 yield right
             left //= 2
             right //= 2
+
+
+def _slots_of(bits: int) -> Iterator[int]:
+    """Yield the slots whose bits are set."""
+    if bits:
+        data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        for place in _OCCUPIED.finditer(data):
+            base = 8 * place.start()
+            yield from (base + bit for bit in _BITS[data[place.start()]])
 
 
 def _cuts(space: Space) -> Iterator[object]:

@@ -40,11 +40,10 @@ def uncovered(publication: Publication, client: str, tables: Tables, *, within: 
     """
     event = event_of(publication.attributes)
     returning = ""
-    for name, entry in tables.advertisements.items():
-        if entry.hop == client and parse(entry.where).matches(event):
-            if not within or name not in tables.returning:
-                return ""
-            returning = name
+    for name in tables.advertised(event, client):
+        if not within or name not in tables.returning:
+            return ""
+        returning = name
     if returning:
         return f"{returning!r} has not reached all brokers: try again"
     return f"no advertisement of {client} covers it"

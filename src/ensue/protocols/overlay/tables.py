@@ -94,8 +94,11 @@ class Tables:
         self.partial: set[str] = set()
         """Subscriptions that a neighbour has passed on to all brokers but some that are away."""
         self._index = MatchIndex()
+        self._promised: dict[str, MatchIndex] = {}
+        """By neighbour or client: what was advertised from there."""
         if record is not None:
-            self.advertisements.update(record.advertisements)
+            for name, entry in record.advertisements.items():
+                self._put_advertisement(name, entry)
             for name, entry in record.subscriptions.items():
                 self._put(name, entry)
             for neighbour, passed in record.passed.items():
@@ -118,6 +121,11 @@ class Tables:
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the subscriptions that an event matches."""
         return self._index.match(event)
+
+    def advertised(self, event: Mapping[str, Value], hop: str) -> list[str]:
+        """Return the advertisements from `hop` that cover an event."""
+        promised = self._promised.get(hop)
+        return [] if promised is None else promised.match(event)
 
     def route(self, event: Mapping[str, Value], hop: str) -> tuple[list[str], dict[str, list[str]]]:
         """Return where an event that came from `hop` goes: neighbours, and clients with their subscriptions."""
@@ -198,25 +206,23 @@ class Tables:
     def _advertise(self, change: Change, hop: str, outputs: Outputs) -> None:
         if change.name in self.advertisements:
             return
-        self.advertisements[change.name] = Entry(change.where, hop)
+        self._put_advertisement(change.name, Entry(change.where, hop))
         for neighbour in self.neighbours:
             if neighbour != hop:
                 outputs.setdefault(neighbour, []).append(change)
         if hop in self.passed:
             promised = parse(change.where)
             passed = self.passed[hop]
-            for name, entry in list(self.subscriptions.items()):
-                if (
-                    entry.hop != hop
-                    and name not in passed
-                    and promised.overlaps(parse(entry.where))
-                ):
+            for name in self._wanting(promised):
+                entry = self.subscriptions[name]
+                if entry.hop != hop and name not in passed:
                     self._pass_on(name, entry, hop, outputs)
 
     def _unadvertise(self, change: Change, outputs: Outputs) -> None:
-        entry = self.advertisements.pop(change.name, None)
+        entry = self.advertisements.get(change.name)
         if entry is None:
             return
+        self._remove_advertisement(change.name)
         for neighbour in self.neighbours:
             if neighbour != entry.hop:
                 outputs.setdefault(neighbour, []).append(Change(UNADVERTISE, change.name))
@@ -266,10 +272,12 @@ class Tables:
             outputs.setdefault(neighbour, []).append(change)
 
     def _needed(self, wanted: Filter, neighbour: str) -> bool:
-        return any(
-            entry.hop == neighbour and parse(entry.where).overlaps(wanted)
-            for entry in self.advertisements.values()
-        )
+        promised = self._promised.get(neighbour)
+        return promised is not None and bool(promised.overlapping(wanted))
+
+    def _wanting(self, promised: Filter) -> list[str]:
+        """Return the subscriptions that an advertisement may concern."""
+        return self._index.overlapping(promised)
 
     def _coverer(self, name: str, wanted: Filter, neighbour: str) -> str:
         """Return a subscription that a neighbour was sent and that covers another, or nothing.
@@ -300,6 +308,17 @@ class Tables:
         self._index.remove(name)
         self.loose.discard(name)
 
+    def _put_advertisement(self, name: str, entry: Entry) -> None:
+        self.advertisements[name] = entry
+        self._promised.setdefault(entry.hop, MatchIndex()).add(name, parse(entry.where))
+
+    def _remove_advertisement(self, name: str) -> None:
+        entry = self.advertisements.pop(name)
+        promised = self._promised[entry.hop]
+        promised.remove(name)
+        if not len(promised):
+            del self._promised[entry.hop]
+
     def layer(self) -> "Layer":
         """Return tables laid over these."""
         return Layer(self)
@@ -311,8 +330,8 @@ class Layer(Tables):
     def __init__(self, base: Tables) -> None:
         self._base = base
         self.neighbours = base.neighbours
-        self._advertisements = self.advertisements = _Overlaid(base.advertisements)
-        self._subscriptions = self.subscriptions = _Overlaid(base.subscriptions)
+        self._advertisements = self.advertisements = _Entries(base.advertisements)
+        self._subscriptions = self.subscriptions = _Entries(base.subscriptions)
         self._passed = {each: _Overlaid(passed) for each, passed in base.passed.items()}
         self.passed = dict(self._passed)
         self.loose = base.loose
@@ -345,13 +364,35 @@ class Layer(Tables):
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the subscriptions that an event matches."""
         mine = self._subscriptions
-        found = [
-            name
-            for name in self._base.match(event)
-            if name not in mine.removed and name not in mine.added
-        ]
+        found = mine.unchanged(self._base.match(event))
         found += [name for name, entry in mine.added.items() if parse(entry.where).matches(event)]
         return found
+
+    def advertised(self, event: Mapping[str, Value], hop: str) -> list[str]:
+        """Return the advertisements from `hop` that cover an event."""
+        mine = self._advertisements
+        found = mine.unchanged(self._base.advertised(event, hop))
+        return found + [name for name, it in mine.added_from(hop) if it.matches(event)]
+
+    def _needed(self, wanted: Filter, neighbour: str) -> bool:
+        mine = self._advertisements
+        if any(it.overlaps(wanted) for _, it in mine.added_from(neighbour)):
+            return True
+        promised = self._base._promised.get(neighbour)  # noqa: SLF001 - tables of the same kind
+        return promised is not None and bool(mine.unchanged(promised.overlapping(wanted)))
+
+    def _wanting(self, promised: Filter) -> list[str]:
+        mine = self._subscriptions
+        found = mine.unchanged(self._base._wanting(promised))  # noqa: SLF001 - see above
+        return found + [
+            name for name, entry in mine.added.items() if promised.overlaps(parse(entry.where))
+        ]
+
+    def _put_advertisement(self, name: str, entry: Entry) -> None:
+        self.advertisements[name] = entry
+
+    def _remove_advertisement(self, name: str) -> None:
+        del self.advertisements[name]
 
     def _put(self, name: str, entry: Entry) -> None:
         self.subscriptions[name] = entry
@@ -404,4 +445,21 @@ class _Overlaid(MutableMapping[str, T], Generic[T]):
         yield from self.added
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        hidden = sum(key in self._base for key in self.removed | self.added.keys())
+        return len(self._base) - hidden + len(self.added)
+
+    def unchanged(self, keys: list[str]) -> list[str]:
+        """Return those keys of the base that are neither removed nor replaced."""
+        return [key for key in keys if key not in self.removed and key not in self.added]
+
+
+class _Entries(_Overlaid[Entry]):
+    """Advertisements or subscriptions laid over others."""
+
+    __slots__ = ()
+
+    def added_from(self, hop: str) -> Iterator[tuple[str, Filter]]:
+        """Yield what was added from a neighbour or client, with its filter."""
+        for name, entry in self.added.items():
+            if entry.hop == hop:
+                yield name, parse(entry.where)

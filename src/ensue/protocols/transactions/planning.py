@@ -39,7 +39,8 @@ def _flaws(
         if one.client not in members:
             yield f"nobody here is called {one.client!r}"
         try:
-            wrong = _flaw_of(one, plan, tables)
+            _, hop = members.get(one.client, ("", ""))
+            wrong = _flaw_of(one, plan, tables, hop)
         except BadInput as error:
             wrong = str(error)
         if wrong:
@@ -47,7 +48,7 @@ def _flaws(
         seen[one.path] = None
 
 
-def _flaw_of(one: Operation, plan: Submit, tables: Tables) -> str:
+def _flaw_of(one: Operation, plan: Submit, tables: Tables, hop: str) -> str:
     if (one.change is None) == (one.publication is None):
         return "it must change or publish something, and not both"
     if one.change is not None:
@@ -58,16 +59,14 @@ def _flaw_of(one: Operation, plan: Submit, tables: Tables) -> str:
         return no_such(one.change)
     assert one.publication is not None
     event = event_of(one.publication.attributes)
+    covering = tables.advertised(event, hop)
     promised = [
-        entry.where
-        for name, entry in tables.advertisements.items()
-        if name.startswith(f"{one.client}.")
-    ]
-    promised += [
         its.change.where
         for its in plan.operations
         if its.client == one.client and its.change is not None and its.change.action == f.ADVERTISE
     ]
+    if any(name.startswith(f"{one.client}.") for name in covering):
+        return ""
     if any(parse(where).matches(event) for where in promised):
         return ""
     return f"no advertisement of {one.client} covers it"
