@@ -90,6 +90,16 @@ SyncOption = Annotated[
         "so often, such as 0.1 or 100ms; then a power failure may cost what came since.",
     ),
 ]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A TOML file that tells all servers of a chain everything; docs/operations.md.",
+    ),
+]
+NameOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Its name; with --config, which one it is.")
+]
 GraceOption = Annotated[
     str | None,
     typer.Option(
@@ -148,16 +158,8 @@ def serve(
     retain_age: RetainAgeOption = None,
     lease: LeaseOption = None,
     lease_lost: LeaseLostOption = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its name; with --config, which one it is.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A TOML file that tells all servers of a chain everything; docs/operations.md.",
-        ),
-    ] = None,
+    name: NameOption = None,
+    config: ConfigOption = None,
     transaction_grace: GraceOption = None,
     insecure_listen_anyone: InsecureListenOption = False,
     admin: AdminOption = None,
