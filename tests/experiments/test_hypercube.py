@@ -104,6 +104,22 @@ def test_many_publishers_queue_at_one_root_and_nowhere_else() -> None:
     assert fast["5a", "VCube-PS, 100% publish"] < slow["5a", "SRPT, 100% publish"]
 
 
+def test_queues_are_counted_until_the_last_copy_has_left() -> None:
+    """Two events at once at the root of four nodes: 4 copies leave it at one a unit, and the last event arrives after 203 units.
+
+    By Little's law its queue is 1 + 2 + 3 + 4 units of waiting and sending, divided by the time.
+    """
+    run = Run(Cost(copy=1), seed=1)
+    run.add_srpt(4, {TOPIC_NAME: subscriber_plan(4, 0, range(4))})
+    run.publish(0, 0)
+    run.publish(0, 0)
+    run.go()
+    lasted = max(run.latencies)
+    assert run.queues()[0] == pytest.approx((1 + 2 + 3 + 4) / lasted)
+    assert run.longest_queue() == 4
+    assert run.leaves() == 2
+
+
 @pytest.mark.parametrize("name", ["VCube-PS", "SRPT"])
 def test_events_of_many_topics_reach_everybody(name: str) -> None:
     case = {

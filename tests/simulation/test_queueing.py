@@ -87,6 +87,48 @@ def test_a_card_sends_one_frame_at_a_time_at_its_bandwidth() -> None:
     assert card.served == 4
 
 
+def test_the_mean_length_counts_what_is_still_in_the_queue() -> None:
+    """Ten frames of 1,000 ns, handed over at once: 10, 9, … 1 of them are there, 5.5 on average."""
+    world, _ = pair(QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of))
+    say(world, "a", "b", *"abcdefghij", at=0)
+    world.run(10_000)
+    card = world.card("a")
+    assert card is not None
+    assert card.length_mean(10_000) == 5.5
+    assert card.length_mean(20_000) == 2.75
+    # From 10,000 ns on nothing is there; a window may begin later than the world.
+    assert card.length_mean(5_000, now_ns=20_000) == 11
+
+    world, _ = pair(QueueConfig(service_ns=1_000))
+    world.inject(Faults(pauses=(Pause(node="b", from_ns=500, until_ns=50_000),)))
+    say(world, "a", "b", *"ab", at=1_000)
+    world.run(9_000)
+    queue = world.queue("b")
+    assert queue is not None
+    assert queue.length_mean(9_000) == 2 * 8_000 / 9_000
+
+
+def test_a_card_is_no_busier_than_the_time_that_has_passed() -> None:
+    world, _ = pair(QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of))
+    say(world, "a", "b", *"abcdefghij", at=1_000)
+    world.run(4_000)
+    card = world.card("a")
+    assert card is not None
+    assert card.utilisation(4_000) == 0.75
+    assert card.length_mean(4_000) == (10 + 9 + 8) / 4
+    assert card.utilisation(11_000) == 10 / 11
+
+
+def test_a_queue_is_not_looked_at_before_its_last_change() -> None:
+    world, _ = pair(QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of))
+    say(world, "a", "b", "x", at=5_000)
+    world.run(6_000)
+    card = world.card("a")
+    assert card is not None
+    with pytest.raises(ValueError, match="now_ns must be at least 5000, got 4000"):
+        card.length_mean(4_000)
+
+
 def test_time_on_a_card_is_rounded_up() -> None:
     world, b = pair(QueueConfig(bandwidth_bytes_per_s=300_000_000, size_of=size_of))
     say(world, "a", "b", "x")

@@ -70,17 +70,19 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
 class QueueStatistics:
     """What a queue did since the world began; a crash doesn't reset it."""
 
-    __slots__ = ("_changed_ns", "_length", "_length_ns", "busy_ns", "dropped", "length_max",
-                 "served", "waited_ns")  # fmt: skip
+    __slots__ = ("_changed_ns", "_length", "_length_ns", "busy_ns", "departures_ns", "dropped",
+                 "length_max", "served", "waited_ns")  # fmt: skip
 
     def __init__(self) -> None:
         self.served = 0
         self.dropped = 0
         self.busy_ns = 0
-        """Time spent serving."""
+        """Service time of all frames that were served; on a card also of those yet to leave."""
         self.waited_ns = 0
         """Time that served frames spent before their service, all together."""
         self.length_max = 0
+        self.departures_ns: deque[int] = deque()
+        """When frames leave that are still counted in the length: known ahead on a card only."""
         self._length = 0
         self._length_ns = 0
         self._changed_ns = 0
@@ -93,13 +95,40 @@ class QueueStatistics:
         assert self._length >= 0
         self.length_max = max(self.length_max, self._length)
 
-    def utilisation(self, elapsed_ns: int) -> float:
-        """Return the share of the time that the server was busy."""
-        return self.busy_ns / elapsed_ns if elapsed_ns else 0.0
+    def depart(self, now_ns: int) -> None:
+        """Note the departures that are due."""
+        while self.departures_ns and self.departures_ns[0] <= now_ns:
+            self.change(self.departures_ns.popleft(), -1)
 
-    def length_mean(self, elapsed_ns: int) -> float:
-        """Return the mean number in the queue, up to its last change."""
-        return self._length_ns / elapsed_ns if elapsed_ns else 0.0
+    def utilisation(self, elapsed_ns: int, *, now_ns: int | None = None) -> float:
+        """Return the share of `elapsed_ns`, which ends at `now_ns`, that the server was busy.
+
+        Without `now_ns` the time began at 0.
+        """
+        now_ns = self._now_ns(elapsed_ns, now_ns)
+        return self.busy_until(now_ns) / elapsed_ns if elapsed_ns else 0.0
+
+    def busy_until(self, now_ns: int) -> int:
+        """Return the time spent serving up to `now_ns`."""
+        # A card serves without a break until the last of its frames has left.
+        ahead_ns = max(0, self.departures_ns[-1] - now_ns) if self.departures_ns else 0
+        return self.busy_ns - ahead_ns
+
+    def length_mean(self, elapsed_ns: int, *, now_ns: int | None = None) -> float:
+        """Return the mean number in the queue over `elapsed_ns`, which ends at `now_ns`.
+
+        Without `now_ns` the time began at 0. Frames that came before it count in full.
+        """
+        now_ns = self._now_ns(elapsed_ns, now_ns)
+        length_ns = self._length_ns + self._length * (now_ns - self._changed_ns)
+        length_ns -= sum(now_ns - left_ns for left_ns in self.departures_ns if left_ns < now_ns)
+        return length_ns / elapsed_ns if elapsed_ns else 0.0
+
+    def _now_ns(self, elapsed_ns: int, now_ns: int | None) -> int:
+        now_ns = elapsed_ns if now_ns is None else now_ns
+        if now_ns < self._changed_ns:
+            raise ValueError(f"now_ns must be at least {self._changed_ns}, got {now_ns}")
+        return now_ns
 
     def wait_mean_ns(self) -> float:
         """Return the mean time before service."""
@@ -161,28 +190,26 @@ class Card:
     Its queue is never looked into, so a frame's departure is known when it is handed over.
     """
 
-    __slots__ = ("_bandwidth", "_departures_ns", "_free_ns", "_sends_max", "statistics")
+    __slots__ = ("_bandwidth", "_free_ns", "_sends_max", "statistics")
 
     def __init__(self, config: QueueConfig) -> None:
         assert config.bandwidth_bytes_per_s is not None
         self.statistics = QueueStatistics()
         self._bandwidth = config.bandwidth_bytes_per_s
         self._sends_max = config.sends_max
-        self._departures_ns: deque[int] = deque()
         self._free_ns = 0
 
     def send(self, now_ns: int, size: int) -> int | None:
         """Hand over a frame; return when it will have left, or None if it was dropped."""
-        statistics, departures_ns = self.statistics, self._departures_ns
-        while departures_ns and departures_ns[0] <= now_ns:
-            statistics.change(departures_ns.popleft(), -1)
-        if len(departures_ns) >= self._sends_max:
+        statistics = self.statistics
+        statistics.depart(now_ns)
+        if len(statistics.departures_ns) >= self._sends_max:
             statistics.dropped += 1
             return None
         start_ns = max(now_ns, self._free_ns)
         service_ns = -(-size * _SECOND_NS // self._bandwidth)  # Rounded up.
         self._free_ns = start_ns + service_ns
-        departures_ns.append(self._free_ns)
+        statistics.departures_ns.append(self._free_ns)
         statistics.change(now_ns, 1)
         statistics.served += 1
         statistics.busy_ns += service_ns

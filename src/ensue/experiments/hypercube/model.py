@@ -19,7 +19,7 @@ from ensue.protocols.hypercube.frames import Publication, Row
 from ensue.protocols.hypercube.node import HypercubeNode
 from ensue.protocols.hypercube.records import TOPIC, TopicRecord
 from ensue.protocols.hypercube.rolls import Rolls
-from ensue.simulation import Constant, NetworkConfig, QueueConfig, World
+from ensue.simulation import Constant, NetworkConfig, QueueConfig, QueueStatistics, World
 
 __all__ = ["TOPIC_NAME", "UNIT_NS", "Cost", "Run"]
 
@@ -193,11 +193,22 @@ class Run:
 
     def waits(self) -> list[float]:
         """Return how long copies waited at each node before they were sent, on average, in units."""
-        cards = [self.world.card(name) for name in self.world.names()]
-        return [card.wait_mean_ns() / UNIT_NS for card in cards if card is not None]
+        return [card.wait_mean_ns() / UNIT_NS for card in self._cards()]
 
     def queues(self) -> list[float]:
         """Return how many copies each node had to send on average, from the first publication to the last delivery."""
         elapsed_ns = self.last_ns - START_UNITS * UNIT_NS
+        now_ns = self.world.now_ns
+        return [card.length_mean(elapsed_ns, now_ns=now_ns) for card in self._cards()]
+
+    def longest_queue(self) -> int:
+        """Return how many copies a node had to send at the most, the worst of all nodes."""
+        return max(card.length_max for card in self._cards())
+
+    def leaves(self) -> int:
+        """Return how many nodes of SRPT sent their own event to the root, and nothing of others."""
+        return sum(card.served <= 1 for card in self._cards())
+
+    def _cards(self) -> list[QueueStatistics]:
         cards = [self.world.card(name) for name in self.world.names()]
-        return [card.length_mean(elapsed_ns) for card in cards if card is not None]
+        return [card for card in cards if card is not None]

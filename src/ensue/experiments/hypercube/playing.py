@@ -84,6 +84,9 @@ def play_queues(case: Case) -> Iterator[Row]:
         among = sum(low < each <= high or (each == low == high) for each in lengths)
         yield row(f"Table 1, {count} nodes", case["system"], index, among)
     yield row("longest queue", case["system"], count, max(lengths))
+    yield row("longest queue at its worst", case["system"], count, run.longest_queue())
+    if case["system"] != CUBE:
+        yield row("forward nothing", case["system"], count, run.leaves())
     yield row("middle queue", case["system"], count, sorted(lengths)[len(lengths) // 2])
 
 
