@@ -1,12 +1,16 @@
 """The experiments with deadlines: both systems deliver, one of them bears more, and bytes are what they are."""
 
+import msgspec
 import pytest
 
+from ensue.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.experiments.deadlines import EXPERIMENTS
-from ensue.experiments.gossip.model import Load, gossip, reliable
+from ensue.experiments.gossip.model import Load, frame_bytes, gossip, reliable
 from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
 from ensue.experiments.gossip.sizes import between_members, from_brokers
 from ensue.protocols.core import Deliver, Send
+from ensue.protocols.gossip.frames import Message
+from ensue.protocols.gossip.letters import rows_of
 
 QUIET = Load(
     subscribers=12, perturbed=0.0, per_second=10.0, duration_ns=500_000_000, loss=0.0, crashes=0.0
@@ -25,11 +29,51 @@ def test_slow_members_and_losses_cost_gossip_little() -> None:
     assert gossip(load, 1).on_time > 0.9
 
 
-def test_the_reliable_protocol_drowns_in_its_matrix_where_gossip_does_not() -> None:
+def test_both_systems_are_charged_the_same_for_the_same_matrix() -> None:
+    """Four senders, each of whose last message went to all 199 others: one stamp and one set a row."""
+    stamp = 10**15
+    matrix = {x: dict.fromkeys((y for y in range(200) if y != x), stamp - x - 1) for x in range(4)}
+    event = Event(topic="t", payload=bytes(100), publisher="p0", publisher_seq=1)
+    event = msgspec.structs.replace(event, stamp=Stamp({CLOCK: stamp, DEADLINE: stamp}))
+    rows = rows_of(matrix, stamp)
+    message = Message(
+        event=event, source=0, dest=b"", base=0, after=rows, round=0, live={}, heard=0
+    )
+    copy = Copy(event=event, source=0, after=rows)
+    assert frame_bytes(copy) == frame_bytes(message) == 20 + 130 + 4 * (8 + 25)
+    member, sent = reliable_pair()
+    assert sent.after == {}
+    member.receive(sent, source="a", now_ns=2)
+    member.publish("t", b"", now_ns=3)
+    (answer,) = {
+        id(effect.frame): effect.frame
+        for effect in member.take_effects()
+        if isinstance(effect, Send) and isinstance(effect.frame, Copy)
+    }.values()
+    assert {x: len(row) for x, row in answer.after.items()} == {0: 1}, "a set, not a number each"
+
+
+def reliable_pair() -> tuple[ReliableMember, Copy]:
+    """Return a member of 50, and the first message of another."""
+    names = ["a", "b", *(f"m{number}" for number in range(48))]
+    numbers = {name: number for number, name in enumerate(names)}
+    a, b = (
+        ReliableMember(name=name, names=names, numbers=numbers, lifetime_ns=10**9)
+        for name in ("a", "b")
+    )
+    a.publish("t", b"", now_ns=1)
+    sent = next(effect.frame for effect in a.take_effects() if isinstance(effect, Send))
+    assert isinstance(sent, Copy)
+    return b, sent
+
+
+def test_the_reliable_protocol_loads_its_publishers_where_gossip_does_not() -> None:
     load = Load(subscribers=100, perturbed=0.0, per_second=80.0, duration_ns=150_000_000)
     ours, theirs = gossip(load, 1, warm_up_rounds=20), reliable(load, 1)
-    assert ours.on_time > 0.9 > theirs.on_time
-    assert theirs.bytes > 5 * ours.bytes
+    assert ours.on_time > 0.9
+    assert theirs.on_time > 0.9
+    assert theirs.bytes < ours.bytes
+    assert 1 >= theirs.busiest > 5 * ours.busiest
 
 
 def test_a_member_sends_again_until_everybody_has_acknowledged() -> None:
@@ -57,10 +101,10 @@ def test_a_member_sends_again_until_everybody_has_acknowledged() -> None:
 
 def test_ordering_information_grows_slowly() -> None:
     few, many = from_brokers(4, turns=2), from_brokers(16, turns=2)
-    assert many.differences < many.whole / 4
+    assert many.differences <= many.whole < many.plain / 4
     assert few.rumour < 30
     assert many.rumour < 3 * few.rumour
-    assert between_members(200, 200) > 100 * many.differences
+    assert between_members(200, 200) > 10 * many.differences
 
 
 @pytest.mark.parametrize("system", ["gossip", "reliable group"])
@@ -70,7 +114,12 @@ def test_a_case_of_figure_6_gives_the_share_on_time_the_throughput_and_the_bytes
     (experiment,) = (each for each in EXPERIMENTS if each.name == "gossip-throughput")
     case = {"system": system, "subscribers": 8, "perturbed": 20, "duration_ms": 200, "seed": 1}
     rows = {(row["figure"], row["series"]): row["value"] for row in experiment.play(case)}
-    assert list(rows) == [("6a", system), ("throughput", f"{system}, 20 %"), ("bytes", system)]
+    assert list(rows) == [
+        ("6a", system),
+        ("throughput", f"{system}, 20 %"),
+        ("bytes", system),
+        ("busiest", system),
+    ]
     assert {figure for figure, _ in rows} <= {chart.figure for chart in experiment.charts}
     assert 90 < rows["6a", system] <= 100
     assert 40 < rows["throughput", f"{system}, 20 %"] < 200

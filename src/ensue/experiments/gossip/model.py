@@ -16,12 +16,12 @@ from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMem
 from ensue.protocols.core import Deliver, Frame, Node, Outcome, Publish
 from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Message, Rumour, Rumours
+from ensue.protocols.gossip.frames import Matrix, Message, Rumour, Rumours
 from ensue.protocols.gossip.subscriber import GossipSubscriber
 from ensue.simulation import NetworkConfig, QueueConfig, Uniform, World
 from ensue.simulation.faults import Crash, Faults, Pause
 
-__all__ = ["Figures", "Load", "gossip", "reliable"]
+__all__ = ["Figures", "Load", "frame_bytes", "gossip", "reliable"]
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -73,6 +73,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Sent by anybody, for each event published."""
     bytes: int
     """The same."""
+    busiest: float
+    """The share of the time that the card of the busiest publisher was sending."""
 
 
 class _Group:
@@ -112,6 +114,9 @@ class _Group:
                 world.call(name, _publish, at_ns=int(at_ns))
         world.run(until_ns=self.start_ns)
         self._counts = True
+        before_ns = self._busy_ns()
+        world.run(until_ns=end_ns)
+        busy_ns = [now - before for now, before in zip(self._busy_ns(), before_ns, strict=True)]
         world.run(until_ns=end_ns + settle_ns)
         alive = [name for name in self.subscribers if world.node(name) is not None]
         got = sum(self.delivered.get(name, 0) for name in alive)
@@ -121,7 +126,13 @@ class _Group:
             per_second=got / len(alive) / (load.duration_ns / SECOND),
             frames=round(self.sent_frames / events),
             bytes=round(self.sent_bytes / events),
+            busiest=max(busy_ns) / load.duration_ns,
         )
+
+    def _busy_ns(self) -> list[int]:
+        """Return how long the card of each publisher has been sending."""
+        cards = [self.world.card(name) for name in self.publishers]
+        return [card.busy_until(self.world.now_ns) for card in cards if card is not None]
 
     def _faults(self, end_ns: int) -> Faults:
         load, random = self.load, self.random
@@ -171,9 +182,7 @@ def frame_bytes(frame: Frame) -> int:
     """Return about how many bytes a frame is, without the cost of encoding it."""
     size = 20
     match frame:
-        case Copy(event=event, after=after):
-            size += _event_bytes((event,)) + ENTRY_BYTES * sum(map(len, after.values()))
-        case Message(event=event, after=rows):
+        case Copy(event=event, after=rows) | Message(event=event, after=rows):
             sets = sum(ENTRY_BYTES + len(bits) for row in rows.values() for bits in row.values())
             size += _event_bytes((event,)) + sets
         case Rumours(rumours=rumours, have=have, peers=peers):
@@ -219,10 +228,11 @@ def reliable(load: Load, seed: int) -> Figures:
     names = [*group.publishers, *group.subscribers]
     numbers = {name: number for number, name in enumerate(names)}
     lifetime_ns = load.config.lifetime_ns
+    decoded: dict[tuple[int, int], Matrix] = {}
 
     def member(name: str) -> Callable[[object, int], Node]:
         return lambda _records, _now: ReliableMember(
-            name=name, names=names, numbers=numbers, lifetime_ns=lifetime_ns
+            name=name, names=names, numbers=numbers, lifetime_ns=lifetime_ns, decoded=decoded
         )
 
     for name in names:

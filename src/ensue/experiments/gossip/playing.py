@@ -28,6 +28,7 @@ def play_throughput(case: Case) -> Iterator[Row]:
     yield row("throughput", curve, case["subscribers"], found.per_second)
     if case["perturbed"] == 20:
         yield row("bytes", case["system"], case["subscribers"], found.bytes / 1000)
+        yield row("busiest", case["system"], case["subscribers"], 100 * found.busiest)
 
 
 def play_scale(case: Case) -> Iterator[Row]:
@@ -52,6 +53,7 @@ def play_bytes(case: Case) -> Iterator[Row]:
     size = case["size"]
     if case["among"] == "brokers":
         sizes = from_brokers(size)
+        yield row("brokers", "to a broker, a number for each pair", size, sizes.plain)
         yield row("brokers", "to a broker, matrix whole", size, sizes.whole)
         yield row("brokers", "to a broker, as it travels", size, sizes.differences)
         yield row("brokers", "to a subscriber", size, sizes.rumour)

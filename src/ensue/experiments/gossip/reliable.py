@@ -1,7 +1,7 @@
 """What the paper compares with: deadlines and causal order among all members, over reliable group communication.
 
 Every member is in one group, publishers and subscribers alike, as in Rodrigues, Baldoni, Anceaume and Raynal's protocol. A message goes to all others with the matrix of
-what its sender knew was sent, a number for each sender and member. It is sent again until each of them has acknowledged it, and a sender may have `WINDOW` messages
+what its sender knew was sent, by sender and member, encoded as brokers encode theirs: each row as sets of members with the same stamp. It travels whole; brokers send what has changed. A message is sent again until each of them has acknowledged it, and a sender may have `WINDOW` messages
 that somebody has not; further ones wait, and their time runs. A member that acknowledges nothing for `SUSPECT_NS` is left out by its sender.
 
 The order is that of `ensue.protocols.gossip.causality`, with the corrections to the published rules: what differs is who takes part, and what it costs.
@@ -16,7 +16,8 @@ from ensue.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.protocols.core import Deliver, Discard, Effect, Frame, Publish, Send
 from ensue.protocols.gossip.causality import ACCEPTED, Causality, Sent
 from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Matrix
+from ensue.protocols.gossip.frames import Matrix, Rows
+from ensue.protocols.gossip.letters import matrix_of, rows_of
 from ensue.protocols.numbering import EventNumbers
 
 __all__ = ["Acknowledgement", "Copy", "ReliableMember"]
@@ -32,7 +33,7 @@ class Copy(Frame, frozen=True, tag=1):
 
     event: Event
     source: int
-    after: Matrix
+    after: Rows
 
 
 class Acknowledgement(Frame, frozen=True, tag=2):
@@ -54,8 +55,15 @@ class ReliableMember:
     """One member. Command: `publish`."""
 
     def __init__(
-        self, *, name: str, names: Sequence[str], numbers: Mapping[str, int], lifetime_ns: int
+        self,
+        *,
+        name: str,
+        names: Sequence[str],
+        numbers: Mapping[str, int],
+        lifetime_ns: int,
+        decoded: dict[tuple[int, int], Matrix] | None = None,
     ) -> None:
+        """Members of one simulation may share `decoded`, so that each matrix is decoded once."""
         self.name = name
         self._names = names
         self._numbers = numbers
@@ -69,6 +77,8 @@ class ReliableMember:
         self._dests: dict[int, tuple[int, ...]] = {}
         """By sender: all others."""
         self._gone: set[int] = set()
+        self._decoded = {} if decoded is None else decoded
+        """By source and stamp: the matrix of a message."""
         self._events = EventNumbers(name)
         self._queue: deque[tuple[Event, int]] = deque()
         self._open: dict[int, _Open] = {}
@@ -94,7 +104,10 @@ class ReliableMember:
             assert frame.event.stamp is not None
             stamp = frame.event.stamp.entries[CLOCK]
             self._effects.append(Send(source, Acknowledgement(stamp=stamp)))
-            message = Sent(frame.event, frame.source, self._all_but(frame.source), frame.after)
+            after = self._decoded.get((frame.source, stamp))
+            if after is None:
+                after = self._decoded[frame.source, stamp] = matrix_of(frame.after, stamp)
+            message = Sent(frame.event, frame.source, self._all_but(frame.source), after)
             verdict = self._causality.offer(message, now_ns)
             if verdict != ACCEPTED:
                 self._effects.append(Discard(frame.event, verdict))
@@ -147,7 +160,8 @@ class ReliableMember:
             stamped = msgspec.structs.replace(event, stamp=stamp)
             message = Sent(stamped, self.number, self._others, causality.before(now_ns))
             causality.sent(message)
-            copy = Copy(event=stamped, source=self.number, after=message.after)
+            after = rows_of(message.after, message.stamp)
+            copy = Copy(event=stamped, source=self.number, after=after)
             missing = dict.fromkeys(each for each in self._others if each not in self._gone)
             self._open[message.stamp] = _Open(copy, missing, now_ns, now_ns + RETRY_NS)
             self._effects += (Send(self._names[number], copy) for number in missing)

@@ -14,6 +14,7 @@ from ensue.protocols.core import Frame, Send
 from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Enter, Message, Peer, Rumours
+from ensue.protocols.gossip.letters import rows_of
 
 __all__ = ["Sizes", "between_members", "from_brokers"]
 
@@ -25,8 +26,10 @@ _encode = msgspec.msgpack.Encoder().encode
 class Sizes(msgspec.Struct, frozen=True):
     """Bytes of ordering information, on average."""
 
+    plain: float
+    """From broker to broker, if matrices travelled whole with a number for each pair of brokers."""
     whole: float
-    """From broker to broker, if matrices travelled whole."""
+    """From broker to broker, if matrices travelled whole, each row as sets of brokers with the same stamp."""
     differences: float
     """From broker to broker, as they travel."""
     rumour: float
@@ -54,6 +57,8 @@ class _Brokers:
             name: GossipBroker(name=name, names=names, config=self.config, now_ns=self.now_ns)
             for name in names
         }
+        self.plain: list[int] = []
+        self.whole: list[int] = []
         self.messages: list[int] = []
         self.rumours: list[int] = []
         self.measuring = False
@@ -75,7 +80,7 @@ class _Brokers:
         while queue:
             source, target, frame = queue.pop(0)
             if self.measuring:
-                self._measure(frame)
+                self._measure(frame, target)
             if target in self.brokers:
                 self.brokers[target].receive(frame, source=source, now_ns=self.now_ns)
                 queue += self._sends(target)
@@ -84,9 +89,17 @@ class _Brokers:
         effects = self.brokers[name].take_effects()
         return [(name, one.peer, one.frame) for one in effects if isinstance(one, Send)]
 
-    def _measure(self, frame: Frame) -> None:
+    def _measure(self, frame: Frame, target: str) -> None:
         if isinstance(frame, Message):
-            self.messages.append(len(_encode(frame)) - _bare(frame.event))
+            # Only the receiver can tell what the whole matrix is.
+            sent = self.brokers[target]._letters.read(frame)  # noqa: SLF001
+            assert sent is not None
+            bare = _bare(frame.event)
+            empty = msgspec.structs.replace(frame, base=0, after={})
+            whole = msgspec.structs.replace(empty, after=rows_of(sent.after, sent.stamp))
+            self.plain.append(len(_encode(empty)) - 1 + len(_encode(sent.after)) - bare)
+            self.whole.append(len(_encode(whole)) - bare)
+            self.messages.append(len(_encode(frame)) - bare)
         elif isinstance(frame, Rumours):
             for rumour in frame.rumours:
                 self.rumours.append(len(_encode(rumour)) - sum(map(_bare, rumour.events)))
@@ -95,27 +108,26 @@ class _Brokers:
 def from_brokers(count: int, *, turns: int = 4) -> Sizes:
     """Let so many brokers publish in turn; return what their messages carry, the first turn left out."""
     group = _Brokers(count)
-    whole: list[int] = []
     for turn in range(turns):
         group.measuring = turn > 0
-        for name, broker in group.brokers.items():
-            if group.measuring:
-                whole.append(_whole_bytes(broker, group.now_ns))
+        for name in group.brokers:
             group.publish(name)
-    return Sizes(fmean(whole), fmean(group.messages), fmean(group.rumours))
-
-
-def _whole_bytes(broker: GossipBroker, now_ns: int) -> int:
-    """Return what a message would carry now with its whole matrix, stamps as they are."""
-    matrix = broker._causality.before(now_ns)  # noqa: SLF001 - there is no other way to see it
-    stamp = Stamp({CLOCK: now_ns, DEADLINE: now_ns})
-    return len(_encode(matrix)) + len(_encode(stamp))
+    return Sizes(*map(fmean, (group.plain, group.whole, group.messages, group.rumours)))
 
 
 def between_members(members: int, publishers: int) -> float:
-    """Return what a message of the reliable protocol carries in a group of all members, once all publishers have published."""
+    """Return what a message of the reliable protocol carries in a group of all members, once all publishers have published.
+
+    Each of them published at a time of its own, to all others.
+    """
     now_ns = 1_700_000_000 * 1_000 * MS
-    after = {x: dict.fromkeys(range(members), now_ns) for x in range(publishers)}
+    after = rows_of(
+        {
+            x: {y: now_ns - (x + 1) * MS for y in range(members) if y != x}
+            for x in range(publishers)
+        },
+        now_ns,
+    )
     event = Event(topic=TOPIC, payload=bytes(100), publisher="p0", publisher_seq=1)
     stamped = msgspec.structs.replace(event, stamp=Stamp({CLOCK: now_ns, DEADLINE: now_ns}))
     return len(_encode(Copy(event=stamped, source=0, after=after))) - _bare(event)

@@ -24,7 +24,7 @@ from ensue.protocols.gossip.causality import Sent, raise_to
 from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Live, Matrix, Message, Rows
 
-__all__ = ["Letters", "rows_digest"]
+__all__ = ["Letters", "matrix_of", "rows_digest", "rows_of"]
 
 
 class Letters:
@@ -101,7 +101,7 @@ class Letters:
             if base is None:
                 return None
             raise_to(after, base)
-        raise_to(after, _from_rows(frame.after, stamp))
+        raise_to(after, matrix_of(frame.after, stamp))
         oldest = stamp - self._config.horizon_ns - self._config.skew_ns
         after = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
         live = _live_distances(frame.live, frame.round)
@@ -134,7 +134,7 @@ class Letters:
             source=message.source,
             dest=bits_of(message.dest),
             base=base,
-            after=_rows(after, message.stamp),
+            after=rows_of(after, message.stamp),
             round=message.round,
             live=_live_distances(message.live, message.round),
             heard=self.latest(peer),
@@ -195,7 +195,7 @@ def _since(base: Matrix, matrix: Matrix) -> Matrix:
     return found
 
 
-def _rows(matrix: Matrix, stamp: int) -> Rows:
+def rows_of(matrix: Matrix, stamp: int) -> Rows:
     """Return a matrix as it travels with a message."""
     found: Rows = {}
     for x, row in matrix.items():
@@ -206,7 +206,7 @@ def _rows(matrix: Matrix, stamp: int) -> Rows:
     return found
 
 
-def _from_rows(rows: Rows, stamp: int) -> Matrix:
+def matrix_of(rows: Rows, stamp: int) -> Matrix:
     """Return the matrix that travelled with a message."""
     return {
         x: {y: stamp - age for age, bits in groups.items() for y in numbers_in(bits)}
