@@ -150,6 +150,30 @@ def test_a_plot_is_sound_and_shows_every_point(log: bool) -> None:
     assert len(picture.findall(f"{space}polygon")) == 2
 
 
+def test_kinds_are_bars_and_a_missing_one_is_shown_as_missing() -> None:
+    """Nothing joins kinds, and none without a value looks as if it had one."""
+    table = Table(
+        [point("calm", 0, 5.0), point("calm", 2, 7.0, published=6.0), point("storm", 1, 50.0)]
+    )
+    for log in (True, False):
+        chart = Chart(figure="1", title="t", across="", up="ms", names=tuple("abc"), log_y=log)
+        picture = ET.fromstring(draw(table, chart))
+        space = "{http://www.w3.org/2000/svg}"
+        assert not picture.findall(f"{space}polyline")
+        bars = [each for each in picture.findall(f"{space}rect") if each.get("class") != "back"]
+        hints = [each.findtext(f"{space}title") for each in bars]
+        assert hints == ["calm, a: 5", "calm, c: 7", "storm, b: 50"]
+        sides = [(float(bar.get("x", "")), float(bar.get("width", ""))) for bar in bars]
+        assert sides[0][0] + sides[0][1] < sides[2][0] < sides[1][0], "side by side"
+        assert all(float(bar.get("height", "")) > 5 for bar in bars)
+        crosses = [each.findtext(f"{space}title") for each in picture.findall(f"{space}path")]
+        assert crosses == ["b: no value", "a: no value", "c: no value", "no value"]
+        assert len(picture.findall(f"{space}polygon")) == 2
+    whole = Table([point("calm", 0, 0.0), point("calm", 1, 2.0)])
+    chart = Chart(figure="1", title="t", across="", up="", names=("a", "b"))
+    assert "no value" not in draw(whole, chart)
+
+
 def test_kinds_are_told_by_name() -> None:
     chart = Chart(figure="1", title="t", across="x", up="y", names=tuple("abcdefghijk"))
     assert ">k<" in draw(TABLE, chart)
@@ -191,7 +215,7 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     assert "1 are met, 1 are not" in page
     assert "Seen: s. It was late.\n" in page
     assert "Never told" not in page
-    assert "Not part of this run, and so not on this page: `total-stamps`, " in page
+    assert "Never run, and so not on this page: `total-stamps`, " in page
     assert "(plots/merge-growth-4.svg)" in page
     filled = other.read_text()
     assert "old" not in filled
@@ -200,6 +224,41 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     )
     assert filled.endswith("<!-- end -->\nafter\n")
     assert other not in write([result], tmp_path), "nothing changed in it"
+
+
+def test_a_page_keeps_what_was_not_run_again(tmp_path: Path) -> None:
+    table = Table([point("a", 1, 1.0)])
+
+    def result(name: str, *claims: Claim, seconds: float) -> Result:
+        return Result(
+            experiment=EXPERIMENTS[name], quick=True, directory=tmp_path, table=table, cases=2,
+            claims=list(claims), seconds=seconds, full_seconds=10 * seconds,
+        )  # fmt: skip
+
+    met = Claim(figure="1", expected="so", criterion="c", seen="s", met=True)
+    missed = Claim(figure="2", expected="so", criterion="c", seen="s", met=False, why="Late.")
+    write([result("merge-growth", met, missed, seconds=1200)], tmp_path)
+    write([result("total-stamps", met, seconds=30)], tmp_path)
+    path = tmp_path / "experiments.md"
+    page = path.read_text()
+    assert "Of 3 criteria, 2 are met, 1 are not, 0 are not judged" in page
+    assert page.count("* [merge-growth](#how-c-grows-") == 1
+    assert page.index("ensue experiment run total-stamps`") < page.index("run merge-growth`")
+    assert "| merge-growth | 2 | 1,200 | 5 | 12,000 |" in page
+    assert "| all | 4 | 1,230 | | 12,300 |" in page
+    write([result("total-stamps", met, seconds=30)], tmp_path)
+    assert path.read_text() == page, "writing it again changes nothing"
+    # Prose is that of today; figures are those of the run.
+    path.write_text(page.replace("Three processes, epsilon 5", "Stale prose"))
+    write([result("merge-growth", met, seconds=1)], tmp_path)
+    write([result("total-stamps", met, seconds=30)], tmp_path)
+    page = path.read_text()
+    assert "Of 2 criteria, 2 are met" in page
+    assert "Not met" not in page
+    assert "Stale" not in page
+    path.write_text(page.replace("run merge-growth`", "run gone-since`"))
+    write([result("total-stamps", met, seconds=30)], tmp_path)
+    assert "gone-since" not in path.read_text()
 
 
 def test_the_version_stands_for_the_code() -> None:

@@ -101,7 +101,10 @@ def run_experiments(
     ] = OUT,
     docs: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write experiments.md and its plots to this directory."),
+        typer.Option(
+            metavar="DIR",
+            help="Write experiments.md and its plots there; experiments that are not run stay as they are.",
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:

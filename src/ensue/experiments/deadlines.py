@@ -20,7 +20,7 @@ ALIKE = "Both encode a matrix alike, so the group that the paper compares with s
 
 
 def _throughput_cases(quick: bool) -> list[Case]:
-    return [
+    cases: list[Case] = [
         {
             "system": system,
             "subscribers": size,
@@ -31,10 +31,12 @@ def _throughput_cases(quick: bool) -> list[Case]:
         for system, size, percent, seed in product(
             SYSTEMS, SIZES, playing.FIGURES, range(1 if quick else 5)
         )
-    ] + [
+    ]
+    cases += [
         {"system": system, "subscribers": LARGE, "perturbed": 20, "duration_ms": 500, "seed": 0}
         for system in SYSTEMS
     ]
+    return cases
 
 
 def _judge_throughput(table: Table) -> list[Claim]:

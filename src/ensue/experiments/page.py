@@ -1,7 +1,7 @@
 """What came of the experiments, as Markdown with plots beside it.
 
 `write` makes `experiments.md` and the plots in a directory of documentation, and fills in what other pages there say of an experiment: whatever stands
-between the lines `<!-- experiment NAME -->` and `<!-- end -->`.
+between the lines `<!-- experiment NAME -->` and `<!-- end -->`. What the page says of experiments that are not among the results is kept.
 """
 
 import re
@@ -10,6 +10,14 @@ from pathlib import Path
 
 from ensue.experiments.catalogue import EXPERIMENTS
 from ensue.experiments.experiment import Chart, Claim, Table
+from ensue.experiments.page_parts import (
+    Cost,
+    Part,
+    anchor_of,
+    heading_of,
+    kept_parts,
+    opening_of,
+)
 from ensue.experiments.plots import draw
 from ensue.experiments.running import Result
 
@@ -42,6 +50,7 @@ make experiments                          # all of them in quick form: this page
 ensue experiment list                     # what there is
 ensue experiment run vcube-single         # one, as large as in the paper; --quick for the form shown here
 ensue experiment run all --master spark://host:7077
+ensue experiment run vcube-single --quick --docs docs   # one of them anew; the page keeps the others
 ```
 
 Cases are spread over Spark, locally unless told otherwise, and reduced by it to one table. Results are kept in `runs/experiments` as Parquet: an interrupted
@@ -53,7 +62,10 @@ lines are ours, and hollow diamonds are what a paper states in figures; its curv
 
 
 def write(results: Sequence[Result], docs: Path) -> list[Path]:
-    """Write the page of all results, and its plots; return what was written."""
+    """Write the page of all results, and its plots; return what was written.
+
+    A page that is there keeps its parts on experiments that have no result.
+    """
     written: list[Path] = []
     (docs / PLOTS).mkdir(parents=True, exist_ok=True)
     for result in results:
@@ -62,7 +74,9 @@ def write(results: Sequence[Result], docs: Path) -> list[Path]:
             path.write_text(draw(result.table, chart) + "\n", encoding="utf-8")
             written.append(path)
     page = docs / PAGE
-    page.write_text(_page(results), encoding="utf-8")
+    parts = kept_parts(page.read_text(encoding="utf-8"), EXPERIMENTS) if page.exists() else {}
+    parts |= {each.experiment.name: _part(each) for each in results}
+    page.write_text(_page([parts[name] for name in EXPERIMENTS if name in parts]), "utf-8")
     written.append(page)
     others = [each for each in sorted(docs.rglob("*.md")) if each != page]
     return [*written, *(each for each in others if _fill(each, results))]
@@ -90,55 +104,50 @@ def _fill(page: Path, results: Sequence[Result]) -> bool:
     return True
 
 
-def _page(results: Sequence[Result]) -> str:
-    parts = [_INTRODUCTION, _summary(results)]
+def _part(result: Result) -> Part:
+    experiment = result.experiment
+    return Part(
+        experiment=experiment,
+        section=_section(result),
+        verdicts=[each.verdict for each in result.claims],
+        missed=[
+            f"* [{experiment.name}](#{anchor_of(experiment)}), {each.figure}: {each.expected}. Criterion: {each.criterion}. Seen: {each.seen}."
+            + (f" {each.why}" if each.why else "")
+            for each in result.claims
+            if each.met is False
+        ],
+        cost=Cost(result.cases, result.seconds, result.full_seconds),
+    )
+
+
+def _page(parts: Sequence[Part]) -> str:
+    told = [_INTRODUCTION, _summary(parts)]
     for paper, title in PAPERS.items():
-        among = [each for each in results if each.experiment.paper == paper]
+        among = [each for each in parts if each.experiment.paper == paper]
         if among:
-            parts.append(f"## {title}")
-            parts += [MISSING[paper]] if paper in MISSING else []
-            parts += [_section(each) for each in among]
-    parts.append(_costs(results))
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+            told.append(f"## {title}")
+            told += [MISSING[paper]] if paper in MISSING else []
+            told += [each.section for each in among]
+    told.append(_costs(parts))
+    return "\n\n".join(each.strip() for each in told) + "\n"
 
 
-def _summary(results: Sequence[Result]) -> str:
-    claims = [claim for result in results for claim in result.claims]
-    counts = {
-        word: sum(each.verdict == word for each in claims)
-        for word in ("met", "not met", "not judged")
-    }
-    told = f"Of {len(claims)} criteria, {counts['met']} are met, {counts['not met']} are not, {counts['not judged']} are not judged in this form."
-    missed = [
-        f"* [{result.experiment.name}](#{_anchor(result)}), {each.figure}: {each.expected}. Criterion: {each.criterion}. Seen: {each.seen}."
-        + (f" {each.why}" if each.why else "")
-        for result in results
-        for each in result.claims
-        if each.met is False
-    ]
-    played = {each.experiment.name for each in results}
+def _summary(parts: Sequence[Part]) -> str:
+    verdicts = [verdict for part in parts for verdict in part.verdicts]
+    met, not_met, not_judged = map(verdicts.count, ("met", "not met", "not judged"))
+    told = f"Of {len(verdicts)} criteria, {met} are met, {not_met} are not, {not_judged} are not judged in this form."
+    missed = [line for part in parts for line in part.missed]
+    played = {each.experiment.name for each in parts}
     if left := [f"`{name}`" for name in EXPERIMENTS if name not in played]:
-        told += f" Not part of this run, and so not on this page: {', '.join(left)}."
+        told += f" Never run, and so not on this page: {', '.join(left)}."
     return told + ("\n\nNot met:\n\n" + "\n".join(missed) if missed else "")
 
 
-def _heading(result: Result) -> str:
-    figures = f" ({result.experiment.figures})" if result.experiment.figures else ""
-    return f"{result.experiment.title}{figures}"
-
-
-def _anchor(result: Result) -> str:
-    """Return how Markdown on the web names a heading."""
-    kept = re.sub(r"[^\w\- ]", "", _heading(result).lower())
-    return kept.replace(" ", "-")
-
-
 def _section(result: Result) -> str:
-    form = "quick form" if result.quick else "full form"
+    form = "quick" if result.quick else "full"
     parts = [
-        f"### {_heading(result)}",
-        f"`ensue experiment run {result.experiment.name}`, {form}, {result.cases:,} cases. "
-        + " ".join(result.experiment.setting),
+        f"### {heading_of(result.experiment)}",
+        opening_of(result.experiment, form, f"{result.cases:,}"),
         claims_table(result.claims),
     ]
     for chart in result.charts:
@@ -192,16 +201,19 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _costs(results: Sequence[Result]) -> str:
+def _costs(parts: Sequence[Part]) -> str:
     head = (
         "## What it costs\n\n"
-        "Seconds by the clock while cases were played one at a time, whatever else the machine had to do. The quick form is measured, in this run; the full form is extrapolated from it by the size of its cases, unless it is what was run. "
+        "Seconds by the clock while cases were played one at a time, whatever else the machine had to do. The quick form is measured, when the experiment was run last; the full form is extrapolated from it by the size of its cases, unless it is what was run. "
         "Two cores take about half of it, a cluster less.\n\n"
         "| experiment | cases | seconds | cases of the full form | its seconds, about |\n|---|---|---|---|---|"
     )
     rows = [
-        f"| {each.experiment.name} | {each.cases:,} | {each.seconds:,.0f} | {len(each.experiment.cases(False)):,} | {each.full_seconds:,.0f} |"
-        for each in results
+        f"| {each.experiment.name} | {each.cost.cases:,} | {each.cost.seconds:,.0f} | {len(each.experiment.cases(False)):,} | {each.cost.full_seconds:,.0f} |"
+        for each in parts
     ]
-    total = f"| all | {sum(each.cases for each in results):,} | {sum(each.seconds for each in results):,.0f} | | {sum(each.full_seconds for each in results):,.0f} |"
-    return "\n".join([head, *rows, total])
+    cases, seconds, full = (
+        sum(getattr(each.cost, field) for each in parts)
+        for field in ("cases", "seconds", "full_seconds")
+    )
+    return "\n".join([head, *rows, f"| all | {cases:,} | {seconds:,.0f} | | {full:,.0f} |"])

@@ -1,8 +1,10 @@
-"""Curves as SVG files that stand alone: in light and dark, on a page or by themselves.
+"""Curves and bars as SVG files that stand alone: in light and dark, on a page or by themselves.
 
-Ours are lines with dots; what the paper states is a hollow diamond in the colour of its curve. Hovering over a mark tells its figures.
+Ours are lines with dots where x is a quantity, and bars where it is a kind; a kind without a value has a cross on the axis in the place of its bar. What the paper
+states is a hollow diamond in the colour of its curve. Hovering over a mark tells its figures.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -15,6 +17,8 @@ WIDTH, HEIGHT = 620.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 606.0, 44.0, 262.0
 ROW = 17.0
 """The height of a line of the legend."""
+BARS = 0.8
+"""How much of the room of a kind its bars take."""
 LETTER = 6.6
 """About the width of a letter."""
 
@@ -26,7 +30,7 @@ _STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--ink); }
 .tick, .axis { fill: var(--soft); } .title { font-size: 14px; font-weight: 600; }
 .back { fill: var(--back); } .grid { stroke: var(--grid); } .base { stroke: var(--soft); }
-polyline { fill: none; stroke-width: 2; } .paper { fill: none; stroke-width: 2; }
+polyline { fill: none; stroke-width: 2; } .paper { fill: none; stroke-width: 2; } .missing { fill: none; stroke-width: 1.5; }
 """ + "".join(
     f".s{n} {{ stroke: var(--s{n}); }} .f{n} {{ fill: var(--s{n}); }}\n" for n in range(8)
 )
@@ -46,6 +50,9 @@ def draw(table: Table, chart: Chart) -> str:
     # Kinds stand at 0, 1, 2, …, with room for their names at both ends.
     xs = [-0.4, len(chart.names) - 0.6] if chart.names else [each.x for each in points]
     across, ticks_x = _axis(xs, LEFT, RIGHT, log=chart.log_x)
+    if chart.names and chart.log_y and values:
+        # A bar has a length, so the axis begins a good way below the shortest.
+        values.append(10.0 ** math.floor(math.log10(min(values) / 1.5)) * 1.15)
     up, ticks_y = _axis(values, BOTTOM, TOP, log=chart.log_y, from_zero=True)
     parts = [svg.element("rect", x=0, y=0, width="100%", height="100%", class_="back")]
     parts.append(svg.text(chart.title, 8, 18, class_="title"))
@@ -61,8 +68,19 @@ def draw(table: Table, chart: Chart) -> str:
         parts.append(_tick_x(value, label, across))
     for number, name in enumerate(names):
         drawn = [each for each in points if each.series == name]
-        parts.append(_curve(drawn, chart, number % COLOURS, across, up))
-    legend, bottom = _legend(names, any(each.published is not None for each in points))
+        colour = number % COLOURS
+        if chart.names:
+            place = _places(number, len(names), across)
+            parts.append(_bars(drawn, chart, colour, place, up))
+        else:
+            parts.append(_curve(drawn, chart, colour, across, up))
+    if chart.names:
+        parts.append(svg.element("line", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM, class_="base"))
+    legend, bottom = _legend(
+        names,
+        papers=any(each.published is not None for each in points),
+        missing=bool(chart.names) and len(points) < len(names) * len(chart.names),
+    )
     style = svg.element("style", _STYLE)
     return svg.element(
         "svg",
@@ -115,38 +133,97 @@ def _told(value: float) -> str:
     return svg.count_text(value)
 
 
+def _places(number: int, count: int, across: svg.Scale) -> Callable[[float], tuple[float, float]]:
+    """Return from where to where the bar of one series of several is drawn, by its kind."""
+    width = BARS * (across(1) - across(0)) / count
+
+    def place(x: float) -> tuple[float, float]:
+        left = across(x) + (number - count / 2) * width
+        return left + width * 0.06, left + width * 0.94
+
+    return place
+
+
+def _bars(
+    points: Sequence[Point],
+    chart: Chart,
+    colour: int,
+    place: Callable[[float], tuple[float, float]],
+    up: svg.Scale,
+) -> str:
+    found = {int(each.x): each for each in points}
+    parts: list[str] = []
+    for kind, name in enumerate(chart.names):
+        left, right = place(kind)
+        point = found.get(kind)
+        if point is None:
+            parts.append(_cross((left + right) / 2, BOTTOM - 7, f"{name}: no value", colour))
+            continue
+        top = up(point.shown(chart))
+        parts.append(
+            svg.element(
+                "rect",
+                svg.element("title", escape(_hint(point, chart, name))),
+                x=left,
+                y=top,
+                width=right - left,
+                height=max(0.0, BOTTOM - top),
+                class_=f"f{colour}",
+            )
+        )
+        parts.append(_published(point, (left + right) / 2, up, colour))
+    return "".join(parts)
+
+
 def _curve(
     points: Sequence[Point], chart: Chart, colour: int, across: svg.Scale, up: svg.Scale
 ) -> str:
     places = " ".join(f"{across(each.x):.1f},{up(each.shown(chart)):.1f}" for each in points)
     parts = [svg.element("polyline", points=places, class_=f"s{colour}")]
     for each in points:
-        told = f"{each.series}, {_told(each.x)}: {_told(each.shown(chart))}"
-        if each.cases > 1 and not chart.most:
-            told += f" ± {_told(each.deviation)} ({each.cases} runs)"
         parts.append(
             svg.element(
                 "circle",
-                svg.element("title", escape(told)),
+                svg.element("title", escape(_hint(each, chart, _told(each.x)))),
                 cx=across(each.x),
                 cy=up(each.shown(chart)),
                 r=3.2,
                 class_=f"f{colour}",
             )
         )
-        if each.published is not None:
-            title = svg.element(
-                "title", escape(f"the paper, {each.series}: {_told(each.published)}")
-            )
-            x, y = across(each.x), up(each.published)
-            corners = (
-                f"{x - 7:.1f},{y:.1f} {x:.1f},{y - 7:.1f} {x + 7:.1f},{y:.1f} {x:.1f},{y + 7:.1f}"
-            )
-            parts.append(svg.element("polygon", title, points=corners, class_=f"paper s{colour}"))
+        parts.append(_published(each, across(each.x), up, colour))
     return "".join(parts)
 
 
-def _legend(names: Sequence[str], papers: bool) -> tuple[str, float]:
+def _hint(point: Point, chart: Chart, at: str) -> str:
+    """Return what hovering over a mark tells."""
+    told = f"{point.series}, {at}: {_told(point.shown(chart))}"
+    if point.cases > 1 and not chart.most:
+        told += f" ± {_told(point.deviation)} ({point.cases} runs)"
+    return told
+
+
+def _published(point: Point, x: float, up: svg.Scale, colour: int) -> str:
+    """Return the diamond of what the paper states, if it does."""
+    if point.published is None:
+        return ""
+    title = svg.element("title", escape(f"the paper, {point.series}: {_told(point.published)}"))
+    y = up(point.published)
+    corners = f"{x - 7:.1f},{y:.1f} {x:.1f},{y - 7:.1f} {x + 7:.1f},{y:.1f} {x:.1f},{y + 7:.1f}"
+    return svg.element("polygon", title, points=corners, class_=f"paper s{colour}")
+
+
+def _cross(x: float, y: float, told: str, colour: int | None = None) -> str:
+    strokes = (
+        f"M{x - 3.5:.1f},{y - 3.5:.1f}L{x + 3.5:.1f},{y + 3.5:.1f}"
+        f"M{x - 3.5:.1f},{y + 3.5:.1f}L{x + 3.5:.1f},{y - 3.5:.1f}"
+    )
+    kind = "base" if colour is None else f"s{colour}"
+    title = svg.element("title", escape(told))
+    return svg.element("path", title, d=strokes, class_=f"missing {kind}")
+
+
+def _legend(names: Sequence[str], *, papers: bool, missing: bool) -> tuple[str, float]:
     """Return the names of the curves under the picture, and where they end."""
     x, y = LEFT, BOTTOM + 58
     parts: list[str] = []
@@ -155,6 +232,8 @@ def _legend(names: Sequence[str], papers: bool) -> tuple[str, float]:
     ]
     if papers:
         entries.append(("the paper's figures", _diamond))
+    if missing:
+        entries.append(("no value", lambda x, y: _cross(x, y, "no value")))
     for name, mark in entries:
         width = 22 + LETTER * len(name) + 14
         if x + width > RIGHT and x > LEFT:
