@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from ensue.experiments.experiment import Point, Table
 from ensue.experiments.stamping.playing import play_sizes
-from ensue.experiments.stamping.servers import OURS, PUBLISHED, Load, measure
+from ensue.experiments.stamping.servers import OURS, PUBLISHED, TWO, Load, measure
 from ensue.experiments.stamping.workload import TOPICS, Sites, counts_of, law, subscribe
+from ensue.experiments.total import EXPERIMENTS
 
 
 def test_five_topics_have_four_fifths_of_all_choices() -> None:
@@ -43,7 +45,7 @@ def test_sites_keep_to_their_own_topics() -> None:
     assert sites.chances[2, 400:600].sum() > 0.98
 
 
-@pytest.mark.parametrize("system", [PUBLISHED, OURS])
+@pytest.mark.parametrize("system", [PUBLISHED, OURS, TWO])
 def test_every_request_gets_its_stamp_from_servers_that_have_time(system: str) -> None:
     load = Load(shape=0.349, per_second=300, each=30, duration_ns=1_000_000_000, seed=1, clients=50)
     found = measure(system, load)
@@ -52,3 +54,39 @@ def test_every_request_gets_its_stamp_from_servers_that_have_time(system: str) -
     assert found.per_second == pytest.approx(300, rel=0.3)
     assert found.outgoing[1] == 0, "whoever is last passes nothing on"
     assert any(found.outgoing.values())
+
+
+def test_groups_by_two_let_more_stamps_stay_at_home_than_groups_by_one() -> None:
+    load = Load(shape=0.901, per_second=300, each=5, duration_ns=1_000_000_000, seed=1, clients=100)
+    two, one = measure(TWO, load), measure(OURS, load)
+    assert two.latency_ms < one.latency_ms
+    assert sum(two.outgoing.values()) < sum(one.outgoing.values())
+
+
+FIGURES = ("9", "10", "11", "12", "13", "14")
+
+
+def test_figures_9_to_14_judge_production_nodes() -> None:
+    """Whatever the model of the published rules gives, no criterion of the paper's is met by it."""
+    (rates,) = (each for each in EXPERIMENTS if each.name == "total-rates")
+    places = [
+        (figure, x) for figure in FIGURES for x in (0, 1, 2, 3, 4, 10, 50, 1000, 5000, 7000, 10_000)
+    ]
+
+    def judged(system: str) -> dict[str, set[bool]]:
+        points = [
+            Point(figure=figure, series=f"{system}{pattern}", x=float(x), cases=1, mean=1.0,
+                  deviation=0.0, least=1.0, most=1.0)
+            for figure, x in places
+            for pattern in ("", ", geographic", ", spray-and-diffuse")
+        ]  # fmt: skip
+        found: dict[str, set[bool]] = {}
+        for claim in rates.judge(Table(points)):
+            if claim.met is not None:
+                found.setdefault(claim.figure, set()).add(claim.met)
+        return found
+
+    assert judged(PUBLISHED) == {}
+    assert set(judged(TWO)) == set(FIGURES), "each figure has a criterion"
+    claims = rates.judge(Table([]))
+    assert any("less than 300 ms" in each.expected for each in claims)

@@ -37,7 +37,7 @@ PAPERS = {
 """In the order of the page."""
 
 MISSING = {
-    "total-notification-order": "The prototype of the paper ran on five machines; here servers and links are simulated.",
+    "total-notification-order": "The prototype of the paper ran on five machines; here servers and links are simulated. *Ours* are the nodes that run in production; *published rules* are a model of the paper's, to compare with.",
 }
 """What is not as in a paper."""
 

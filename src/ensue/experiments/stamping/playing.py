@@ -56,5 +56,5 @@ def play_rates(case: Case) -> Iterator[Row]:
     if case["per_second"] == 1000 and case["each"] == 10:
         figure = "11" if case["shape"] == 0.901 else "12"
         for server, share in found.outgoing.items():
-            yield row(figure, case["system"], server, 100 * share)
+            yield row(figure, case["system"], server - 1, 100 * share)
     yield row("entries", series, subscribed, found.entries)
