@@ -24,7 +24,9 @@ PLANS = (
     "No one cost of a message was found that fits both the paper's S-TX and its D-TX."
 )
 WAITS = "The wait is a multiple of 50 ms, here as in the paper, which says that this moves its figures by up to 100 ms."
-COMMITS = "Here, too, commits wait for earlier ones, but a broker serves others meanwhile; the paper says that this waiting costs most, and not what its brokers do while they wait."
+COMMITS = "Here, too, commits wait for earlier ones, but a broker serves others meanwhile; the paper says that this waiting costs most, and not what its brokers do while they wait. With ten at once nothing here is saturated, neither clients nor brokers (the table of how busy they are)."
+ALONE = "With ten at once the client that coordinates is saturated with issuing them, 15 ms each, so a transaction takes about 150 ms: three times the 50 ms that 20 a second leave the paper's S-TX for one alone. What differs is one alone, as in Figure 5."
+FLOWS = "No broker holds a regular event behind a transaction, in any scheme, so none makes the rate drop: it varies as much from one 100 ms to the next where nothing is dispatched. The delay tells them apart, and the other way round: a plan reaches all brokers at once and keeps them longer than operations that come one by one."
 
 
 def _cases(varies: str, quick: bool) -> list[Case]:
@@ -102,7 +104,7 @@ def _judge_sensitivity(table: Table) -> list[Claim]:
         growth("6a", "BL-WAIT", 1, 9, 2.6, 40, WAITS),
         growth("6a", "S-TX", 1, 9, 1.9, 40, PLANS),
         growth("6c", "BL-WAIT", 1, 10, 1.5, 40),
-        growth("6c", "S-TX", 1, 10, 3, 40),
+        growth("6c", "S-TX", 1, 10, 3, 40, ALONE),
         growth("6c", "D-TX", 1, 10, 4, 40, COMMITS),
         growth("6d", "BL-WAIT", 1, 10, 7, 40),
         growth("6d", "S-TX", 1, 10, 3.7, 40),
@@ -130,29 +132,45 @@ def _regular_cases(quick: bool) -> list[Case]:
     return [
         {"scheme": scheme, "between": 1_000 if quick else 20_000, "seed": seed}
         for scheme in NAMES
-        for seed in range(1 if quick else 3)
+        for seed in range(4)
     ]
 
 
 def _judge_regular(table: Table) -> list[Claim]:
-    plan = [table.at("6g", "S-TX", at) for at in (0, 1)]
-    others = [table.at("6g", scheme, at) for scheme in ("D-TX", "D-TX_NI") for at in (0, 2)]
+    def rates(scheme: str, *places: int) -> list[float | None]:
+        return [table.at("6g", scheme, at) for at in places]
+
+    delays = [table.at("delay", scheme, at) for scheme in NAMES[1:] for at in (0, 1)]
     return [
         claim(
             "6g",
             "regular events go on beside S-TX",
-            "at most 5 % fewer while instances are dispatched",
-            plan,
-            lambda a, b: f"{b / a - 1:+.1%}",
-            lambda a, b: b >= 0.95 * a,
+            "at most 5 % fewer while instances are dispatched, also in the worst 100 ms",
+            rates("S-TX", 0, 1, 2, 3),
+            lambda a, b, c, d: f"{b / a - 1:+.1%}, worst {d / c - 1:+.1%}",
+            lambda a, b, c, d: b >= 0.95 * a and d >= 0.95 * c,
         ),
         claim(
             "6g",
             "their rate drops with D-TX and D-TX_NI",
-            "by at least 5 % in the worst 100 ms",
-            others,
-            lambda a, b, c, d: f"{b / a - 1:+.1%} and {d / c - 1:+.1%}",
-            lambda a, b, c, d: b <= 0.95 * a and d <= 0.95 * c,
+            "by at least 5 % in the worst 100 ms, compared with the worst 100 ms while nothing is dispatched, and by more than with S-TX",
+            [each for scheme in ("D-TX", "D-TX_NI", "S-TX") for each in rates(scheme, 2, 3)],
+            lambda a, b, c, d, e, f: (
+                f"{b / a - 1:+.1%} and {d / c - 1:+.1%}, S-TX {f / e - 1:+.1%}"
+            ),
+            lambda a, b, c, d, e, f: max(b / a, d / c) <= min(0.95, f / e),
+            why=FLOWS,
+        ),
+        claim(
+            "beyond",
+            "no scheme delays regular events much",
+            "at most 15 % longer on their way on average while instances are dispatched",
+            delays,
+            lambda *all_: ", ".join(
+                f"{name} {b / a - 1:+.0%}"
+                for name, a, b in zip(NAMES[1:], all_[::2], all_[1::2], strict=True)
+            ),
+            lambda *all_: all(b <= 1.15 * a for a, b in zip(all_[::2], all_[1::2], strict=True)),
         ),
     ]
 
@@ -201,19 +219,28 @@ EXPERIMENTS = (
         setting=(MODEL,),
         cases=_sensitivity_cases,
         play=playing.play_dispatching,
-        charts=tuple(
-            Chart(figure=figure, title=f"Figure 6({figure[1]}): {what}", across=across, up=up)
-            for varies, across in (
-                ("brokers", "brokers"),
-                ("concurrent", "transactions at once"),
-                ("clients", "clients"),
-            )
-            for figure, what, up in zip(
-                playing.FIGURES[varies],
-                ("latency", "throughput"),
-                ("ms", "transactions a second"),
-                strict=True,
-            )
+        charts=(
+            *(
+                Chart(figure=figure, title=f"Figure 6({figure[1]}): {what}", across=across, up=up)
+                for varies, across in (
+                    ("brokers", "brokers"),
+                    ("concurrent", "transactions at once"),
+                    ("clients", "clients"),
+                )
+                for figure, what, up in zip(
+                    playing.FIGURES[varies],
+                    ("latency", "throughput"),
+                    ("ms", "transactions a second"),
+                    strict=True,
+                )
+            ),
+            Chart(
+                figure="6c busy",
+                title="How much of the time operations occupy the busiest client, and messages the busiest broker, %",
+                across="transactions at once",
+                up="%",
+                drawn=False,
+            ),
         ),
         judge=_judge_sensitivity,
         work=_work,
@@ -226,7 +253,7 @@ EXPERIMENTS = (
         title="What those notice who have no part in transactions",
         setting=(
             MODEL,
-            "1,000 regular events a second, which cost a broker a tenth of a millisecond each; four instances dispatched at once after every 1,000 of them (20,000 in the full form and in the paper).",
+            "1,000 regular events a second, which cost a broker a tenth of a millisecond each; four instances dispatched at once after every 1,000 of them (20,000 in the full form and in the paper); means over four seeds.",
         ),
         cases=_regular_cases,
         play=playing.play_regular,
@@ -236,14 +263,14 @@ EXPERIMENTS = (
                 title="Figure 6(g): regular events delivered",
                 across="",
                 up="events a second",
-                names=("quiet", "dispatching", "worst 100 ms"),
+                names=("quiet", "dispatching", "quiet, worst 100 ms", "dispatching, worst"),
             ),
             Chart(
                 figure="delay",
                 title="How long they were on their way",
                 across="",
                 up="ms",
-                names=("quiet", "dispatching"),
+                names=("quiet", "dispatching", "quiet, longest", "dispatching, longest"),
             ),
         ),
         judge=_judge_regular,

@@ -90,6 +90,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Transactions whose update did not reach its agent alone."""
     repeated: int
     """Transactions that had to be begun again by the application."""
+    client_busy: float
+    """The share of the time that issuing operations occupied the busiest client."""
+    broker_busy: float
+    """The share of the time that messages occupied the busiest broker."""
 
 
 class Dispatching:
@@ -108,6 +112,8 @@ class Dispatching:
         )
         self._free_ns: dict[str, int] = {}
         """By client: until when it is occupied with operations."""
+        self._issued_ns: dict[str, int] = {}
+        """By client: how long operations occupied it."""
         self.application = Application(self.call)
         self.waiting = Waiting(self.call, self._later, setting.wait_ns)
         self.config = OverlayConfig(
@@ -198,12 +204,17 @@ class Dispatching:
     def run(self) -> Figures:
         """Dispatch everything."""
         self._counts, start_ns = True, self.world.now_ns
+        before_ns = self._busy_ns()
         for number in range(self.setting.instances):
             for _ in range(self.setting.concurrent):
                 self.begin(number)
         wanted = self.setting.instances * self.setting.transactions
         self.world.run(condition=lambda: len(self._over) == wanted)
         seconds = (self.world.now_ns - start_ns) / SECOND
+        busy = {
+            name: (busy_ns - before_ns[name]) / SECOND / seconds
+            for name, busy_ns in self._busy_ns().items()
+        }
         # Whatever is still under way may reach somebody whom it should not.
         self.world.run(until_ns=self.world.now_ns + 10 * SECOND)
         return Figures(
@@ -212,7 +223,18 @@ class Dispatching:
             messages=self.messages / wanted,
             wrong=sum(self._is_wrong(instance) for instance in self._over),
             repeated=self.repeated,
+            client_busy=max(share for name, share in busy.items() if name in self.homes),
+            broker_busy=max(share for name, share in busy.items() if name not in self.homes),
         )
+
+    def _busy_ns(self) -> dict[str, int]:
+        """Return how long operations have occupied each client, and messages each broker."""
+        found = {name: self._issued_ns.get(name, 0) for name in self.homes}
+        for name in self.world.names():
+            queue = self.world.queue(name)
+            if name not in found and queue is not None:
+                found[name] = queue.busy_ns
+        return found
 
     def begin(self, number: int) -> None:
         """Dispatch the next instance of an instantiation, if there is one."""
@@ -262,6 +284,7 @@ class Dispatching:
 
         start_ns = max(self.world.now_ns, self._free_ns.get(client, 0))
         self._free_ns[client] = start_ns + ISSUE_NS // CORES
+        self._issued_ns[client] = self._issued_ns.get(client, 0) + ISSUE_NS // CORES
         self.world.call(client, run, at_ns=start_ns + ISSUE_NS)
 
     def _later(self, delay_ns: int, function: Callable[[], None]) -> None:

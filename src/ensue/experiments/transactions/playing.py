@@ -54,6 +54,10 @@ def play_dispatching(case: Case) -> Iterator[Row]:
     else:
         yield row(latency, setting.scheme, case[case["varies"]], found.latency_ms)
         yield row(throughput, setting.scheme, case[case["varies"]], found.per_second)
+    if case["varies"] == "concurrent":
+        busy = {"busiest client": found.client_busy, "busiest broker": found.broker_busy}
+        for name, share in busy.items():
+            yield row("6c busy", f"{setting.scheme}, {name}", case["concurrent"], 100 * share)
 
 
 def play_regular(case: Case) -> Iterator[Row]:
@@ -67,8 +71,19 @@ def play_regular(case: Case) -> Iterator[Row]:
         scheme, wait_ns=wait_ns, rounds=ROUNDS, between=case["between"], seed=case["seed"]
     )
     assert not found.lost, "a regular event was lost"
-    rates = (found.per_second, found.per_second_during, found.per_second_least)
+    rates = (
+        found.per_second,
+        found.per_second_during,
+        found.per_second_least,
+        found.per_second_least_during,
+    )
     for at, rate in enumerate(rates):
         yield row("6g", scheme, at, rate)
-    yield row("delay", scheme, 0, found.delay_ms)
-    yield row("delay", scheme, 1, found.delay_ms_during)
+    delays = (
+        found.delay_ms,
+        found.delay_ms_during,
+        found.delay_ms_most,
+        found.delay_ms_most_during,
+    )
+    for at, delay in enumerate(delays):
+        yield row("delay", scheme, at, delay)

@@ -30,10 +30,13 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
     per_second_during: float
     """The same while one was."""
     per_second_least: float
-    """In the worst 100 ms."""
+    """In the worst 100 ms while no transaction was under way: what chance alone does."""
+    per_second_least_during: float
+    """In the worst 100 ms while one was."""
     delay_ms: float
     delay_ms_during: float
     delay_ms_most: float
+    delay_ms_most_during: float
     lost: int
 
 
@@ -82,10 +85,12 @@ class _Stream(Dispatching):
         return Disturbance(
             per_second=fmean(quiet),
             per_second_during=fmean(during),
-            per_second_least=min(rates.values()),
+            per_second_least=min(quiet),
+            per_second_least_during=min(during),
             delay_ms=fmean(self.delays[False]),
             delay_ms_during=fmean(self.delays[True]),
-            delay_ms_most=max(*self.delays[False], *self.delays[True]),
+            delay_ms_most=max(self.delays[False]),
+            delay_ms_most_during=max(self.delays[True]),
             lost=events - given,
         )
 
