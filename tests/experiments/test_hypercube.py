@@ -16,6 +16,7 @@ from ensue.experiments.hypercube.playing import (
     system,
 )
 from ensue.experiments.hypercube.srpt import Plan, broker_plan, subscriber_plan
+from ensue.experiments.vcube_wider import EXPERIMENTS
 
 
 def test_latencies_are_those_counted_by_hand() -> None:
@@ -129,12 +130,44 @@ def test_events_of_many_topics_reach_everybody(name: str) -> None:
         "events": 32,
         "law": "Zipf",
         "apart": 500,
+        "propagation": 100,
         "seed": 1,
     }
     (found,) = play_topics(case)
     assert found["series"] == f"{name}, Zipf"
     # Three hops at the most for each, and one to the root; queues are short.
     assert 101 <= found["value"] <= 500
+
+
+def test_as_published_an_event_waits_for_the_acknowledgements_of_the_one_before() -> None:
+    """Two nodes, one topic, two events at once: there and back takes 201 units, then the second goes."""
+    latencies = {}
+    for published in (True, False):
+        run = Run(Cost(copy=1), seed=1)
+        run.add_cube(2, [0, 1], published=published)
+        run.publish(0, 0)
+        run.publish(0, 0)
+        run.go()
+        latencies[published] = list(run.latencies)
+    assert latencies[True] == [101, 302]
+    assert latencies[False] == [101, 102]
+
+
+def test_figure_7_judges_the_cube_as_published_and_shows_the_window_beside_it() -> None:
+    (topics,) = (each for each in EXPERIMENTS if each.name == "vcube-topics")
+    case = {
+        "nodes": 8, "topics": 2, "events": 160, "law": "Zipf", "apart": 40, "propagation": 25, "seed": 1,
+    }  # fmt: skip
+    found = [
+        next(iter(topics.play({**case, "system": name})))["value"]
+        for name in ("VCube-PS", "VCube-PS, window 8")
+    ]
+    assert found[0] > 1.5 * found[1]
+    assert {each["system"] for each in topics.cases(True)} == {
+        "VCube-PS",
+        "SRPT",
+        "VCube-PS, window 8",
+    }
 
 
 def test_answers_name_what_they_come_after() -> None:

@@ -57,30 +57,55 @@ def _judge_answers(table: Table) -> list[Claim]:
 # -- Figure 7 -------------------------------------------------------------------------------------
 
 
+_LAWS = ("uniform", "Zipf")
+_WINDOWED = "VCube-PS, window 8"
+_SCALED = (
+    "Each node publishes about every 500 units on a topic drawn evenly or by Zipf's law with 0.825; everybody subscribes to everything. The quick form has a quarter of everything but the cost of a copy: 64 nodes and 32 topics instead of 256 and 128, events every 125 units and links of 25; so a node sends as many copies a unit as in the paper, and an acknowledgement takes as large a part of the time between two events of a topic. "
+    "VCube-PS is as published, and judged: a node sends the next event of a topic when all subscribers have acknowledged the one before. Window 8 is the default in production: up to eight are under way, and more go together."
+)
+
+
 def _topics_cases(quick: bool) -> list[Case]:
-    nodes, topics = (64, 32) if quick else (256, 128)
-    events = (256, 1024, 4096) if quick else tuple(1 << power for power in range(8, 15))
+    nodes, topics, apart, links = (64, 32, 125, 25) if quick else (256, 128, 500, 100)
+    events = (256, 1024, 2048) if quick else tuple(1 << power for power in range(8, 15))
     return grid(
-        system=SYSTEMS,
+        system=(*SYSTEMS, _WINDOWED),
         nodes=(nodes,),
         topics=(topics,),
         events=events,
-        law=("uniform", "Zipf"),
-        apart=(125 if quick else 500,),
+        law=_LAWS,
+        apart=(apart,),
+        propagation=(links,),
         seed=range(1),
     )
 
 
 def _judge_topics(table: Table) -> list[Claim]:
     most = max((each.x for each in table.points), default=0)
-    evenly, popular = (
-        [table.at("7", f"{name}, {law}", most) for name in SYSTEMS] for law in ("uniform", "Zipf")
-    )
+    evenly, popular = ([table.at("7", f"{name}, {law}", most) for name in SYSTEMS] for law in _LAWS)
+    windowed = [table.at("7", f"{_WINDOWED}, {law}", most) for law in _LAWS]
     return [
         claim(
             "7",
-            "by popularity rather than evenly, SRPT takes 30.6 % longer and the cube 9.2 %",
-            "SRPT loses more than the cube",
+            "by popularity rather than evenly, SRPT takes 30.6 % longer",
+            "20 to 40 %",
+            [evenly[1], popular[1]],
+            lambda a, b: f"{b / a - 1:+.1%}",
+            lambda a, b: 0.2 <= b / a - 1 <= 0.4,
+        ),
+        claim(
+            "7",
+            "and the cube only 9.2 %",
+            "at most 15 %",
+            [evenly[0], popular[0]],
+            lambda a, b: f"{b / a - 1:+.1%}",
+            lambda a, b: b / a - 1 <= 0.15,
+            why="A source sends a popular topic's next event when all acknowledgements of the one before are in, as in the paper's Algorithm 2, and so its events wait for each other; the paper does not say whether its latency counts from publishing, as here, or from sending.",
+        ),
+        claim(
+            "7",
+            "SRPT loses more by popularity than the cube",
+            "so",
             [*evenly, *popular],
             lambda a, b, c, d: f"SRPT {d / b - 1:+.1%}, the cube {c / a - 1:+.1%}",
             lambda a, b, c, d: d / b > c / a,
@@ -92,6 +117,14 @@ def _judge_topics(table: Table) -> list[Claim]:
             popular,
             lambda a, b: f"{b:.0f} and {a:.0f} units",
             lambda a, b: b > a,
+        ),
+        claim(
+            "beyond",
+            "with a window, popularity costs the cube nothing",
+            "at most 2 % longer",
+            windowed,
+            lambda a, b: f"{b / a - 1:+.1%}",
+            lambda a, b: b / a - 1 <= 0.02,
         ),
     ]
 
@@ -307,7 +340,7 @@ EXPERIMENTS = (
         setting=(
             COST,
             COPY,
-            "Each node publishes about every 500 units on a topic drawn evenly or by Zipf's law with 0.825; everybody subscribes to everything. The quick form has 64 nodes and 32 topics instead of 256 and 128, and they publish every 125 units: as many copies for each node.",
+            _SCALED,
         ),
         cases=_topics_cases,
         play=playing.play_topics,

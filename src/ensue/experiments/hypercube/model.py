@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
+import msgspec
+
 from ensue.event import Event
 from ensue.experiments.hypercube.srpt import Down, Plan, SrptNode
 from ensue.protocols.core import Deliver, Frame, Outcome, Publish
@@ -115,10 +117,12 @@ class Run:
         topics: Sequence[str] = (TOPIC_NAME,),
         *,
         fixed: bool = True,
+        published: bool = False,
     ) -> None:
         """Put in the nodes of a cube whose members, of all topics alike, know each other already.
 
-        If membership is fixed, they share what they know.
+        If membership is fixed, they share what they know. As published, a node sends the next event of a topic when everybody has acknowledged the one before; else as many
+        are under way as the configuration has by default, and more go together.
         """
         cube = Cube(f"p{number}" for number in range(count))
         chosen = frozenset(subscribers)
@@ -129,6 +133,8 @@ class Run:
             suspect_ns=NEVER_NS, answer_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
             gap_ns=NEVER_NS, patience_ns=NEVER_NS,
         )  # fmt: skip
+        if published:
+            config = msgspec.structs.replace(config, window=1, batch_max=1)
         member = TopicRecord(
             state="in", wanted=True, own=0, settled=0, delivered={}, start={}, barrier={},
             doubt=(),
