@@ -326,6 +326,34 @@ def test_topics_are_asked_for_until_they_are_attached() -> None:
     assert node.topics == ("t",)
 
 
+def test_order_recovers_from_a_fault_in_its_memory() -> None:
+    node = subscriber()
+    node.merger._frontier = ((10**12, 0), "~", 0)
+    give(node, 100, event(100))
+    assert delivered(at(node, 108)) == [("p/t/1", "")]
+
+
+def test_after_a_fault_in_what_the_application_wants_it_has_to_say_so_again() -> None:
+    """Which topics, and whether it is paused, are inputs: no node can tell a fault there from a wish."""
+    node = subscriber()
+    node._joined.clear()
+    (dropped,) = give(node, 100, event(100))
+    assert isinstance(dropped, Discard)
+    assert dropped.verdict == "not_subscribed"
+    node.subscribe(("t",), now_ns=101 * TICK)
+    node.receive(attached("t"), source="ens", now_ns=101 * TICK)
+    give(node, 102, event(102, number=2))
+    assert delivered(at(node, 110)) == [("p/t/2", "")]
+
+    node._paused = True
+    give(node, 120, event(120, number=3))
+    assert delivered(at(node, 128)) == []
+    assert node.counts.overflow == 1
+    node.resume(now_ns=129 * TICK)
+    give(node, 130, event(130, number=4))
+    assert delivered(at(node, 138)) == [("p/t/4", "")]
+
+
 def test_leaving_drops_what_is_held_of_a_topic() -> None:
     node = subscriber("t", "u")
     give(node, 10, event(10), event(10, k=1, topic="u"))

@@ -18,6 +18,9 @@ from several of them is handed out once.
 
 While it is paused, what would leave is dropped as `overflow`: nothing can be had again later, and order needs nobody to wait.
 
+Order recovers from any fault in memory, as `merger` says. What the application wants does not: which topics, and whether it is paused, are inputs, and nobody else knows them. After a fault
+there events are dropped as `not_subscribed` or `overflow` until it subscribes, or resumes, again.
+
 After a crash it joins its topics again. What was held is lost. It asks for its topics again now and then, in case that whoever carries them
 has forgotten: a request to leave that was overtaken by one to join again would leave it deaf.
 """
