@@ -118,7 +118,7 @@ class Letters:
 
     def digest(self, after: Matrix, stamp: int) -> bytes:
         """Return the digest of a matrix as whoever sends a copy of its message sends it."""
-        return rows_digest(_rows(self._recent(after, stamp), stamp))
+        return rows_digest(rows_of(self._recent(after, stamp), stamp))
 
     def write(self, message: Sent, peer: int, *, whole: bool = False) -> Message:
         """Return a message as it is sent to one broker."""
