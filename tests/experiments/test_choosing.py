@@ -2,7 +2,9 @@
 
 import pytest
 
-from ensue.experiments.choosing.playing import ORDERS, play_choice
+from ensue.experiments.choices import EXPERIMENTS
+from ensue.experiments.choosing.playing import FAULTS, MIDDLE, ORDERS, play_choice
+from ensue.experiments.experiment import Point, Table
 
 
 def found(order: str, faults: str) -> dict[str, float]:
@@ -28,3 +30,20 @@ def test_losses_are_made_up_for_or_not_as_promised() -> None:
 def test_nobody_is_in_the_middle_of_a_cube() -> None:
     assert found("causal", "middle") == {}
     assert found("total", "middle")["longest, ms"] > 400
+
+
+def test_to_lose_nothing_is_judged_under_every_fault() -> None:
+    def judged(lost: dict[tuple[str, str], float]) -> bool | None:
+        points = [
+            Point(figure=faults, series="not delivered, %", x=float(at), cases=1, deviation=0.0,
+                  mean=lost.get((order, faults), 0.0), least=0.0, most=0.0)
+            for at, order in enumerate(ORDERS)
+            for faults in FAULTS
+            if faults != "middle" or order in MIDDLE
+        ]  # fmt: skip
+        return EXPERIMENTS[0].judge(Table(points))[0].met
+
+    assert judged({}) is True
+    assert judged({("total", "middle"): 1.0}) is False
+    assert judged({("causal", "loss"): 1.0}) is False
+    assert judged({("merged", "loss"): 1.0}) is True
