@@ -30,7 +30,7 @@ _STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--ink); }
 .tick, .axis { fill: var(--soft); } .title { font-size: 14px; font-weight: 600; }
 .back { fill: var(--back); } .grid { stroke: var(--grid); } .base { stroke: var(--soft); }
-polyline { fill: none; stroke-width: 2; } .paper { fill: none; stroke-width: 2; } .missing { fill: none; stroke-width: 1.5; }
+polyline { fill: none; stroke-width: 2; } .paper { fill: none; stroke-width: 2; } .over { fill: var(--back); } .missing { fill: none; stroke-width: 1.5; }
 """ + "".join(
     f".s{n} {{ stroke: var(--s{n}); }} .f{n} {{ fill: var(--s{n}); }}\n" for n in range(8)
 )
@@ -171,7 +171,7 @@ def _bars(
                 class_=f"f{colour}",
             )
         )
-        parts.append(_published(point, (left + right) / 2, up, colour))
+        parts.append(_published(point, (left + right) / 2, up, f"paper over s{colour}"))
     return "".join(parts)
 
 
@@ -191,7 +191,7 @@ def _curve(
                 class_=f"f{colour}",
             )
         )
-        parts.append(_published(each, across(each.x), up, colour))
+        parts.append(_published(each, across(each.x), up, f"paper s{colour}"))
     return "".join(parts)
 
 
@@ -203,14 +203,14 @@ def _hint(point: Point, chart: Chart, at: str) -> str:
     return told
 
 
-def _published(point: Point, x: float, up: svg.Scale, colour: int) -> str:
+def _published(point: Point, x: float, up: svg.Scale, class_: str) -> str:
     """Return the diamond of what the paper states, if it does."""
     if point.published is None:
         return ""
     title = svg.element("title", escape(f"the paper, {point.series}: {_told(point.published)}"))
     y = up(point.published)
     corners = f"{x - 7:.1f},{y:.1f} {x:.1f},{y - 7:.1f} {x + 7:.1f},{y:.1f} {x:.1f},{y + 7:.1f}"
-    return svg.element("polygon", title, points=corners, class_=f"paper s{colour}")
+    return svg.element("polygon", title, points=corners, class_=class_)
 
 
 def _cross(x: float, y: float, told: str, colour: int | None = None) -> str:

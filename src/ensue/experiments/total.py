@@ -27,6 +27,7 @@ SYSTEMS = (
 )
 SHARED = "Two clients of a site that share one distant topic have every stamp of their popular topics visit its server; with 50 of 1,000 topics each, all of them different, every site has two such clients, and the paper does not say how its clients have none."
 CHANCE = "By chance: a server passes on all of its popular topics once two clients of its site share a topic of a server above, else none."
+VISITS = "A stamp visits every server between the first and the last that it needs, for 1 ms each, so that none overtakes another. The published rules skip servers and make more, and subscribers can wait for ever."
 CLIMB = "Where one common subscription is enough, nearly all topics hang together, and stamps climb to the server of the first of them whatever the placement."
 
 
@@ -152,6 +153,7 @@ def _judge_rates(table: Table) -> list[Claim]:
             [table.at("10", local, 5000)],
             lambda a: f"{a:,.0f}",
             lambda a: 3600 <= a <= 5000,
+            why=VISITS,
         ),
         claim(
             "10",
@@ -160,6 +162,7 @@ def _judge_rates(table: Table) -> list[Claim]:
             [table.at("10", name, rate) for name in (local, spread) for rate in (5000, 7000)],
             lambda a, b, c, d: f"{b / a - 1:+.0%} and {d / c - 1:+.0%}",
             lambda a, b, c, d: b <= 1.05 * a and d <= 1.05 * c,
+            why="All servers are busy all of the time at 5,000 already. With more requests, those that one server can answer come through first, and the others are still on their way when a run of a second ends.",
         ),
         claim(
             "10",
