@@ -8,6 +8,11 @@ from ensue.experiments.stamping.playing import play_sizes
 from ensue.experiments.stamping.servers import OURS, PUBLISHED, TWO, Load, measure
 from ensue.experiments.stamping.workload import TOPICS, Sites, counts_of, law, subscribe
 from ensue.experiments.total import EXPERIMENTS
+from ensue.protocols.core import Send
+from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.sequencer.frames import Stamped, StampRequest
+from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.sequencer.placement import Placement
 
 
 def test_five_topics_have_four_fifths_of_all_choices() -> None:
@@ -35,6 +40,36 @@ def test_stamps_have_the_sizes_of_figure_7() -> None:
     found = {(each["figure"], each["series"]): each["value"] for each in rows}
     assert found["7", "published rules, 0.901"] == pytest.approx(17, rel=0.1)
     assert found["events", "ours, 0.901"] < found["events", "published rules, 0.901"] / 10
+
+
+def test_a_production_node_makes_stamps_of_the_sizes_that_are_counted() -> None:
+    """Figure 7 is counted from subscriptions; a node with groups by two that leaves nothing out agrees."""
+    chosen = subscribe(law(0.901), 40, 4, np.random.default_rng(7))
+    fixed = {
+        f"s{number}": tuple(f"t{topic}" for topic in np.flatnonzero(row).tolist())
+        for number, row in enumerate(chosen)
+    }
+    topics = [f"t{topic}" for topic in range(TOPICS)]
+    node = SequencerNode(
+        name="n",
+        placement=Placement(["n"], topics={"n": topics}, closed=True),
+        config=SequencerConfig(
+            groups=2, fixed=fixed, leave_out=False, durable=False, window=1_000_000
+        ),
+    )
+    sizes = []
+    # Once around first: a topic without an event is named by nobody.
+    for number, topic in enumerate([*topics, *topics], 1):
+        request = StampRequest(number=number, topics=(topic,), settled=1)
+        node.receive(request, source="p", now_ns=number)
+        (stamped,) = (
+            effect.frame
+            for effect in node.take_effects()
+            if isinstance(effect, Send) and isinstance(effect.frame, Stamped)
+        )
+        sizes.append(len(stamped.grants[0].stamp.entries) - 1)
+    assert sizes[TOPICS:] == (counts_of(chosen) >= 2).sum(axis=1).tolist()
+    assert max(sizes) > 10
 
 
 def test_sites_keep_to_their_own_topics() -> None:
