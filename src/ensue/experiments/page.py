@@ -111,7 +111,9 @@ def _part(result: Result) -> Part:
         section=_section(result),
         verdicts=[each.verdict for each in result.claims],
         missed=[
-            f"* [{experiment.name}](#{anchor_of(experiment)}), {each.figure}: {each.expected}. Criterion: {each.criterion}. Seen: {each.seen}."
+            f"* [{experiment.name}](#{anchor_of(experiment)})"
+            + (f", {each.figure}" if each.figure else "")
+            + f": {each.expected}. Criterion: {each.criterion}. Seen: {each.seen}."
             + (f" {each.why}" if each.why else "")
             for each in result.claims
             if each.met is False
