@@ -204,10 +204,17 @@ def _tick(node: Node, now_ns: int) -> None:
 
 
 def published_from(rows: list[Row], from_ns: int) -> list[Row]:
-    """Leave out what is about events that were published before a true time."""
+    """Leave out what is about events that were published before a true time.
+
+    Positions count deliveries that are left out, so they are left out as well.
+    """
     if not from_ns:
         return rows
     early = {
         row.event for row in rows if row.action == "published" and (row.true_ns or 0) < from_ns
     }
-    return [row for row in rows if row.event is None or row.event not in early]
+    return [
+        row if row.position is None else msgspec.structs.replace(row, position=None)
+        for row in rows
+        if row.event is None or row.event not in early
+    ]
