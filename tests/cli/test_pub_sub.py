@@ -266,6 +266,10 @@ def test_a_bad_line_is_named_with_code_2_and_those_before_it_are_out(
         (("pub", "t", "--url", "http://h"), "no transport for 'http://'"),
         (("sub", "t", "--from", "never"), "--from 'never': expected earliest, latest or a place"),
         (("sub", "t", "--from", "0"), "--from '0': expected earliest"),
+        (
+            ("sub", "t", "--accept-loss"),
+            "--accept-loss is for a durable subscription: give its --name",
+        ),
         (("sub", "t", "--format", "{colour}"), "--format has no {colour}; there are {payload}"),
         (("sub", "t", "--json", "--format", "x"), "--json and --format exclude each other"),
         (("sub", "t", "--order", "merged"), "say by how much they may differ"),

@@ -46,6 +46,15 @@ def test_a_log_that_begins_before_what_was_delivered_is_rolled_back() -> None:
     assert contradiction(FIRST, SECOND.begin(token=33, begun=900), place=101) == ROLLED_BACK
 
 
+def test_a_log_goes_on_under_another_identity_as_far_as_it_has_what_was_delivered() -> None:
+    accepted = Lineage("c" * 16, FIRST.incarnations).begin(token=99, begun=100)
+    assert contradiction(FIRST, accepted) == REPLACED
+    assert accepted.continues(FIRST.last, place=100)
+    assert not accepted.continues(FIRST.last, place=101)
+    assert not accepted.continues(SECOND.last)
+    assert not accepted.continues(Lineage("a" * 16, ()))
+
+
 def test_few_incarnations_are_told_and_older_ones_believed() -> None:
     lineage = FIRST
     for token in range(2 * INCARNATIONS_MAX):

@@ -16,6 +16,7 @@ import ensue
 from ensue.errors import LogDamaged
 from ensue.journal import Journal
 from ensue.protocols.lineage import Lineage
+from ensue.protocols.sequencer.placement import Placement
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
 from ensue.transports.tcp_messages import Member
@@ -221,7 +222,7 @@ def test_a_loss_that_is_accepted_makes_another_log(
         async with serving(data, accept_loss=True) as server:
             assert server.lineage is not None
             assert server.lineage.identity != identity
-            assert [each.number for each in server.lineage.incarnations] == [1]
+            assert [each.number for each in server.lineage.incarnations] == [1, 2]
             accepted = server.lineage.identity
             await publish(server.url, [b"3"])
         async with serving(data) as server:
@@ -375,5 +376,164 @@ def test_a_chain_accepts_a_loss_of_old_events_together(tmp_path: Path) -> None:
         with pytest.raises(LogDamaged, match="What the servers of a chain know of each other"):
             await start(accept_loss=True)
         await servers[0].stop()
+
+    asyncio.run(main())
+
+
+def test_a_durable_subscription_is_told_that_a_loss_was_accepted_and_goes_on_if_it_accepts_it(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "d"
+
+    async def main() -> None:
+        def desk(bus: ensue.Bus, **options: Any) -> ensue.Subscription:
+            return bus.subscribe("t", name="desk", durable=True, **options)
+
+        async with serving(data) as server, ensue.connect(server.url) as bus, desk(bus) as events:
+            for payload in (b"0", b"1", b"2", b"3"):
+                await bus.publish("t", payload)
+            assert await read(events, 2) == [b"0", b"1"]
+        async with serving(data, accept_loss=True) as server, ensue.connect(server.url) as bus:
+            with pytest.raises(ensue.SubscriptionLost, match="accept_loss=True") as lost:
+                await within(desk(bus).__aenter__())
+            assert lost.value.reason == "replaced"
+            async with desk(bus, accept_loss=True) as events:
+                assert await read(events, 1) == [b"2"]
+        async with serving(data) as server, ensue.connect(server.url) as bus, desk(bus) as events:
+            assert await read(events, 1) == [b"3"]
+            assert events.missed == ()
+
+    asyncio.run(main())
+
+
+def test_a_durable_subscription_reads_another_log_from_its_beginning_if_it_accepts_it(
+    tmp_path: Path,
+) -> None:
+    """Its records are at another server of the chain, which knows what it had read of this one."""
+
+    async def main() -> None:
+        members = tuple(
+            Member(f"s{number}", address, (f"t{number}",))
+            for number, address in enumerate(await free_addresses(2))
+        )
+        placement = Placement([each.name for each in members])
+        name = next(f"desk-{n}" for n in range(99) if placement.keeper(f"desk-{n}") == "s0")
+
+        async def start(data: str, **options: Any) -> list[Server]:
+            servers = [
+                Server(
+                    ServerConfig(
+                        data=str(tmp_path / each_data),
+                        listen=member.address,
+                        name=member.name,
+                        chain=members,
+                        **options,
+                    )
+                )
+                for member, each_data in zip(members, ("s0", data), strict=True)
+            ]
+            for each in servers:
+                await each.start()
+            return servers
+
+        async def stop(servers: list[Server]) -> None:
+            for each in servers:
+                await each.stop()
+
+        def desk(bus: ensue.Bus, **options: Any) -> ensue.Subscription:
+            return bus.subscribe("t1", name=name, durable=True, **options)
+
+        servers = await start("s1")
+        async with ensue.connect(servers[0].url) as bus, desk(bus) as events:
+            for payload in (b"0", b"1", b"2"):
+                await within(bus.publish("t1", payload))
+            assert await read(events, 3) == [b"0", b"1", b"2"]
+        await stop(servers)
+        servers = await start("other", accept_loss=True)
+        async with ensue.connect(servers[0].url) as bus:
+            for payload in (b"a", b"b", b"c", b"d"):
+                await within(bus.publish("t1", payload))
+            hub = bus._hub
+            assert hub is not None
+            await until(lambda: len(hub.logs) == 2)
+            with pytest.raises(ensue.SubscriptionLost, match="accept_loss=True") as lost:
+                await within(desk(bus).__aenter__())
+            assert lost.value.reason == "replaced"
+            async with desk(bus, accept_loss=True) as events:
+                assert await read(events, 4) == [b"a", b"b", b"c", b"d"]
+        await stop(servers)
+
+    asyncio.run(main())
+
+
+def test_only_a_durable_subscription_accepts_a_loss(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
+            with pytest.raises(ensue.BadInput, match="accept_loss is for durable subscriptions"):
+                bus.subscribe("t", accept_loss=True)
+            with pytest.raises(ensue.BadInput, match="accept_loss must be True or False, got 1"):
+                bus.subscribe("t", name="n", durable=True, accept_loss=1)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+def test_a_durable_subscription_is_told_later_that_a_log_lost_what_it_had(tmp_path: Path) -> None:
+    """Its records are at another server of the chain."""
+
+    async def main() -> None:
+        members = tuple(
+            Member(f"s{number}", address, (f"t{number}",))
+            for number, address in enumerate(await free_addresses(2))
+        )
+        placement = Placement([each.name for each in members])
+        name = next(f"desk-{n}" for n in range(99) if placement.keeper(f"desk-{n}") == "s0")
+
+        def server(number: int) -> Server:
+            member = members[number]
+            data = str(tmp_path / member.name)
+            return Server(
+                ServerConfig(data=data, listen=member.address, name=member.name, chain=members)
+            )
+
+        def desk(bus: ensue.Bus, **options: Any) -> ensue.Subscription:
+            return bus.subscribe("t1", name=name, durable=True, **options)
+
+        first, second = server(0), server(1)
+        await first.start()
+        await second.start()
+        async with ensue.connect(first.url) as bus, desk(bus) as events:
+            await within(bus.publish("t1", b"0"))
+            assert await read(events, 1) == [b"0"]
+            (log,) = logs(tmp_path / "s1")
+            size = log.stat().st_size
+            await within(bus.publish("t1", b"1"))
+            assert await read(events, 1) == [b"1"]
+            killed = tmp_path / "killed"
+            shutil.copytree(tmp_path / "s1", killed)  # As a killed process leaves it.
+        await second.stop()
+        shutil.rmtree(tmp_path / "s1")
+        with (killed / log.name).open("r+b") as file:
+            file.truncate(size)
+        killed.rename(tmp_path / "s1")
+        second = server(1)
+        await second.start()
+        async with ensue.connect(first.url) as bus:
+            for payload in (b"2", b"3", b"4"):
+                await within(bus.publish("t1", payload))
+            hub = bus._hub
+            assert hub is not None
+            await until(lambda: len(hub.logs) == 2)
+            with pytest.raises(ensue.SubscriptionLost, match="accept_loss=True") as lost:
+                await within(desk(bus).__aenter__())
+            assert lost.value.reason == "rolled back"
+            async with desk(bus, accept_loss=True) as events:
+                assert await read(events, 4) == [b"0", b"2", b"3", b"4"]
+        async with ensue.connect(first.url) as bus:
+            await until(lambda: bus._hub is not None and len(bus._hub.logs) == 2)
+            async with desk(bus) as events:
+                await within(bus.publish("t1", b"5"))
+                assert await read(events, 1) == [b"5"]
+        await first.stop()
+        await second.stop()
 
     asyncio.run(main())

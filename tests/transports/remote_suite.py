@@ -15,6 +15,7 @@ from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
 import ensue
+from ensue.errors import LogDamaged
 from ensue.protocols.lineage import Lineage
 from ensue.runtime.hub import order_name
 from ensue.runtime.remote import RemoteHub
@@ -235,6 +236,29 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
             self.station.stop()
             self.station.data = data
             self.station.start()
+
+    def test_a_station_that_finds_its_log_damaged_tells_its_clients(self) -> None:
+        async def main() -> None:
+            topic = fresh("t")
+            bus = ensue.connect(self.url())
+            await bus.__aenter__()
+            async with bus.subscribe(topic) as events:
+                await bus.publish(topic, b"1")
+                assert [event.payload for event in await take(events, 1)] == [b"1"]
+                await until(lambda: len(logs_of(bus)) == 1, "it knows the log")
+                damage = LogDamaged("/x/1.log is damaged at byte 3: torn", path="/x/1.log")
+                await asyncio.to_thread(self.station.find_damage, damage)
+                with pytest.raises(ensue.SubscriptionLost, match=r"log: 1\.log is damaged") as lost:
+                    await asyncio.wait_for(anext(events), 60)
+                assert lost.value.reason == "damaged"
+                with pytest.raises(ensue.LogLost, match=r"log: 1\.log is damaged at byte 3"):
+                    await asyncio.wait_for(bus.publish(topic, b"2"), 60)
+                await asyncio.wait_for(bus.close(), 60)
+
+        try:
+            asyncio.run(main())
+        finally:
+            self.station.restart()
 
     def test_order_by_clocks_or_causes_goes_on_after_a_restarted_station(self) -> None:
         """In causal order nothing is lost; by clocks, what nobody could carry within delta is."""

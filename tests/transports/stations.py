@@ -1,11 +1,14 @@
 """A station for tests: in a thread with an event loop of its own, to be restarted on the same data."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from ensue.errors import LogDamaged
+from ensue.journal import Journal
 from ensue.protocols.hypercube.enrolment import Registry
 from ensue.runtime.driver import Driver
 from ensue.server.brokered import BrokeredServer
@@ -15,11 +18,14 @@ from ensue.server.serving import Server
 
 class Startable(Protocol):
     _registries: list[Driver[Registry]]
+    journal: Journal | None
 
     @property
     def url(self) -> str: ...
 
     async def start(self) -> None: ...
+
+    async def wait(self) -> None: ...
 
     async def stop(self) -> None: ...
 
@@ -52,6 +58,21 @@ class StationThread:
         """Return who is on the list of a registry at this moment."""
         assert self._server is not None
         return {name for each in self._server._registries for name in each.node.present}
+
+    def find_damage(self, error: LogDamaged) -> None:
+        """Have the server find that its log is damaged, which ends it."""
+        server = self._server
+        assert server is not None
+
+        async def find() -> None:
+            assert server.journal is not None
+            assert server.journal.on_damage is not None
+            server.journal.on_damage(error)
+            with contextlib.suppress(LogDamaged):
+                await server.wait()
+
+        asyncio.run_coroutine_threadsafe(find(), self._loop).result(60)
+        self.stop()
 
     def stop(self) -> None:
         server, self._server = self._server, None

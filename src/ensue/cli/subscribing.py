@@ -126,6 +126,17 @@ StartOption = Annotated[
         "server's log. A durable subscription that exists goes on where it was.",
     ),
 ]
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="With --name: go on, this once, if a server's log is not the one that was read before.",
+    ),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="End, with code 2, if no event comes for so long."),
+]
 PendingOption = Annotated[
     int,
     typer.Option(
@@ -166,14 +177,12 @@ def sub(
         int, typer.Option("--count", "-n", min=0, help="End after so many events; 0: never.")
     ] = ENOUGH,
     start: StartOption = "latest",
+    accept_loss: AcceptLossOption = False,
     template: FormatOption = None,
     json: JsonOption = False,
     pending: PendingOption = PENDING_MAX,
     wait: WaitOption = 10.0,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End, with code 2, if no event comes for so long."),
-    ] = None,
+    timeout: TimeoutOption = None,
 ) -> int:
     """Print the events of topics as they come, one payload a line, in one order.
 
@@ -198,7 +207,9 @@ def sub(
     begin = _start(start)
     if where is not None:
         check_content(
-            topics[0] if topics else None, order, {"--name": name, "--from": begin != "latest"}
+            topics[0] if topics else None,
+            order,
+            {"--name": name, "--from": begin != "latest", "--accept-loss": accept_loss},
         )
         with output.option("--where"):
             parse(where)
@@ -209,7 +220,7 @@ def sub(
         if not topics:
             raise BadInput("say which TOPIC to read, or what by content with --where")
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-        options = _Topics(tuple(topics), name, begin, pending)
+        options = _Topics(tuple(topics), name, begin, pending, accept_loss)
         following = _follow(reading, url, wanted, wait, options.subscribe)
     with output.warnings_told():
         asyncio.run(following)
@@ -237,6 +248,11 @@ class _Topics(msgspec.Struct, frozen=True):
     name: str | None
     start: Start
     pending_max: int
+    accept_loss: bool
+
+    def __post_init__(self) -> None:
+        if self.accept_loss and self.name is None:
+            raise BadInput("--accept-loss is for a durable subscription: give its --name")
 
     def subscribe(self, bus: Bus) -> Subscription:
         """Return the subscription."""
@@ -247,6 +263,7 @@ class _Topics(msgspec.Struct, frozen=True):
             acknowledge="manual",
             durable=self.name is not None,
             start=self.start,
+            accept_loss=self.accept_loss,
         )
 
 

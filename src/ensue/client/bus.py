@@ -300,6 +300,7 @@ class Bus(ContentBus):
         acknowledge: Acknowledge = "auto",
         durable: bool = False,
         start: Start = "latest",
+        accept_loss: bool = False,
     ) -> Subscription:
         """Return a subscription, to be entered with `async with`.
 
@@ -309,13 +310,19 @@ class Bus(ContentBus):
         has come at the server, under its `name`: entered again, by whichever process, it goes on
         behind the last event that was acknowledged. `start` says where one that is new begins: with what is
         published from now on (`latest`), as topics that are added later do anyway, with all that the server's
-        log still has (`earliest`), or with a place in it (`event.place`). `where` asks by content
+        log still has (`earliest`), or with a place in it (`event.place`). `accept_loss` lets a durable one go on
+        where a server's log is not the one that it has read. `where` asks by content
         instead of topics: a filter such as `symbol = 'ACME' and price > 10`; on `ensue://` such a subscription ends (`SubscriptionLost`) when
         it has no room for the next event, or for a transaction's events as a whole.
         """
         hub, _ = self._open()
         if where is not None:
-            given = {"order": order is not _DEFAULT, "durable": durable, "start": start != "latest"}
+            given = {
+                "order": order is not _DEFAULT,
+                "durable": durable,
+                "start": start != "latest",
+                "accept_loss": bool(accept_loss),
+            }
             options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
             return self._subscribe_content(where, topics, options, given)
         chosen = self.order if isinstance(order, _Default) else order
@@ -332,6 +339,7 @@ class Bus(ContentBus):
             acknowledge=acknowledge,
             durable=durable,
             start=start,
+            accept_loss=accept_loss,
         )
         return self._keep(subscription)
 

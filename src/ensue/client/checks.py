@@ -17,6 +17,7 @@ __all__ = [
     "Acknowledge",
     "Payload",
     "Start",
+    "check_accept_loss",
     "check_acknowledge",
     "check_broker_name",
     "check_durable",
@@ -100,6 +101,16 @@ def check_durable(
     if name is None:
         raise ConfigurationError("a durable subscription needs a name to be found by: name='…'")
     check_name(name)
+
+
+def check_accept_loss(accept_loss: object, *, durable: bool) -> None:
+    """Refuse what is no yes or no, and a yes where nothing is kept that could be lost."""
+    if not isinstance(accept_loss, bool):
+        raise BadInput(f"accept_loss must be True or False, got {accept_loss!r}")
+    if accept_loss and not durable:
+        raise ConfigurationError(
+            "accept_loss is for durable subscriptions: others keep nothing at the server"
+        )
 
 
 def check_start(

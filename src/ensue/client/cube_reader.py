@@ -115,6 +115,7 @@ def make_reader(
     durable: bool,
     acknowledge_each: bool,
     start: int | None,
+    accept_loss: bool = False,
 ) -> Reader:
     """Return what stands behind a subscription."""
     if isinstance(order, Where):
@@ -128,4 +129,5 @@ def make_reader(
         durable=durable,
         acknowledge_each=acknowledge_each,
         start=start,
+        accept_loss=accept_loss,
     )

@@ -40,6 +40,7 @@ class Reader:
         durable: bool,
         acknowledge_each: bool,
         start: int | None,
+        accept_loss: bool = False,
     ) -> None:
         self.name = name
         self.durable = durable
@@ -49,6 +50,7 @@ class Reader:
         self._order = order
         self._acknowledge_each = acknowledge_each
         self._start = start
+        self._accept_loss = accept_loss
         self._driver: Driver[AnyNode] | None = None
         self._paused = False
 
@@ -178,17 +180,21 @@ class Reader:
         config = hub.subscriber_config(order, durable=self.durable)
 
         def build(records: Mapping[str, bytes], now_ns: int) -> Subscriber:
-            return Subscriber(
+            subscriber = Subscriber(
                 name=self.name,
                 placement=hub.placement,
                 config=config,
                 acknowledge_each=self._acknowledge_each,
                 start=self._start,
+                accept_loss=self._accept_loss,
                 records=records,
                 # A durable name may have been forgotten and be created anew: later is higher.
                 life=now_ns if self.durable else 0,
                 now_ns=now_ns,
             )
+            for node, log in hub.logs.items():
+                subscriber.learn_log(node, log, now_ns=now_ns)
+            return subscriber
 
         now_ns = hub.clock.now_ns()
         if not self.durable:

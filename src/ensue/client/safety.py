@@ -12,13 +12,13 @@ from ensue.protocols.lineage import REPLACED, ROLLED_BACK
 
 __all__ = ["Safety"]
 
+_ACCEPT = ": events may be gone that had receipts; subscribe with accept_loss=True to go on"
 _WHY_LOST = {
     "superseded": "another process has taken its name up",
     FORGOTTEN: "the server keeps nothing of it: it was forgotten, or the server has another log than before",
     "expired": "nothing was heard of it for too long; subscribe again",
-    REPLACED: "a server has another log than before: events may be gone that had receipts; connect anew to go on",
-    ROLLED_BACK: "a server went on from an older state of its log: events may be gone that had receipts; connect anew to go on",
-    "damaged": "a server can't read its log",
+    REPLACED: f"a server has another log than the one it has read{_ACCEPT}",
+    ROLLED_BACK: f"a server has an older state of its log than the one it has read{_ACCEPT}",
 }
 
 _log = logging.getLogger("ensue")

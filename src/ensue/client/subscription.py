@@ -24,6 +24,7 @@ from ensue.client.acknowledging import Acknowledging
 from ensue.client.checks import (
     Acknowledge,
     Start,
+    check_accept_loss,
     check_acknowledge,
     check_durable,
     check_pending_max,
@@ -67,12 +68,14 @@ class Subscription(Acknowledging):
         acknowledge: Acknowledge,
         durable: bool = False,
         start: Start = "latest",
+        accept_loss: bool = False,
     ) -> None:
         check_topics(topics, resumed=durable)
         check_pending_max(pending_max)
         check_acknowledge(acknowledge)
         if name is not None:
             check_text(name, "a subscription's name")
+        check_accept_loss(accept_loss, durable=durable)
         if durable:
             check_durable(name, order, hub.transport.capabilities, hub.transport.name)
         self._start = check_start(start, order, hub.transport.capabilities, hub.transport.name)
@@ -86,6 +89,7 @@ class Subscription(Acknowledging):
         self.order = order
         self._has_deadlines = False
         """Whether events may be late by the time they are handed over."""
+        self._accept_loss = accept_loss
         self._client = client
         self._wanted_name = name
         self._topics = topics
@@ -147,6 +151,7 @@ class Subscription(Acknowledging):
             durable=self.durable,
             acknowledge_each=self.durable or not self._automatic,
             start=self._start,
+            accept_loss=self._accept_loss,
         )
         self._has_deadlines = reader.has_deadlines
         try:

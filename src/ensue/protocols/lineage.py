@@ -53,6 +53,22 @@ class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     identity: Annotated[str, msgspec.Meta(max_length=64)]
     incarnations: Annotated[tuple[Incarnation, ...], msgspec.Meta(max_length=INCARNATIONS_MAX)]
 
+    @property
+    def last(self) -> "Lineage":
+        """The lineage with its last incarnation alone: all that has to be remembered."""
+        return Lineage(self.identity, self.incarnations[-1:])
+
+    def continues(self, known: "Lineage", *, place: int = 0) -> bool:
+        """Tell whether this log goes on from one that is known, whatever its identity is now."""
+        last = known.incarnations[-1:]
+        among = any(
+            (each.number, each.token) == (one.number, one.token)
+            for one in last
+            for each in self.incarnations
+        )
+        renamed = Lineage(self.identity, known.incarnations)
+        return among and not contradiction(renamed, self, place=place)
+
     def begin(self, *, token: int, begun: int) -> "Lineage":
         """Return the lineage with one more incarnation."""
         number = self.incarnations[-1].number + 1 if self.incarnations else 1
@@ -71,6 +87,8 @@ class Identified(Frame, frozen=True, tag=55):
 
     number: Count
     log: Lineage
+    damage: str = ""
+    """Why it can't be read, from a station that is about to stop."""
 
 
 FRAMES: tuple[type[Frame], ...] = (Identify, Identified)

@@ -56,6 +56,8 @@ __all__ = ["EPHEMERAL", "FRAMES", "FROM_CLIENTS", "UNNUMBERED", "Station", "Stat
 EPHEMERAL = "~"
 """Stands in names that die with their process, and in no other."""
 EXPIRED_MAX = 100_000
+WATCHERS_MAX = 10_000
+"""Who asked which log a station has, and is told if it can't be read."""
 SWEEPS = 4
 """How often in `expire_ns` the station looks who has vanished."""
 
@@ -169,6 +171,8 @@ class Station:
         """Given a question and the time: what to answer. None: such questions are not answered."""
         self.lineage: Lineage | None = None
         """Which log this station has, for whoever asks. None: such questions are not answered."""
+        self.watchers: dict[str, None] = {}
+        """The last `WATCHERS_MAX` who asked that, the latest at the end."""
         self._looked: dict[str, None] = {}
         """Those whose question the effects hold an answer to."""
         self.expiries = 0
@@ -211,6 +215,10 @@ class Station:
     def _tell(self, question: Look | Identify, source: str, now_ns: int) -> None:
         """Answer who looks at the station, or asks which log it has."""
         if isinstance(question, Identify):
+            self.watchers.pop(source, None)
+            self.watchers[source] = None
+            if len(self.watchers) > WATCHERS_MAX:
+                del self.watchers[next(iter(self.watchers))]
             if self.lineage is not None:
                 self._effects.append(lineage.answer(question, self.lineage, source))
         # Asked many times at once, it is answered once: there may be much to tell.

@@ -22,6 +22,7 @@ from ensue.protocols import ens
 from ensue.protocols.core import Frame, Node
 from ensue.protocols.gossip.broker import GossipBroker
 from ensue.protocols.hypercube.node import HypercubeNode
+from ensue.protocols.lineage import Lineage
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.node import SequencerNode
 from ensue.protocols.sequencer.placement import Placement
@@ -182,6 +183,11 @@ class Hub:
 
     async def finish(self, by_s: float) -> None:
         """See to what takes time when the last user has left, up to about a time of the event loop."""
+
+    @property
+    def logs(self) -> Mapping[str, Lineage]:
+        """Which logs stations have, as far as they have said so."""
+        return {}
 
     def check_loop(self, what: str) -> None:
         """Refuse to be used from another event loop: nothing here is thread-safe."""

@@ -23,7 +23,10 @@ ASK_S = 2.0
 
 
 class LogWatch:
-    """Asks stations which logs they have. `on_log` is told each answer, `on_lost` the first that contradicts an earlier one."""
+    """Asks stations which logs they have.
+
+    `on_log` is told each answer, and may raise `LogLost`; `on_lost` is told the first that contradicts an earlier one.
+    """
 
     def __init__(
         self,
@@ -56,14 +59,17 @@ class LogWatch:
                 self._port.send(station, Identify(number=1))
             self._port.flush()
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """Ask nobody any more."""
         port, self._port = self._port, None
-        if port is None:
-            return
+        if port is not None:
+            port.close()
         if self._task is not None:
             self._task.cancel()
-        port.close()
+
+    async def close(self) -> None:
+        """Ask nobody any more, and leave the name."""
+        self.stop()
         await self._transport.exit(self.name)
 
     async def _ask_on(self) -> None:
@@ -74,19 +80,27 @@ class LogWatch:
     def _receive(self, frames: Sequence[Frame], source: str) -> None:
         for frame in frames:
             if isinstance(frame, Identified) and source in self._stations:
-                self._learn(source, frame.log)
+                if frame.damage:
+                    text = f"server {source!r} can't read its log: {frame.damage}"
+                    self._lose(LogLost(text, server=source, reason="damaged"))
+                else:
+                    self._learn(source, frame.log)
 
     def _learn(self, station: str, told: Lineage) -> None:
         known = self.logs.get(station)
         reason = "" if known is None else contradiction(known, told)
         if reason:
-            self._stations = ()
-            error = LogLost(
-                f"{lost_text(station, reason)}; connect anew to go on",
-                server=station,
-                reason=reason,
-            )
-            self._on_lost(error)
+            text = f"{lost_text(station, reason)}; connect anew to go on"
+            self._lose(LogLost(text, server=station, reason=reason))
+            return
+        try:
+            self._on_log(station, told)
+        except LogLost as error:
+            self._lose(error)
             return
         self.logs[station] = told
-        self._on_log(station, told)
+
+    def _lose(self, error: LogLost) -> None:
+        """Tell that a log is gone, once, and ask no more."""
+        self._stations = ()
+        self._on_lost(error)

@@ -11,6 +11,7 @@ so before. Only the names of durable subscriptions are given by people.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -114,6 +115,7 @@ class RemoteHub(Hub):
         if isinstance(carrier, TcpCarrier):
             carrier.on_exited = self._exited
             carrier.on_refused = self._refused
+            carrier.on_log = self._learn_log
             carrier.on_log_lost = self._lose_log
             carrier.place_of = self._place_of
             carrier.ends_with_log = order_name(order) not in EXCHANGED
@@ -162,7 +164,7 @@ class RemoteHub(Hub):
             self._log_watch = LogWatch(
                 self.transport,
                 self.placement.nodes,
-                on_log=lambda _station, _log: None,
+                on_log=self._learn_log,
                 on_lost=self._lose_log,
             )
             await self._log_watch.start()
@@ -324,6 +326,14 @@ class RemoteHub(Hub):
         self._log_lost = error
         for driver in list(self._drivers):
             driver.lose(error.reason, error)
+
+    def _learn_log(self, server: str, log: Lineage) -> None:
+        """Let durable subscriptions see whether a server has the log that they have read."""
+        for driver in list(self._drivers):
+            inner = driver.node.inner if isinstance(driver.node, Kept) else None
+            if isinstance(inner, Subscriber) and driver.takes_commands:
+                learn = partial(inner.learn_log, server, log)
+                driver.command(lambda _node, now_ns, learn=learn: learn(now_ns=now_ns))  # type: ignore[misc]
 
     def _place_of(self, server: str) -> int:
         """Return the highest place of a server's log of which an event was delivered."""

@@ -5,22 +5,27 @@ not depend on what the broker keeps. What comes is held to the same shapes and l
 """
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, LogDamaged, LogLost
 from ensue.journal import Journal
+from ensue.protocols.core import Frame
 from ensue.protocols.guide import GUIDE, Described, Guide
+from ensue.protocols.lineage import Identified
 from ensue.protocols.station import FRAMES
 from ensue.runtime.driver import Driver
+from ensue.runtime.log_watch import LogWatch
 from ensue.server.carrying import screen_enrolled
 from ensue.server.claiming import check_unclaimed
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig
 from ensue.server.gate import Gate
-from ensue.server.lifecycle import StationServer
+from ensue.server.lifecycle import StationServer, what_is_damaged
 from ensue.server.rules import Rules
+from ensue.server.stations import Peers
 from ensue.transports.carrier import Carrier
-from ensue.transports.framed import FramedTransport
+from ensue.transports.framed import FramedPort, FramedTransport
 from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
 from ensue.wire import Codec
 
@@ -44,6 +49,7 @@ class BrokeredServer(StationServer):
         self.transport: FramedTransport | None = None
         self._carrier: Carrier | None = None
         self._guide: Driver[Guide] | None = None
+        self._log_watch: LogWatch | None = None
 
     @property
     def url(self) -> str:
@@ -68,6 +74,11 @@ class BrokeredServer(StationServer):
         transport.on_bad_bundle = gate.bad_bundle
         self._drive(transport, journal, commit, gate=gate, message_bytes_max=bytes_max)
         await self._show()
+        if len(placement.nodes) > 1:
+            peers = Peers(journal, commit.write, accept_loss=config.accept_loss)
+            others = [name for name in placement.nodes if name != config.name]
+            self._log_watch = LogWatch(transport, others, on_log=peers.learn, on_lost=_say_lost)
+            await self._log_watch.start()
         for registry in await self._enrol(transport, journal, commit):
             node = registry.node
             gate.screens[node.name] = partial(screen_enrolled, rules, node.name, across=node.across)
@@ -82,16 +93,35 @@ class BrokeredServer(StationServer):
             self._guide = Driver(Guide(described), transport=transport, clock=self._clock)
         _log.info("%s answers on %s", config.name, self.url)
 
+    def _damaged(self, error: LogDamaged) -> None:
+        super()._damaged(error)
+        station, transport = self.station, self.transport
+        if station is not None and station.lineage is not None and transport is not None:
+            port = FramedPort(transport, self.config.name, _hear_nothing)
+            told = Identified(number=0, log=station.lineage, damage=what_is_damaged(error))
+            for watcher in station.watchers:
+                port.send(watcher, told)
+
     async def _part(self, commit: GroupCommit) -> None:
         # First all is made safe, so that the answers go out, while the broker still takes them.
         await commit.close()
         if self.transport is not None:
             self.transport.flush()
+        if self._log_watch is not None:
+            self._log_watch.stop()
         for driver in (self._driver, self._guide, *self._registries):
             if driver is not None:
                 driver.close()
         if self._carrier is not None:
             await self._carrier.close()
+
+
+def _say_lost(error: LogLost) -> None:
+    _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
+
+
+def _hear_nothing(frames: Sequence[Frame], source: str) -> None:
+    raise AssertionError(f"{len(frames)} frames of {source!r} for nobody")
 
 
 def _refuse_ignored(config: ServerConfig) -> None:

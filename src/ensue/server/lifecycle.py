@@ -40,9 +40,14 @@ from ensue.server.stations import (
 from ensue.transports.framed import FramedTransport
 from ensue.wire import FRAME_BYTES_MAX
 
-__all__ = ["StationServer"]
+__all__ = ["StationServer", "what_is_damaged"]
 
 _log = logging.getLogger("ensue")
+
+
+def what_is_damaged(error: LogDamaged) -> str:
+    """Return what clients are told of damage: where files are is no business of theirs."""
+    return f"{Path(error.path).name}{str(error).removeprefix(error.path)}"
 
 
 class StationServer(ABC):

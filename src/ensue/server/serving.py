@@ -11,7 +11,6 @@ import resource
 import ssl
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from secrets import token_bytes
 
 from ensue.errors import AccessDenied, BadInput, LogDamaged, LogLost, TransportError
@@ -26,7 +25,7 @@ from ensue.server.carrying import screen_enrolled, screen_exchanged
 from ensue.server.commit import GroupCommit
 from ensue.server.config import ServerConfig, Tls
 from ensue.server.content import ContentBroker, screen_content
-from ensue.server.lifecycle import StationServer
+from ensue.server.lifecycle import StationServer, what_is_damaged
 from ensue.server.listener import Listener, check_free
 from ensue.server.relay import KEY, KEY_BYTES, Relay
 from ensue.server.rules import Rules
@@ -149,9 +148,7 @@ class Server(StationServer):
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)
         if self.listener is not None:
-            # Where its files are is no business of clients.
-            what = str(error).removeprefix(error.path)
-            self.listener.damage = f"{Path(error.path).name}{what}"
+            self.listener.damage = what_is_damaged(error)
 
     async def _exchange(self, transport: FramedTransport, listener: Listener) -> None:
         """Carry events for orders that ask for nothing but topics."""

@@ -376,7 +376,7 @@ class View:
         """Return what only those see who may see everything."""
         node, listener, journal = self.station.node, self.listener, self.journal
         together, largest = node.groups.sizes()
-        sync_s = self.config.sync_s
+        sync_s, lineage = self.config.sync_s, self.station.lineage
         return {
             "pid": os.getpid(),
             "events": self.events,
@@ -392,6 +392,8 @@ class View:
             "connections": None if listener is None else len(listener.visitors),
             "names": None if listener is None else len(listener.routes),
             "journal": {
+                "log": journal.identity,
+                "starts": lineage.incarnations[-1].number if lineage is not None else 0,
                 "bytes": journal.size_bytes,
                 "segments": journal.segment_count,
                 "sync": "always" if sync_s == 0 else f"every {sync_s:g} s",
@@ -421,6 +423,6 @@ def _handled(records: Mapping[str, bytes]) -> Iterable[tuple[str, int]]:
             if kind == "history":
                 yield topic, HISTORY.decode(value)[0] - 1
             elif kind == "clock" and f"history/{topic}" not in records:
-                yield topic, CLOCK.decode(value)[0]
+                yield topic, CLOCK.decode(value).slot
         except msgspec.MsgspecError:
             continue

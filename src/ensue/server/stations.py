@@ -104,10 +104,8 @@ def claim(journal: Journal, name: str, placement: Placement) -> None:
 def begin_incarnation(journal: Journal, begun: int) -> Lineage:
     """Note on the disk that a server starts, whose log has put out so many events; return what clients are told."""
     known = journal.records.get(LINEAGE_RECORD)
-    before = Lineage(journal.identity, ())
-    if known is not None and (earlier := _LINEAGE.decode(known)).identity == journal.identity:
-        before = earlier
-    lineage = before.begin(token=secrets.randbits(48), begun=begun)
+    incarnations = () if known is None else _LINEAGE.decode(known).incarnations
+    lineage = Lineage(journal.identity, incarnations).begin(token=secrets.randbits(48), begun=begun)
     journal.append([Persist(LINEAGE_RECORD, _LINEAGE.encode(lineage))])
     journal.write()
     journal.sync()

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, LimitReached, LocalProtocolError, TransportError
+from ensue.errors import BadInput, LimitReached, LocalProtocolError, LogDamaged, TransportError
 from ensue.transports.address import check
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
@@ -316,6 +316,8 @@ class BrokerCarrier:
             return
         try:
             receive(data)
+        except LogDamaged as error:
+            _log.debug("%s: %s", self.url, error)  # A station, which ends and has said so.
         except Exception:  # noqa: BLE001 - a bug of the receiver is not the reader's
             _log.exception("%s: the receiver of %r failed", self.url, place[1])
 

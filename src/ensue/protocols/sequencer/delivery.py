@@ -15,7 +15,7 @@ from ensue.event import Event
 from ensue.protocols.core import Acknowledged, Deliver, Discard, Effect, Persist
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue
-from ensue.protocols.sequencer.records import CLOCK, INT
+from ensue.protocols.sequencer.records import CLOCK, INT, ClockRecord
 from ensue.protocols.sequencer.vectors import VectorQueue
 
 __all__ = ["Delivery"]
@@ -116,8 +116,8 @@ class Delivery:
         self._gap_due_ns = now_ns + self.config.gap_ns if waiting else None
 
     def _let_go(self, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
-        self._handled(event.topic, slot, count=not event.void)
         self._places[event.topic] = event.place
+        self._handled(event.topic, slot, count=not event.void)
         if event.void:
             self._effects.append(Discard(event, "void"))
         else:
@@ -168,5 +168,5 @@ class Delivery:
 
     def _persist_clock(self, topic: str, slot: int) -> None:
         if self.config.durable:
-            record = (slot, self._queue.base[topic])
+            record = ClockRecord(slot, self._queue.base[topic], self._places.get(topic, 0))
             self._effects.append(Persist(f"clock/{topic}", CLOCK.encode(record)))

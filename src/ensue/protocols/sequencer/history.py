@@ -293,8 +293,8 @@ class Replay(Delivery):
         """Deliver what can be, ask for what is missing next, and begin with what is through."""
         while not self._paused and (event := self._history.take()) is not None:
             slot = event.slot or 0
-            self._handled(event.topic, slot, count=not event.void)
             self._places[event.topic] = event.place
+            self._handled(event.topic, slot, count=not event.void)
             if event.void:
                 self._effects.append(Discard(event, "void"))
             else:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from ensue.event import Event
+from ensue.protocols.lineage import Lineage
 from ensue.wire import Records
 
 __all__ = [
@@ -17,12 +18,14 @@ __all__ = [
     "HISTORY",
     "INT",
     "LEASE",
+    "LOG",
     "OUTGOING",
     "PLACEMENT",
     "REGISTRATION",
     "SUBSCRIPTION",
     "ChangeUnderWay",
     "ChangedRecord",
+    "ClockRecord",
     "LeaseRecord",
     "OutgoingRecord",
     "PlacementRecord",
@@ -100,15 +103,25 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     older record, which does not say."""
 
 
+class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
+    """At a subscriber: how far it has come with a topic."""
+
+    slot: int
+    base: int
+    place: int = 0
+    """Of the last event that was delivered, in the log of the node; 0: an older record, or nodes that give no places."""
+
+
 INT = Records[int](int)
+LOG = Records[Lineage](Lineage)
+"""Which log a node has whose topics a subscription reads."""
 PLACEMENT = Records[PlacementRecord](PlacementRecord)
 REGISTRATION = Records[RegistrationRecord](RegistrationRecord)
 CHANGED = Records[ChangedRecord](ChangedRecord)
 LEASE = Records[LeaseRecord](LeaseRecord)
 OUTGOING = Records[OutgoingRecord](OutgoingRecord)
 SUBSCRIPTION = Records[SubscriptionRecord](SubscriptionRecord)
-CLOCK = Records[tuple[int, int]](tuple[int, int])
-"""A topic's clock and base."""
+CLOCK = Records[ClockRecord](ClockRecord)
 HISTORY = Records[tuple[int, int, int]](tuple[int, int, int])
 """What is still to come of a topic's past: the next slot, the cut, and the place to start at."""
 

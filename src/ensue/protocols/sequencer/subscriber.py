@@ -40,6 +40,7 @@ from ensue.protocols.core import (
     Send,
 )
 from ensue.protocols.ens import Attached, Fetched, Notify
+from ensue.protocols.lineage import Lineage, contradiction
 from ensue.protocols.sequencer.asking import Asking
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
@@ -54,6 +55,7 @@ from ensue.protocols.sequencer.records import (
     CLOCK,
     HISTORY,
     INT,
+    LOG,
     SUBSCRIPTION,
     ChangeUnderWay,
     SubscriptionRecord,
@@ -70,7 +72,7 @@ class Subscriber(Asking):
 
     `acknowledge_each` makes the application say which events it has handled; otherwise an event
     counts as handled when it is delivered. `start` is the place in the log to start at, for the topics that are
-    joined first; None, and for topics that are added later: with what is new. `records` is what an earlier incarnation persisted. Changes are numbered from behind `life`
+    joined first; None, and for topics that are added later: with what is new. `accept_loss` makes a durable one go on if a log is not the one that it read. `records` is what an earlier incarnation persisted. Changes are numbered from behind `life`
     on: where a name is used again after its records were given up, it is to be higher each time, so that no
     node takes a change for one that it has seen.
     """
@@ -83,6 +85,7 @@ class Subscriber(Asking):
         config: SequencerConfig | None = None,
         acknowledge_each: bool = False,
         start: int | None = None,
+        accept_loss: bool = False,
         records: Mapping[str, bytes] | None = None,
         life: int = 0,
         now_ns: int = 0,
@@ -102,11 +105,14 @@ class Subscriber(Asking):
         self._visited: dict[str, None] = {}
         """Nodes that may know this subscriber, and have not been told that it left."""
         self._change_due_ns = 0
+        self._accept_loss = accept_loss
+        self._logs: dict[str, Lineage] = {}
+        """By node: which log it had when it was last heard of, for as long as records last."""
         self._start = start
         """Where the first topics start; None as soon as they are joined."""
         self.expired = False
         """Whether the chain took it for vanished: it does nothing any more."""
-        if records:
+        if records and "state" in records:  # Else it had nothing but word of the logs.
             self._restore(records, now_ns)
         elif self.config.fixed is not None:
             self._start_fixed(self.config.fixed.get(name, ()), now_ns)
@@ -161,6 +167,29 @@ class Subscriber(Asking):
         self._persist_state()
         self._go_on_with_history(now_ns)
         self._deliver_ready(now_ns)
+
+    def learn_log(self, node: str, told: Lineage, *, now_ns: int) -> None:
+        """Hear which log a node has. One that is not the log of the records ends a durable subscription, or begins anew.
+
+        If it accepts that, it goes on behind what it has handled where the log goes on from the old one, and
+        from its beginning where it does not.
+        """
+        known = self._logs.get(node)
+        if not self.config.durable or self.expired or known == told.last:
+            return
+        topics = [topic for topic in self._wanted if self.placement.node(topic) == node]
+        reason = ""
+        if known is not None and topics:
+            reason = contradiction(known, told, place=self.last_place(node))
+        if reason and not self._accept_loss:
+            self.expired = True
+            self._effects = [Refuse((), reason)]  # Nothing else is to be done or waited for.
+            return
+        self._logs[node] = told.last
+        self._effects.append(Persist(f"log/{node}", LOG.encode(told.last)))
+        if reason and known is not None:
+            related = told.continues(known, place=self.last_place(node))
+            self._begin_anew(topics, now_ns, related=related)
 
     def pause(self) -> None:
         """Deliver nothing more until resumed. Only where the logs can send again."""
@@ -296,6 +325,22 @@ class Subscriber(Asking):
         for each in list(self._queue.clock) if together else [topic]:
             self._fall(each)
             self._drop(each, rejoins=True)
+        self._begin_change(now_ns)
+        self._persist_state()
+        self._deliver_ready(now_ns)
+
+    def _begin_anew(self, topics: Sequence[str], now_ns: int, *, related: bool) -> None:
+        """Join topics anew whose log is another one: from where they were, or if that has no meaning from the beginning."""
+        for topic in topics:
+            self._places.pop(topic, None)
+            if related and topic not in self._queue.clock:
+                continue  # Its past is still read, or it is about to be joined.
+            if related:
+                self._fall(topic)
+            else:
+                self._fallen[topic] = 1
+                self._reached.pop(topic, None)
+            self._drop(topic)
         self._begin_change(now_ns)
         self._persist_state()
         self._deliver_ready(now_ns)
@@ -441,9 +486,12 @@ class Subscriber(Asking):
             kind, _, topic = key.partition("/")
             if kind == "history":
                 self._resume_history(topic, *HISTORY.decode(records[key]))
+            elif kind == "log":
+                self._logs[topic] = LOG.decode(records[key])
             elif kind == "clock" and f"history/{topic}" not in records:
-                slot, base = CLOCK.decode(records[key])
-                self._queue.resume(topic, slot, base)
+                clock = CLOCK.decode(records[key])
+                self._queue.resume(topic, clock.slot, clock.base)
+                self._places[topic] = clock.place
                 self._ask_for(topic, now_ns)
         self._go_on_with_history(now_ns)
         if self._change is not None:

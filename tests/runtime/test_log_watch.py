@@ -1,0 +1,112 @@
+"""Asking stations on a broker which logs they have."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.brokers.waiting import until
+
+from ensue.errors import LogLost
+from ensue.protocols.core import Frame
+from ensue.protocols.lineage import Identified, Identify, Lineage
+from ensue.runtime import log_watch
+from ensue.runtime.log_watch import LogWatch
+from ensue.transports.base import Receiver
+
+FIRST = Lineage("a" * 16, ()).begin(token=1, begun=0)
+
+
+class Wire:
+    """A transport that keeps what is sent, and hands over what a test has for the one name on it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.sent: list[tuple[str, Frame]] = []
+        self.receive: Receiver = lambda _frames, _source: None
+
+    async def enter(self, name: str) -> None:
+        self.names.append(name)
+
+    async def exit(self, name: str) -> None:
+        self.names.remove(name)
+
+    def open(self, _name: str, receive: Receiver) -> "Wire":
+        self.receive = receive
+        return self
+
+    def send(self, peer: str, frame: Frame) -> None:
+        self.sent.append((peer, frame))
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def watching(
+    wire: Any, stations: Sequence[str], lost: list[LogLost], *, refuses: str = ""
+) -> LogWatch:
+    def learn(station: str, _log: Lineage) -> None:
+        if station == refuses:
+            raise LogLost("not that one", server=station, reason="replaced")
+
+    watch = LogWatch(wire, stations, on_log=learn, on_lost=lost.append)
+    await watch.start()
+    await asyncio.sleep(0)
+    return watch
+
+
+def test_each_station_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_watch, "ASK_S", 0.0)
+
+    async def main() -> None:
+        wire = Wire()
+        watch = await watching(wire, ("s0", "s1"), [])
+        await until(lambda: len(wire.sent) >= 4, "asked twice")
+        assert wire.sent[:4] == [("s0", Identify(number=1)), ("s1", Identify(number=1))] * 2
+        await watch.close()
+        assert not wire.names
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (Lineage("b" * 16, FIRST.incarnations), "replaced"),
+        (Lineage("a" * 16, ()).begin(token=2, begun=0), "rolled back"),
+    ],
+)
+def test_the_first_answer_that_contradicts_another_is_told_and_is_the_last(
+    told: Lineage, reason: str
+) -> None:
+    async def main() -> None:
+        wire, lost = Wire(), list[LogLost]()
+        watch = await watching(wire, ("s0",), lost)
+        wire.receive([Identified(number=1, log=FIRST)], "s0")
+        wire.receive([Identified(number=1, log=told)], "stranger")
+        wire.receive([Identified(number=1, log=FIRST.begin(token=3, begun=9))], "s0")
+        assert not lost
+        assert watch.logs["s0"].incarnations[-1].token == 3
+        for _ in range(2):
+            wire.receive([Identified(number=1, log=told)], "s0")
+        assert [(error.server, error.reason) for error in lost] == [("s0", reason)]
+        await watch.close()
+
+    asyncio.run(main())
+
+
+def test_damage_and_what_is_refused_are_told() -> None:
+    async def main() -> None:
+        wire, lost = Wire(), list[LogLost]()
+        watch = await watching(wire, ("s0", "s1"), lost, refuses="s1")
+        wire.receive([Identified(number=1, log=FIRST)], "s1")
+        assert [(error.server, error.reason) for error in lost] == [("s1", "replaced")]
+        await watch.close()
+        watch = await watching(wire, ("s0", "s1"), lost)
+        wire.receive([Identified(number=0, log=FIRST, damage="1.log is damaged")], "s0")
+        assert str(lost[-1]) == "server 's0' can't read its log: 1.log is damaged"
+        assert lost[-1].reason == "damaged"
+        await watch.close()
+
+    asyncio.run(main())
