@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ensue.errors import RemoteProtocolError
 from ensue.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
-from ensue.protocols import ens, exchange, guide, keeping, link, looking
+from ensue.protocols import ens, exchange, guide, keeping, lineage, link, looking
 from ensue.protocols.core import Frame
 from ensue.protocols.gossip import frames as gossip
 from ensue.protocols.hypercube import enrolment
@@ -61,6 +61,13 @@ many_numbers = st.lists(numbers, max_size=3).map(tuple)
 actions = st.sampled_from(("publish", "subscribe"))
 groups = st.builds(gossip.Row, node=numbers, version=counts, topics=many_names)
 by_source = st.dictionaries(numbers, many_counts, max_size=3)
+
+terms = st.text(max_size=20)
+logs = st.builds(
+    lineage.Lineage,
+    st.text(max_size=16),
+    st.lists(st.builds(lineage.Incarnation, counts, counts, counts), max_size=3).map(tuple),
+)
 
 FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Put: {"event": events},
@@ -152,6 +159,10 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "bounds": st.dictionaries(names, st.tuples(counts, counts), max_size=2),
     },
     exchange.Declined: {"topic": names, "event": names, "reason": names},
+    exchange.Agree: {"terms": terms},
+    exchange.Agreed: {"terms": terms},
+    lineage.Identify: {"number": counts},
+    lineage.Identified: {"number": counts, "log": logs, "damage": names},
     enrolment.Enrol: {
         "epoch": counts,
         "known": counts,
