@@ -1,11 +1,14 @@
 """A served bus is read as a log directory is: whatever the range, the trims, the restarts."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
+from unittest import mock
 
 import pytest
 from tests.server import certificates
@@ -13,9 +16,18 @@ from tests.server.helpers import People, serving
 from tests.store.publishing import publish, published, topics_at_random
 from tests.store.server_process import Served, mirrored, spare_port
 
+import ensue
 from ensue.client import ReceivedEvent
-from ensue.errors import AccessDenied, BadInput, OffsetsGone, TransportError
+from ensue.errors import (
+    AccessDenied,
+    BadInput,
+    LogDamaged,
+    LogLost,
+    OffsetsGone,
+    TransportError,
+)
 from ensue.event import Event
+from ensue.journal import Journal
 from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import OrderRequest
 from ensue.server.config import Retention, Tls
@@ -165,6 +177,50 @@ def test_a_server_that_dies_in_the_middle_is_waited_for(tmp_path: Path) -> None:
             found += batch.to_pylist()
         assert log.bounds() == {"x": Bounds(0, 10_000), "y": Bounds(0, 10_000)}
         assert found == rows(mirrored(tmp_path, server), "x", 0, 10_000)
+
+
+def test_a_server_that_comes_back_with_another_log_is_not_read_on(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as server:
+        publish(server.url, ["x"] * 5, ("x",))
+        log = ServedReader(server.url)
+        assert len(rows(log, "x", 0, 5)) == 5
+        server.kill()
+        shutil.rmtree(server.data)
+        server.start()
+        publish(server.url, ["x"] * 9, ("x",))
+        with pytest.raises(LogLost, match=r"has another log than before.*open the log anew") as lost:
+            rows(log, "x", 5, 9)
+        assert lost.value.reason == "replaced"
+        assert len(rows(ServedReader(server.url), "x", 0, 9)) == 9
+
+
+def test_a_damaged_log_is_told_to_readers_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            async with ensue.connect(server.url) as bus:
+                await bus.publish("x", b"1")
+            log = await asyncio.to_thread(ServedReader, server.url)
+            assert server.journal is not None
+            damage = LogDamaged("/x/1.log is damaged at byte 3: torn", path="/x/1.log")
+            assert server.station is not None
+            server.station.log._topics["x"].events.clear()
+            with reads_damaged(server.journal, damage), pytest.raises(LogLost, match=r"1\.log is"):
+                await asyncio.to_thread(rows, log, "x", 0, 1)
+            with pytest.raises(LogDamaged):
+                await server.wait()
+
+    asyncio.run(main())
+
+
+@contextmanager
+def reads_damaged(journal: Journal, damage: LogDamaged) -> Iterator[None]:
+    """Have every read of a journal find damage."""
+
+    def fail(*_args: object, **_named: object) -> NoReturn:
+        raise damage
+
+    with mock.patch.object(journal._segments, "batch", fail):
+        yield
 
 
 def test_whoever_is_patient_waits_for_the_first_connection(tmp_path: Path) -> None:

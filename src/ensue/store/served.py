@@ -13,7 +13,8 @@ answers of some hundred events, whatever the range. Where a log was trimmed, wha
 whole stamp can't be made whole any more: the topic begins there.
 
 A server that restarts, or a connection that is lost, costs a read nothing but time: it goes on where it
-was, for up to `PATIENCE_S` without an answer. The first connection is tried once, unless `patient`.
+was, for up to `PATIENCE_S` without an answer. The first connection is tried once, unless `patient`. One that comes back
+with another log, or an older state of it, or that can't read it, ends reading with `LogLost`.
 """
 
 import logging
@@ -27,10 +28,18 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
-from ensue.errors import AccessDenied, BadInput, OffsetsGone, RemoteProtocolError, TransportError
+from ensue.errors import (
+    AccessDenied,
+    BadInput,
+    LogLost,
+    OffsetsGone,
+    RemoteProtocolError,
+    TransportError,
+)
 from ensue.event import Count, Name
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import Fetch, Surveyed
+from ensue.protocols.lineage import Lineage, contradiction, lost_text
 from ensue.protocols.sequencer.frames import Expired, Refused
 from ensue.protocols.sequencer.placement import Placement
 from ensue.store.reader import Bounds, EventRow, batch_of, merge_stamp
@@ -149,6 +158,10 @@ class _Line:
         match said:
             case messages.Ping(number=number):
                 self._say(messages.Pong(number=number))
+            case messages.Farewell(reason=reason, log="damaged"):
+                server = self.address if self.welcome is None else self.welcome.server
+                text = f"server {server!r} can't read its log: {reason}"
+                raise LogLost(text, server=server, reason="damaged")
             case messages.Farewell(reason=reason, final=False):
                 raise TransportError(f"the server at {self.address} hung up: {reason}")
             case messages.Farewell(reason=reason) | messages.Exited(reason=reason):
@@ -287,11 +300,14 @@ class ServedReader:
         self.url = f"ensue://[{host}]:{port}" if ":" in host else f"ensue://{host}:{port}"
         """For people: without the token."""
         self._idle: dict[str, _Line] = {}
+        self._logs: dict[str, Lineage] = {}
+        """By server: which log it has."""
         self._begins: dict[str, tuple[int, int]] = {}
         """Of topics that were trimmed, the first slot there is, and the first that can be read."""
         line = _patiently(lambda: _Line(options, (host, port)), patient=patient)
         welcome = line.welcome
         assert welcome is not None
+        self._check_log(welcome)
         self._idle[welcome.server] = line
         self._placement = Placement(
             [member.name for member in welcome.chain],
@@ -339,7 +355,24 @@ class ServedReader:
         if line.welcome is None or line.welcome.server != station:
             line.close()
             raise TransportError(f"at {line.address} is another server than {station!r} by now")
+        try:
+            self._check_log(line.welcome)
+        except LogLost:
+            line.close()
+            raise
         return line
+
+    def _check_log(self, welcome: messages.Welcome) -> None:
+        """Refuse a server whose log is not the one that was read before."""
+        server, told = welcome.server, welcome.log
+        if told is None:
+            return
+        known = self._logs.setdefault(server, told)
+        reason = contradiction(known, told)
+        if reason:
+            text = f"{lost_text(server, reason)}; open the log anew to go on"
+            raise LogLost(text, server=server, reason=reason)
+        self._logs[server] = told
 
     def put_back(self, station: str, line: _Line) -> None:
         """Keep a connection for whoever needs one next."""
