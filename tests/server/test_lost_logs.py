@@ -537,3 +537,38 @@ def test_a_durable_subscription_is_told_later_that_a_log_lost_what_it_had(tmp_pa
         await second.stop()
 
     asyncio.run(main())
+
+
+def test_content_and_causal_order_end_with_the_log_and_no_order_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            buses = [
+                ensue.connect(server.url, order=order) for order in (None, ensue.Causal(), None)
+            ]
+            for bus in buses:
+                await bus.__aenter__()
+            content, causal, plain = buses
+            await content.advertise(where="price exists")
+            by_content = content.subscribe(where="price > 1")
+            by_cause, as_they_come = causal.subscribe("c"), plain.subscribe("t")
+            for events in (by_content, by_cause, as_they_come):
+                await events.__aenter__()
+            await content.publish({"price": 2}, b"1")
+            assert await read(by_content, 1) == [b"1"]
+            async with moved(server, tmp_path / "new"):
+                for events in (by_content, by_cause):
+                    with pytest.raises(ensue.SubscriptionLost, match="has another log") as lost:
+                        await within(anext(events))
+                    assert lost.value.reason == "replaced"
+                with pytest.raises(ensue.LogLost):
+                    await within(content.publish({"price": 3}, b"2"))
+                with pytest.raises(ensue.LogLost):
+                    await within(causal.publish("c", b"2"))
+                while not as_they_come.waiting:  # It has to come back first, and nothing is kept.
+                    await within(plain.publish("t", b"2"))
+                    await asyncio.sleep(0.01)
+                assert await read(as_they_come, 1) == [b"2"]
+                for bus in buses:
+                    await within(bus.close())
+
+    asyncio.run(main())

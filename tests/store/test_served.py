@@ -188,7 +188,9 @@ def test_a_server_that_comes_back_with_another_log_is_not_read_on(tmp_path: Path
         shutil.rmtree(server.data)
         server.start()
         publish(server.url, ["x"] * 9, ("x",))
-        with pytest.raises(LogLost, match=r"has another log than before.*open the log anew") as lost:
+        with pytest.raises(
+            LogLost, match=r"has another log than before.*open the log anew"
+        ) as lost:
             rows(log, "x", 5, 9)
         assert lost.value.reason == "replaced"
         assert len(rows(ServedReader(server.url), "x", 0, 9)) == 9

@@ -22,6 +22,7 @@ from ensue.errors import (
     EventRefused,
     InternalError,
     LocalProtocolError,
+    LogLost,
     TransactionAborted,
 )
 from ensue.event import NAME_LENGTH_MAX, Event
@@ -65,8 +66,8 @@ class Listener(Protocol):
     def notified(self, notified: Notified) -> None:
         """Take an event."""
 
-    def lost(self, reason: str) -> None:
-        """Hear that nothing more comes."""
+    def lost(self, reason: str, error: LogLost | None = None) -> None:
+        """Hear that nothing more comes, maybe because a server does not have its log any more."""
 
     def withdrawn(self) -> None:
         """Hear that nothing more comes, as was wanted."""
@@ -109,9 +110,9 @@ class _Kept:
         """Keep an event."""
         self.events.append(notified)
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, error: LogLost | None = None) -> None:
         """Forget them."""
-        del reason
+        del reason, error
         self.events.clear()
 
     def withdrawn(self) -> None:
@@ -393,7 +394,9 @@ class ContentClient:
 
     def _refused(self, outcome: Refuse) -> None:
         """Give everything up: a server will not have this client any more, or it has failed."""
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failed) and isinstance(outcome.error, LogLost):
+            self._give_up(outcome.error)
+        elif isinstance(outcome, Failed):
             failed = InternalError(f"{self.bus} can't go on: {outcome.reason}")
             failed.__cause__ = outcome.error
             self._give_up(failed)
@@ -550,7 +553,7 @@ class ContentClient:
             fail(future, error)
         readers, self._readers = self._readers, {}
         for reader in readers.values():
-            reader.lost(str(error))
+            reader.lost(str(error), error if isinstance(error, LogLost) else None)
 
     def close(self) -> None:
         """Leave the overlay: what was advertised and subscribed ends."""

@@ -13,11 +13,13 @@ from ensue.client.checks import (
 )
 from ensue.client.content import CONTENT, ContentClient, content_event
 from ensue.client.reader import Reader
+from ensue.errors import LogLost
 from ensue.order import Order
 from ensue.protocols.core import Deliver, Join, Leave, Outcome, Refuse
 from ensue.protocols.overlay.client import Answered, Notified
 from ensue.protocols.transactions.acting import OVER
 from ensue.protocols.transactions.client import TransactionClient
+from ensue.runtime.driver import Failed
 from ensue.runtime.hub import Hub
 from ensue.runtime.names import check_text
 
@@ -161,10 +163,10 @@ class ContentShare:
         elif self._ended:
             self._client.withdraw(self._ended)
 
-    def lost(self, reason: str) -> None:
-        """Tell that nothing more comes."""
+    def lost(self, reason: str, error: LogLost | None = None) -> None:
+        """Tell that nothing more comes, maybe because a server does not have its log any more."""
         self.subscription, self.topics = "", ()
-        self._on_outcome(Refuse((), reason))
+        self._on_outcome(Refuse((), reason) if error is None else Failed((), error.reason, error))
 
     def notified(self, notified: Notified) -> None:
         """Hand an event over, or end before it if there is no room for it and what has to come with it."""

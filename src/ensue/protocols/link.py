@@ -15,7 +15,7 @@ frames that arrived before an earlier one are kept; others are dropped and will 
 those that come when `batch_bytes_max` bytes are to be persisted before the effects are next drained.
 
 HAZARD: a peer that lost its records can't be told from one that is slow; its links stay stuck. Give
-it a new name.
+it a new name. Servers tell by the identities of their logs (`ensue.protocols.lineage`), and refuse such a peer.
 """
 
 from collections import OrderedDict
