@@ -12,6 +12,7 @@ __all__ = [
     "Count",
     "Event",
     "Name",
+    "Proof",
     "Stamp",
     "event_id",
     "shorten",
@@ -51,6 +52,8 @@ def shorten(value: bytes | str) -> str:
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+Proof = Annotated[bytes, msgspec.Meta(max_length=16)]
+"""A server's seal, a MAC, on what it knows to be true; empty: none. Clients carry it and can't make one."""
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):

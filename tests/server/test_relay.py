@@ -8,18 +8,20 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from tests.server.helpers import People, serving, until
+from tests.server.helpers import People, read, serving, until, within
 from tests.server.raw import Raw
+from tests.server.test_serving import chain
 
+import ensue
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
-from ensue.protocols.ens import Attached, AttachRequest, Fetch, Put
+from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Put, Taken
 from ensue.protocols.exchange import Declined
 from ensue.protocols.gossip import frames as gossip
 from ensue.protocols.gossip.letters import rows_digest
 from ensue.protocols.hypercube import frames as cube
 from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Members, Resign
-from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused
+from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, Stamped
 from ensue.server import Server
 
 CAUSAL, DEADLINE = "node-1/causal", "node-1/deadline"
@@ -504,5 +506,57 @@ def test_a_connection_speaks_under_its_own_names_only(tmp_path: Path) -> None:
             assert await again.enter(NAMES[BANK]) == "the name belongs to another user"
             again.close()
             await until(lambda: people.faults == 1)
+
+    asyncio.run(main())
+
+
+def test_stamps_that_publishers_take_to_another_server_are_sealed_by_the_chain(
+    tmp_path: Path,
+) -> None:
+    users = People(bank=(["*"], ["*"]), evil=(["t0"], []))
+    access = msgspec.structs.replace(users.access, station_secret="s" * 40)
+
+    async def main() -> None:
+        servers = await chain(tmp_path, 2, access=access)
+        first = servers[0]
+        replace = msgspec.structs.replace
+        async with (
+            ensue.connect(users.url(first, "bank")) as bank,
+            bank.subscribe("t0", "t1") as events,
+        ):
+            # The order of both topics takes both servers.
+            for number in range(3):
+                await within(bank.publish(f"t{number % 2}", b"%d" % number))
+            raws = []
+            for server in servers:
+                raw = await Raw.hello(server, token=users.tokens["evil"])
+                assert await raw.enter(NAMES[EVIL]) is None
+                raws.append(raw)
+            asked = event(EVIL, topic="t0")
+            raws[0].bundle(
+                NAMES[EVIL], OrderRequest(number=1, events=(asked,), settled=1), target="s0"
+            )
+            told = await raws[1].frame()
+            assert isinstance(told, Stamped)
+            (grant,) = told.grants
+            slot = grant.stamp.entries["t0"]
+            stamped = replace(asked, stamp=grant.stamp)
+            ahead = Stamp({**grant.stamp.entries, "t1": 10**9}, grant.stamp.whole)
+            for lie in (
+                Put(event=stamped),
+                Put(event=stamped, proof=bytes(16)),
+                Put(event=replace(stamped, stamp=ahead), proof=grant.proof),
+                Put(event=replace(stamped, stamp=Stamp({"t0": slot - 1})), proof=grant.proof),
+            ):
+                raws[0].bundle(NAMES[EVIL], lie, target="s0")
+                assert isinstance(await raws[0].frame(), Taken)
+            raws[0].bundle(NAMES[EVIL], Put(event=stamped, proof=grant.proof), target="s0")
+            assert isinstance(await raws[0].frame(), Accepted)
+            await within(bank.publish("t1", b"3"))
+            assert await read(events, 5) == [b"0", b"1", b"2", b"pay", b"3"]
+            for raw in raws:
+                raw.close()
+        for server in servers:
+            await server.stop()
 
     asyncio.run(main())

@@ -89,10 +89,11 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
 class Broadcast(msgspec.Struct, frozen=True, gc=False):
     """Publish an event on its topic of the event notification service (ENS).
 
-    The ENS answers with `ens.Accepted` or `ens.Taken`.
+    The ENS answers with `ens.Accepted` or `ens.Taken`. `proof` shows it who gave the event its stamp.
     """
 
     event: Event
+    proof: bytes = b""
 
 
 class Attach(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ The service keeps a log per topic and fans events out to whoever attached: `ensu
 import msgspec
 
 from ensue.errors import ConfigurationError
-from ensue.event import Count, Event, Name
+from ensue.event import Count, Event, Name, Proof
 from ensue.protocols.core import Attach, Broadcast, Detach, Frame
 
 __all__ = [
@@ -76,6 +76,8 @@ class Put(Frame, frozen=True, tag=1):
     """Publish an event. One that is not counted gets the next free slot of its topic."""
 
     event: Event
+    proof: Proof = b""
+    """Of who gave the event its stamp, where that is asked for."""
 
 
 class Accepted(Frame, frozen=True, tag=2):
@@ -198,8 +200,8 @@ FRAMES: tuple[type[Frame], ...] = (
 def request_for(effect: Broadcast | Attach | Detach) -> Frame:
     """Turn an effect meant for the ENS into the frame that asks a `TopicLog` for it."""
     match effect:
-        case Broadcast(event=event):
-            return Put(event=event)
+        case Broadcast(event=event, proof=proof):
+            return Put(event=event, proof=proof)
         case Attach(topic=topic, from_slot=from_slot):
             return AttachRequest(topic=topic, from_slot=from_slot)
         case Detach(topic=topic):

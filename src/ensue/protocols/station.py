@@ -139,6 +139,7 @@ class Station:
         keeper_config: KeeperConfig | None = None,
         records: Mapping[str, bytes] | None = None,
         kept: KeptEvents | None = None,
+        seal_key: bytes = b"",
         now_ns: int = 0,
     ) -> None:
         self.name = name
@@ -156,6 +157,7 @@ class Station:
             put_out=self.log.append,
             slot_of=self.log.slot_of,
             records=of_node,
+            seal_key=seal_key,
             now_ns=now_ns,
         )
         self.keeper = Keeper(name=name, config=keeper_config, records=of_keeper)

@@ -1,6 +1,7 @@
 """What a server is told: where to listen, where its data is, whom to trust, who else is in its chain."""
 
 import socket
+from hashlib import sha256
 from ipaddress import ip_address
 from typing import Literal
 
@@ -204,6 +205,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def asks_who(self) -> bool:
         """Whether somebody who can't prove who they are is turned away."""
         return bool(self.access.users) or (self.tls is not None and self.tls.clients == "required")
+
+    @property
+    def stamp_key(self) -> bytes:
+        """What the servers of a chain seal stamps with; empty: clients are believed, as nobody else is asked who they are."""
+        secret = self.access.station_secret
+        if not self.access.users or not secret or len(self.members) < 2:
+            return b""
+        return sha256(b"stamps" + secret.encode()).digest()
 
     def _check_trust(self) -> None:
         access = self.access

@@ -26,13 +26,16 @@ Levels of a topic are parted by `.` alone; `/` is a character like any other.
 HAZARD: two users who take one new durable name at the same moment, each at another server of a chain, may
 come to own it at one server each, and then neither can use it. They have to choose other names.
 
-HAZARD: where the order of an event takes several servers, its publisher puts it out with the stamp that
-it was given, and is believed. A publisher that lies about it can hold up those who subscribe to its
-topic.
+Where the order of an event takes several servers, its publisher puts it out with the stamp that it was given. With users and a secret of the
+servers (`stations.secret_file`), the stamp is sealed by the server that gave it, and one without its seal is answered with Taken.
+
+HAZARD: with certificates of servers alone, or without users, the publisher is believed. One that lies can take the slots of others and hold up those
+who subscribe to its topic.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from hmac import compare_digest
 
 import msgspec
 
@@ -45,6 +48,7 @@ from ensue.protocols.looking import Look
 from ensue.protocols.overlay.nodes import broker_of
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, StampRequest
 from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.sequencer.seals import stamp_proof
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
 from ensue.server.access import Action, Grants
 from ensue.server.config import Limits, ServerConfig
@@ -89,6 +93,7 @@ class Rules:
         self._placement = placement
         self._may_put = may_put
         self._config = config
+        self._stamp_key = config.stamp_key
         self._write = write
         own = next(member for member in config.members if member.name == config.name)
         own_host = parse_address(own.address or config.listen, what="an address")[0]
@@ -305,8 +310,8 @@ class Rules:
     def _refusal(self, visitor: Guest, source: str, frame: Frame) -> Frame | None:
         """Return what a client is told that may not send a frame; None: it may."""
         match frame:
-            case Put(event=event):
-                return self._put_refusal(visitor, source, event)
+            case Put():
+                return self._put_refusal(visitor, source, frame)
             case AttachRequest():
                 return self._attach_refusal(visitor, source, frame)
             case ChangeRequest():
@@ -361,11 +366,17 @@ class Rules:
     def _reading_refusal(self, visitor: Guest, topic: str) -> str:
         return self.place_refusal(topic) or self.why_not(visitor, "subscribe", topic)
 
-    def _put_refusal(self, visitor: Guest, source: str, event: Event) -> Frame | None:
+    def _put_refusal(self, visitor: Guest, source: str, frame: Put) -> Frame | None:
+        event, stamp = frame.event, frame.event.stamp
         check_event(event)
         slot = event.slot
         if slot is None or not self._may_put(event, source):
             raise RemoteProtocolError("an event in a slot that was not given to it")
+        key = self._stamp_key
+        if key and stamp is not None:
+            proof = stamp_proof(key, event.publisher, event.topic, stamp)
+            if not compare_digest(proof, frame.proof):
+                return Taken(topic=event.topic, event=event.id, slot=slot)
         if self.event_refusal(visitor, event):
             return Taken(topic=event.topic, event=event.id, slot=slot)
         return None

@@ -207,6 +207,7 @@ def build_station(
                 keeper_config=keeper_config,
                 records=own,
                 kept=journal,
+                seal_key=config.stamp_key,
                 now_ns=now_ns,
             )
         )

@@ -17,9 +17,8 @@ from typing import Annotated
 
 import msgspec
 
-from ensue.event import Count, Event, Name
+from ensue.event import Count, Event, Name, Proof
 from ensue.protocols.core import Frame
-from ensue.protocols.hypercube.frames import Proof
 
 __all__ = [
     "BETWEEN_BROKERS",

@@ -24,7 +24,7 @@ from typing import Annotated
 
 import msgspec
 
-from ensue.event import Count, Event, Name, text_bytes, wire_bytes
+from ensue.event import Count, Event, Name, Proof, text_bytes, wire_bytes
 from ensue.protocols.core import Frame
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Here",
     "Item",
     "Number",
-    "Proof",
     "Publication",
     "Receipt",
     "Row",
@@ -62,10 +61,6 @@ TOPICS_MAX = 65_536
 """Topics of a row that are believed at all; see `HypercubeConfig.topics_max`."""
 Counts = dict[Number, Count]
 """Source to how many of its events of one topic: 1, 2, … up to that number."""
-Proof = Annotated[bytes, msgspec.Meta(max_length=16)]
-"""A relay's seal on what it had from the client it is about, over that client's own connection; empty: none.
-
-Clients carry it and never look at it: whoever relays frames knows the key (`ensue.server.relay`)."""
 _PROOF_BYTES = 18
 """What a seal takes with its length."""
 _COUNT_BYTES = 12

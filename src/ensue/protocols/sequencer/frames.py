@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ensue.event import Count, Event, Name, Stamp, text_bytes
+from ensue.event import Count, Event, Name, Proof, Stamp, text_bytes
 from ensue.protocols import ens, link
 from ensue.protocols.core import Frame
 
@@ -85,6 +85,8 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     number: Count
     stamp: Stamp
+    proof: Proof = b""
+    """The chain's seal on it (`seals`), for whoever keeps the log; empty: none is asked for."""
 
 
 class Stamped(Frame, frozen=True, tag=18):
@@ -223,7 +225,11 @@ def stamped(origin: str, grants: Iterable[Grant]) -> Iterator[Stamped]:
     part: list[Grant] = []
     size = 0
     for grant in grants:
-        more = ENTRY_BYTES + sum(text_bytes(topic) + ENTRY_BYTES for topic in grant.stamp.entries)
+        more = (
+            ENTRY_BYTES
+            + len(grant.proof)
+            + sum(text_bytes(topic) + ENTRY_BYTES for topic in grant.stamp.entries)
+        )
         if part and size + more > STAMPED_BYTES_MAX:
             yield Stamped(origin=origin, grants=tuple(part))
             part, size = [], 0

@@ -60,6 +60,7 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.publishers import Publisher, record_order
 from ensue.protocols.sequencer.records import INT
 from ensue.protocols.sequencer.remembering import RememberingStage
+from ensue.protocols.sequencer.seals import stamp_proof
 
 __all__ = ["SequencerNode"]
 
@@ -74,6 +75,7 @@ class SequencerNode(RememberingStage):
 
     `put_out` takes the events of an `OrderRequest` that this node can order alone, and returns their
     bytes; without it the publisher gets a stamp. `slot_of` finds the slot of one that went out before a restart. `records` is what an earlier incarnation persisted.
+    With a `seal_key`, stamps that publishers take elsewhere are sealed.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class SequencerNode(RememberingStage):
         put_out: Callable[[Event, Stamp], int] | None = None,
         slot_of: Callable[[Event], int] | None = None,
         records: Mapping[str, bytes] | None = None,
+        seal_key: bytes = b"",
         now_ns: int = 0,
     ) -> None:
         super().__init__(name=name, placement=placement, config=config or SequencerConfig())
@@ -94,6 +97,7 @@ class SequencerNode(RememberingStage):
         """Stamps completed while handling the current frame, by publisher and origin."""
         self._counted: dict[str, int] = {}
         """Topics that were counted while handling the current frame, and how far."""
+        self._seal_key = seal_key
         self._put_out = put_out
         self._slot_of = slot_of
         self._batch_bytes = 0
@@ -289,9 +293,15 @@ class SequencerNode(RememberingStage):
         if self.config.durable:
             self._persist_lease(lease)
         if fresh:
-            self._granted.setdefault((publisher, origin), []).append(Grant(number, stamp))
+            self._grant(lease)
         else:
             self._answer_again(publisher, origin, number)
+
+    def _grant(self, lease: Lease) -> None:
+        """Hand a stamp to its publisher, when the frame is handled."""
+        proof = stamp_proof(self._seal_key, lease.publisher, lease.topic, lease.stamp)
+        granted = self._granted.setdefault((lease.publisher, lease.origin), [])
+        granted.append(Grant(lease.number, lease.stamp, proof))
 
     def _finish(self) -> None:
         """Persist and answer what the frame caused, all at once."""
@@ -331,7 +341,7 @@ class SequencerNode(RememberingStage):
         if lease.state == VOID:
             self._effects.append(Send(publisher, Voided(origin=origin, numbers=(number,))))
         else:
-            self._granted.setdefault((publisher, origin), []).append(Grant(number, lease.stamp))
+            self._grant(lease)
 
     def _on_void_answer(self, frame: Accepted | Taken, _ens: str, _now_ns: int) -> None:
         state = VOID if isinstance(frame, Accepted) else OUT

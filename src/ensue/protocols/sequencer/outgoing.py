@@ -64,6 +64,8 @@ class Outgoing(msgspec.Struct, gc=False):
     """What it was last asked for with, while there is no answer."""
     granted_by: str = ""
     """The node that completed the stamp; empty until stamped."""
+    proof: bytes = b""
+    """Its seal on the stamp."""
     settled: bool = False
     due_ns: int = 0
     """When to repeat the broadcast of what is stamped, …"""

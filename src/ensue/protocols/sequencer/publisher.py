@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ensue.errors import LimitReached
-from ensue.event import Event, Stamp, wire_bytes
+from ensue.event import Event, wire_bytes
 from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Refuse, Send, Settle
 from ensue.protocols.ens import Accepted, Taken
 from ensue.protocols.numbering import EventNumbers
@@ -30,6 +30,7 @@ from ensue.protocols.sequencer.config import SequencerConfig
 from ensue.protocols.sequencer.frames import (
     Confirm,
     Forget,
+    Grant,
     OrderRequest,
     Out,
     Refused,
@@ -163,7 +164,7 @@ class Publisher:
         match frame:
             case Stamped(origin=origin, grants=grants):
                 for grant in grants:
-                    self._grant(origin, grant.number, grant.stamp, source, now_ns)
+                    self._grant(origin, grant, source, now_ns)
                 self._request(self._lane(origin), now_ns)
             case Out(origin=origin, slots=slots):
                 self._are_out(origin, slots, now_ns)
@@ -326,13 +327,14 @@ class Publisher:
             return next(iter(unsettled))
         return self._numbers.get(origin, 0) + 1
 
-    def _grant(self, origin: str, number: int, stamp: Stamp, source: str, now_ns: int) -> None:
-        outgoing = self._requested_at(origin, number)
+    def _grant(self, origin: str, grant: Grant, source: str, now_ns: int) -> None:
+        outgoing = self._requested_at(origin, grant.number)
         if outgoing is None or outgoing.granted_by:
             return  # Settled or stamped before: this is a repeated answer.
         self._lane(outgoing.origin).answered(outgoing, now_ns)
         outgoing.granted_by = source
-        outgoing.event = msgspec.structs.replace(outgoing.event, stamp=stamp)
+        outgoing.event = msgspec.structs.replace(outgoing.event, stamp=grant.stamp)
+        outgoing.proof = grant.proof
         if not self._stamped:
             self._broadcast_due_ns = now_ns + self._patience.least_ns
         self._stamped[outgoing.key] = outgoing
@@ -341,7 +343,7 @@ class Publisher:
     def _broadcast(self, outgoing: Outgoing, wait_ns: int, now_ns: int) -> None:
         outgoing.wait_ns, outgoing.due_ns = wait_ns, now_ns + wait_ns
         self._broadcast_due_ns = min(self._broadcast_due_ns, outgoing.due_ns)
-        self._effects.append(Broadcast(outgoing.event))
+        self._effects.append(Broadcast(outgoing.event, outgoing.proof))
 
     def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
         for number in numbers:
