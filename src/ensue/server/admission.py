@@ -19,6 +19,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
+from ensue.errors import limit_reason
 from ensue.server.config import Limits
 
 __all__ = ["STATION_CONNECTIONS_MAX", "Admission", "Newcomer", "source_of"]
@@ -88,11 +89,18 @@ class Admission:
             return None
         limits = self._limits
         if len(self._clients) >= limits.connections:
-            return f"there are {limits.connections} connections already (limits.connections)"
+            return limit_reason(
+                "there are too many connections",
+                "connections",
+                limits.connections,
+                "raise limits.connections in the server's file, or close some",
+            )
         if self._per_host[one.host] >= limits.connections_per_address:
-            return (
-                f"there are {limits.connections_per_address} connections from {one.host} already "
-                "(limits.connections_per_address)"
+            return limit_reason(
+                f"there are too many connections from {one.host}",
+                "connections_per_address",
+                limits.connections_per_address,
+                "raise limits.connections_per_address in the server's file, or close some",
             )
         self._stop_waiting(one)
         self._clients[one] = None
