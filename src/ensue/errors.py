@@ -20,6 +20,7 @@ __all__ = [
     "EventsInDoubt",
     "FilterError",
     "HandlerFailed",
+    "HandshakeFailed",
     "InternalError",
     "LimitReached",
     "LocalProtocolError",
@@ -89,6 +90,12 @@ class TransportError(EnsueError, ConnectionError):
     """Bytes could not be carried."""
 
     retriable = True
+
+
+class HandshakeFailed(TransportError):
+    """TLS, the login or the protocol of a connection failed: connecting again as configured is of no use."""
+
+    retriable = False
 
 
 class AccessDenied(EnsueError, PermissionError):

@@ -357,8 +357,8 @@ async def connect_patiently(
                     await bus.__aenter__()
             except TimeoutError:
                 raise waiting.in_vain() from None
-            except TransportError:
-                if loop.time() + RETRY_S > deadline_s:
+            except TransportError as error:
+                if not error.retriable or loop.time() + RETRY_S > deadline_s:
                     raise
                 if loop.time() - begun_s >= TOLD_S:
                     waiting.tell()

@@ -46,6 +46,7 @@ from ensue.transports.tcp_messages import (
     framed,
 )
 from ensue.transports.tcp_options import CAPABILITIES, parse_address, write_address
+from ensue.transports.throttle import Throttle
 from ensue.wire import Codec, bundle
 
 __all__ = ["Listener", "Outside", "check_free"]
@@ -159,7 +160,7 @@ class Listener:
         self._receive: Inbox | None = None
         self._server: asyncio.Server | None = None
         self._emptied: asyncio.Event | None = None
-        self._closing = False
+        self._closing, self._throttle = False, Throttle(_log)
 
     @property
     def at_door(self) -> int:
@@ -341,7 +342,10 @@ class Listener:
     def _fault_of(self, address: str, kind: str, why: str, *, told: bool = True) -> None:
         self.errors[kind] += 1
         if told:
-            _log.warning("%s: %s", address, why, extra={"fault": kind})
+            host = address.rpartition(":")[0]
+            self._throttle.log(
+                f"{host} {kind} {why}", logging.WARNING, f"{address}: {why}", fault=kind
+            )
 
     def dropped_one(self) -> None:
         """Count a message that was dropped because too much was pending."""

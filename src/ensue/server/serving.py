@@ -13,7 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from secrets import token_bytes
 
-from ensue.errors import AccessDenied, BadInput, LogDamaged, LogLost, TransportError
+from ensue.errors import (
+    AccessDenied,
+    BadInput,
+    HandshakeFailed,
+    LogDamaged,
+    LogLost,
+    TransportError,
+)
 from ensue.journal import Journal
 from ensue.protocols.core import Persist
 from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
@@ -211,7 +218,7 @@ class Server(StationServer):
                     return
                 if str(error) != told:
                     told = str(error)
-                    serious = isinstance(error, AccessDenied | LogLost)
+                    serious = isinstance(error, AccessDenied | HandshakeFailed | LogLost)
                     level = logging.ERROR if serious else logging.INFO
                     _log.log(level, "%s is not there yet: %s", member.name, error)
                 await asyncio.sleep(NEIGHBOUR_RETRY_S)

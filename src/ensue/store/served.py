@@ -31,6 +31,7 @@ import pyarrow as pa
 from ensue.errors import (
     AccessDenied,
     BadInput,
+    HandshakeFailed,
     LogLost,
     OffsetsGone,
     RemoteProtocolError,
@@ -45,7 +46,9 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.store.reader import Bounds, EventRow, batch_of, merge_stamp
 from ensue.store.schema import COLUMNS
 from ensue.transports import tcp_messages as messages
+from ensue.transports.peer_kind import is_final
 from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.transports.tls import what_failed
 from ensue.wire import FRAME_BYTES_MAX, Codec, bundle
 
 __all__ = ["PATIENCE_S", "ServedReader"]
@@ -105,7 +108,8 @@ class _Line:
         except (TransportError, AccessDenied):
             raise
         except OSError as error:
-            raise TransportError(self._why(error)) from error
+            kind = HandshakeFailed if is_final(error) else TransportError
+            raise kind(self._why(error)) from error
 
     def send(self, frame: Frame) -> None:
         """Ask."""
@@ -201,7 +205,7 @@ class _Line:
 
     def _why(self, error: OSError) -> str:
         if isinstance(error, ssl.SSLError):
-            return f"no TLS with the server at {self.address}: {error}"
+            return f"no TLS with the server at {self.address}: {what_failed(error)}"
         if isinstance(error, TimeoutError):
             return f"the server at {self.address} does not answer"
         if self.welcome is not None:
@@ -220,7 +224,7 @@ def _patiently(action: Callable[[], T], *, patient: bool) -> T:
             return action()
         except TransportError as error:
             waited_s = time.monotonic() - since_s
-            if not patient:
+            if not patient or not error.retriable:
                 raise
             if waited_s >= PATIENCE_S:
                 text = f"{error}; given up after {waited_s:.0f} s without an answer"

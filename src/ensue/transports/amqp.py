@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ensue.errors import MissingExtra, TransportError
+from ensue.errors import HandshakeFailed, MissingExtra, TransportError
 from ensue.transports.address import Address, read_url, switch
 from ensue.transports.broker import (
     CONNECT_S,
@@ -78,6 +78,7 @@ class AmqpCarrier(BrokerCarrier):
 
     name = "amqp://"
     how_to_start = "rabbitmq-server (Debian: apt-get install rabbitmq-server)"
+    kind = "an AMQP broker"
 
     def __init__(self, options: AmqpOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         super().__init__(
@@ -86,6 +87,7 @@ class AmqpCarrier(BrokerCarrier):
             pending_bytes_max=pending_bytes_max,
         )
         self.options = options
+        self.address = options.address
         self._exchanges = {kind: f"{options.prefix}.{kind}" for kind in (INBOX, TOPIC)}
         self._kinds = {exchange: kind for kind, exchange in self._exchanges.items()}
         self._connection: AbstractConnection | None = None
@@ -113,7 +115,7 @@ class AmqpCarrier(BrokerCarrier):
                 heartbeat=max(1, math.ceil(self.heartbeat_s)),
             )
         except (AuthenticationError, ProbableAuthenticationError) as error:
-            raise TransportError(
+            raise HandshakeFailed(
                 f"{self.url}: the AMQP broker refuses this user or password ({error}): check them"
             ) from None
         except ConnectionClosed as error:

@@ -17,18 +17,29 @@ HAZARD: a batch that was being written when the session was lost may be out or n
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from random import uniform
 from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, LimitReached, LocalProtocolError, LogDamaged, TransportError
-from ensue.transports.address import check
+from ensue.errors import (
+    BadInput,
+    HandshakeFailed,
+    LimitReached,
+    LocalProtocolError,
+    LogDamaged,
+    TransportError,
+)
+from ensue.transports.address import Address, check
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
 from ensue.transports.outbox import MESSAGE_BYTES_OVERHEAD, Outbox
+from ensue.transports.peer_kind import connect_or_identify, is_final
 from ensue.transports.session import Place, Session, end, finished
+from ensue.transports.throttle import Throttle
+from ensue.transports.tls import what_failed
 
 __all__ = [
     "CAPABILITIES",
@@ -81,6 +92,10 @@ class BrokerCarrier:
     name: str
     how_to_start: str
     """The line that starts such a server."""
+    kind: str
+    """What such a server is called where something else answers (`peer_kind`)."""
+    address: Address | None = None
+    """Where it is, if what else answers there is to be looked at."""
 
     def __init__(
         self,
@@ -102,6 +117,7 @@ class BrokerCarrier:
         self._session: Session | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
+        self._throttle = Throttle(_log)
 
     @property
     def pending_bytes(self) -> int:
@@ -148,23 +164,44 @@ class BrokerCarrier:
             raise LocalProtocolError(f"{self.url}: a carrier is started once")
         session = Session()
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._connect(session)
-        except TransportError:
-            await self._part(session)
-            raise
-        except Exception as error:
-            await self._part(session)
-            raise TransportError(
-                f"{self.url}: no {self.name} server answers there ({_words(error)}); "
-                f"start one: {self.how_to_start}"
-            ) from error
+            await self._identified(lambda: self._connect_first(session))
         except BaseException:
             await self._part(session)
             raise
         session.read(self._read(session))
         self._begin(session)
         self._keeper = asyncio.create_task(self._keep(session), name=f"carrier {self.url}")
+
+    async def _identified(self, connect: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Connect for the first time, and look what else is there if that fails."""
+        if self.address is None:
+            await connect()
+            return
+        await connect_or_identify(
+            connect,
+            self.address.host,
+            self.address.port,
+            where=self.url,
+            wanted=self.kind,
+            tls=self.address.tls.on,
+        )
+
+    async def _connect_first(self, session: Session) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._connect(session)
+        except TransportError:
+            raise
+        except Exception as error:
+            tls = _tls_failure(error)
+            if tls is not None and is_final(tls):
+                raise HandshakeFailed(
+                    f"{self.url}: no TLS with the {self.name} server: {what_failed(tls)}"
+                ) from error
+            raise TransportError(
+                f"{self.url}: no {self.name} server answers there ({_words(error)}); "
+                f"start one: {self.how_to_start}"
+            ) from error
 
     async def open(self, peer: str, receive: Inbox) -> None:
         """Take what is sent to a name; returns when nothing sent from now on is missed."""
@@ -357,7 +394,8 @@ class BrokerCarrier:
         while True:
             await self._serve(session)
             self._up.clear()
-            _log.warning("%s: lost (%s); connecting again", self.url, session.lost.result())
+            line = f"{self.url}: lost ({session.lost.result()}); connecting again"
+            self._throttle.log("lost", logging.WARNING, line)
             await self._part(session)
             session = await self._connect_again()
             self._begin(session)
@@ -380,7 +418,6 @@ class BrokerCarrier:
 
     async def _connect_again(self) -> Session:
         pause_s = BACKOFF_S_MIN
-        told = ""
         while True:
             # Not all at once, when a broker comes back to a thousand clients.
             await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
@@ -392,15 +429,11 @@ class BrokerCarrier:
                 await self._open_again(session)
             except Exception as error:  # noqa: BLE001 - clients raise what they like
                 words = _words(error)
-                refused = isinstance(error, TransportError) and words != told
-                # That nobody answers is no news; that somebody refuses won't change by itself.
-                _log.log(
-                    logging.WARNING if refused else logging.DEBUG,
-                    "%s: not yet (%s)",
-                    self.url,
-                    words,
-                )
-                told = words if refused else told
+                refused = isinstance(error, TransportError) or is_final(_tls_failure(error))
+                # That nobody answers is no news; that somebody refuses won't change by itself. It is tried for ever
+                # all the same: the broker was there before, and somebody may mend it.
+                level = logging.WARNING if refused else logging.DEBUG
+                self._throttle.log(words, level, f"{self.url}: not yet ({words})")
                 await self._part(session)
                 pause_s = min(2 * pause_s, BACKOFF_S_MAX)
             except BaseException:
@@ -440,6 +473,15 @@ class BrokerCarrier:
                 await call
         except Exception as error:  # noqa: BLE001 - the broker may be gone, which is no news here
             _log.debug("%s: %s", self.url, _words(error))
+
+
+def _tls_failure(error: BaseException | None) -> ssl.SSLError | None:
+    """Return what TLS failed of, if that is behind an error."""
+    for _ in range(10):
+        if error is None or isinstance(error, ssl.SSLError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _words(error: BaseException) -> str:

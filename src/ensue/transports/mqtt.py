@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, MissingExtra, TransportError
+from ensue.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
 from ensue.transports.address import Address, escape, read_url
 from ensue.transports.broker import (
     PENDING_BYTES_MAX,
@@ -131,6 +131,7 @@ class MqttCarrier(BrokerCarrier):
 
     name = "mqtt://"
     how_to_start = "mosquitto -p 1883 (Debian: apt-get install mosquitto)"
+    kind = "an MQTT broker"
 
     def __init__(self, options: MqttOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         super().__init__(
@@ -139,6 +140,7 @@ class MqttCarrier(BrokerCarrier):
             pending_bytes_max=pending_bytes_max,
         )
         self.options = options
+        self.address = options.address
         self._client: _Client | None = None
         self._places: dict[str, Place] = {}
         """By topic of the broker, what is taken."""
@@ -187,7 +189,7 @@ class MqttCarrier(BrokerCarrier):
             code = error.rc.value if isinstance(error.rc, ReasonCode) else error.rc
             if code not in (134, 135):
                 raise
-            raise TransportError(
+            raise HandshakeFailed(
                 f"{self.url}: the MQTT broker refuses this user or password ({error.rc}): check them"
             ) from None
         self._limit_messages(client.packet_bytes_max - PACKET_BYTES_OVERHEAD)

@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, MissingExtra, TransportError
+from ensue.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
 from ensue.transports.address import Address, escape, read_url, switch
 from ensue.transports.broker import (
     CLOSE_S,
@@ -92,6 +92,7 @@ class NatsCarrier(BrokerCarrier):
 
     name = "nats://"
     how_to_start = "nats-server -p 4222 (Debian: apt-get install nats-server)"
+    kind = "a NATS server"
 
     def __init__(self, options: NatsOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         super().__init__(
@@ -100,6 +101,7 @@ class NatsCarrier(BrokerCarrier):
             pending_bytes_max=pending_bytes_max,
         )
         self.options = options
+        self.address = options.address
         self.stream = f"{options.prefix}-topics"
         self._client = Client()
         self._subscriptions: dict[Place, Subscription] = {}
@@ -146,7 +148,7 @@ class NatsCarrier(BrokerCarrier):
         except Error as error:
             if "authorization violation" not in str(error).lower():
                 raise
-            raise TransportError(
+            raise HandshakeFailed(
                 f"{self.url}: the NATS server refuses this user, password or token: "
                 "check them, or ask for an account"
             ) from None

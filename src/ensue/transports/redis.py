@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, MissingExtra, TransportError
+from ensue.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
 from ensue.transports.address import Address, escape, read_url, switch
 from ensue.transports.broker import (
     CONNECT_S,
@@ -98,6 +98,7 @@ class RedisCarrier(BrokerCarrier):
 
     name = "redis://"
     how_to_start = "redis-server --port 6379 (Debian: apt-get install redis-server)"
+    kind = "a Redis server"
 
     def __init__(
         self, options: RedisOptions, *, pending_bytes_max: int = PENDING_BYTES_MAX
@@ -108,6 +109,7 @@ class RedisCarrier(BrokerCarrier):
             pending_bytes_max=pending_bytes_max,
         )
         self.options = options
+        self.address = options.address
         self._asking = self._connection()
         """What commands go through, one batch after the other."""
         self._reading = self._connection()
@@ -154,14 +156,14 @@ class RedisCarrier(BrokerCarrier):
         try:
             for connection in (self._asking, self._reading):
                 await connection.connect()  # type: ignore[no-untyped-call]
+            # A server that is still loading its data says so here, not to everything that follows.
+            await self._ask(("PING",))
         except AuthenticationError as error:
-            raise TransportError(
+            raise HandshakeFailed(
                 f"{self.url}: the Redis server refuses this user or password ({error}): check them"
             ) from None
         except ResponseError as error:
             raise TransportError(f"{self.url}: the Redis server says: {error}") from None
-        # A server that is still loading its data says so here, not to everything that follows.
-        await self._ask(("PING",))
         self._limit_messages(await self._largest())
         if self.options.streams:
             (self._reading_id,) = await self._ask_on(self._reading, ("CLIENT", "ID"))

@@ -9,8 +9,9 @@ import ssl
 from random import uniform
 from typing import Any, Literal, Protocol
 
-from ensue.errors import AccessDenied, LogLost, RemoteProtocolError, TransportError
+from ensue.errors import AccessDenied, HandshakeFailed, LogLost, RemoteProtocolError, TransportError
 from ensue.protocols.lineage import REPLACED, ROLLED_BACK, Lineage
+from ensue.transports.peer_kind import ENSUE, connect_or_identify, is_final
 from ensue.transports.tcp_messages import (
     CONTROL,
     Begin,
@@ -29,6 +30,7 @@ from ensue.transports.tcp_messages import (
     encode_control,
 )
 from ensue.transports.tcp_options import TcpOptions, write_address
+from ensue.transports.throttle import Throttle
 from ensue.transports.tls import TlsOptions, what_failed
 
 __all__ = ["PENDING_BYTES_MAX", "Connection", "Link", "Owner"]
@@ -39,6 +41,8 @@ HEARTBEAT_S = 5.0
 SILENCE_S = 15.0
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
+STABLE_S = 5.0
+"""A connection that is lost sooner counts as one that flaps."""
 REFUSED_S = 60.0
 """A client that was welcome once takes a refusal for final after so long."""
 
@@ -189,10 +193,20 @@ class Link:
         self._log_lost: LogLost | None = None
         """Why there is no use in waiting for the server."""
         self._task: asyncio.Task[None] | None = None
+        self._flaps = 0
+        """Connections in a row that did not last for `STABLE_S`."""
+        self._throttle, self._link_throttle = Throttle(_log), Throttle(_link_log)
 
     async def start(self) -> Welcome:
         """Connect for the first time, or say why not."""
-        welcome = await self._connect()
+        welcome = await connect_or_identify(
+            self._connect,
+            self._host,
+            self._port,
+            where=self.address,
+            wanted=ENSUE,
+            tls=self.carrier.options.tls.on,
+        )
         self.connection = self._wire
         self._task = self.loop.create_task(self._keep_up())
         return welcome
@@ -353,20 +367,23 @@ class Link:
                 )
         except (OSError, TimeoutError) as error:
             connection.abort()
-            raise TransportError(self._why(error)) from error
+            kind = HandshakeFailed if is_final(error) else TransportError
+            raise kind(self._why(error)) from error
         except BaseException:
             connection.abort()
             raise
         if not self._welcomed.done():
             connection.abort()
-            raise TransportError(
+            lost = connection.lost.result()
+            kind = HandshakeFailed if is_final(lost) else TransportError
+            raise kind(
                 f"the server at {self.address} hung up before it said welcome: {_guess(options.tls)}"
-            )
+            ) from lost
         welcome = self._welcomed.result()
-        lost = self.carrier.check_log(welcome)
-        if lost is not None:
+        log_lost = self.carrier.check_log(welcome)
+        if log_lost is not None:
             connection.abort()
-            raise lost
+            raise log_lost
         connection.write(encode_control(Begin(session=welcome.session)))
         self.welcome, self._wire = welcome, connection
         return welcome
@@ -386,9 +403,11 @@ class Link:
         """Watch the connection, and make it again for ever."""
         while True:
             if self._wire is not None:
+                begun_s = self.loop.time()
                 await self._watch(self._wire)
                 self._wire = self.connection = None
                 self._lost()
+                await self._pause_if_it_flaps(self.loop.time() - begun_s)
             refusal = self._log_lost or await self._come_back()
             if isinstance(refusal, LogLost):
                 self.carrier.log_lost(refusal)
@@ -402,21 +421,29 @@ class Link:
                 _log.exception("what follows a reconnection to %s has failed", self.address)
             if self._away:
                 self._away = False
-                _link_log.info("the server at %s is back; going on", self.address)
+                line = f"the server at {self.address} is back; going on"
+                self._link_throttle.log("back", logging.INFO, line)
+
+    async def _pause_if_it_flaps(self, lasted_s: float) -> None:
+        """Wait for longer each time that a connection is lost right after it was made."""
+        self._flaps = self._flaps + 1 if lasted_s < STABLE_S else 0
+        if self._flaps > 1:
+            pause_s = min(BACKOFF_S_MIN * 2 ** min(self._flaps, 10), BACKOFF_S_MAX)
+            await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
 
     def _lost(self) -> None:
         """Say that the server is away, unless it has said so itself."""
         if not self._away:
             self._away = True
-            _link_log.warning(
-                "the connection to the server at %s is lost; waiting until it is back", self.address
+            line = (
+                f"the connection to the server at {self.address} is lost; waiting until it is back"
             )
+            self._link_throttle.log("lost", logging.WARNING, line)
 
     async def _come_back(self) -> AccessDenied | LogLost | None:
         """Connect, however long it takes; return why the server will not have it."""
         pause_s = BACKOFF_S_MIN
         refused_s: float | None = None
-        told = ""
         while True:
             try:
                 await self._connect()
@@ -429,14 +456,13 @@ class Link:
                 problem, level = str(error), logging.WARNING
             except TransportError as error:
                 refused_s = None
-                problem, level = str(error), logging.INFO
+                # Of a server that was there before, also TLS may be mended: it is tried for ever.
+                problem, level = str(error), logging.INFO if error.retriable else logging.WARNING
             except Exception as error:  # noqa: BLE001 - nothing may end this in silence
                 problem, level = f"no connection to {self.address}: {error!r}", logging.WARNING
             else:
                 return None
-            if problem != told:
-                told = problem
-                _log.log(level, "%s; trying again", problem)
+            self._throttle.log(problem, level, f"{problem}; trying again")
             await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
             pause_s = min(2 * pause_s, BACKOFF_S_MAX)
 

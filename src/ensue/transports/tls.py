@@ -15,12 +15,20 @@ from ensue.errors import BadInput
 __all__ = ["TLS_OPTIONS", "TlsOptions", "what_failed"]
 
 TLS_OPTIONS = ("tls", "ca", "cert", "key")
+_WRONG_HOST = (62, 64)
+"""What OpenSSL calls a certificate for another host, or another address."""
 
 
 def what_failed(error: ssl.SSLError) -> str:
     """Say in words what one of the commonest mistakes is called by a number."""
-    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+    reason = getattr(error, "reason", "")  # Errors that a client makes itself have none.
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return "it speaks without TLS; leave tls=1 out"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        fix = "connect by a name that it is for"
+        if error.verify_code not in _WRONG_HOST:
+            fix = "name a file of who signed it: ca=FILE"
+        return f"its certificate can't be trusted: {error.verify_message}: {fix}"
     return str(error)
 
 
