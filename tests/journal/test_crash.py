@@ -345,3 +345,19 @@ def test_syncing_all_the_time_changes_nothing(tmp_path: Path) -> None:
         assert journal.events("t", 0, 500, bytes_max=1 << 20) == [
             (slot, b"%d" % slot) for slot in range(first, 500)
         ]
+
+
+def test_a_disk_that_is_full_when_the_journal_is_closed_costs_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.append(persists(sample(1)[0]))
+    journal.write()
+    journal.sync()
+
+    def write(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with mock.patch.object(os, "write", write):
+        journal.close()
+    with Journal(tmp_path / "j") as journal:
+        assert journal.write() == 1
+        check(journal, MODELS[1])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,6 +200,42 @@ def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_ther
                 return slot
 
         assert asyncio.run(look()) > receipts
+
+
+def test_a_damaged_segment_that_is_read_ends_it_with_2_and_two_lines(tmp_path: Path) -> None:
+    config = tmp_path / "ensue.toml"
+    config.write_text(
+        '[[servers]]\nname = "n1"\nlisten = "127.0.0.1:0"\ndata = "d"\n'
+        "[retention]\nsegment_bytes = 20000\n"
+    )
+
+    async def publish(url: str) -> None:
+        async with ensue.connect(url) as bus:
+            for _ in range(24):  # More than a server reads when it starts.
+                await asyncio.gather(*(bus.publish("x", bytes(100)) for _ in range(50)))
+
+    async def read(url: str) -> None:
+        async with ensue.connect(url) as bus, bus.subscribe("x", start="earliest") as events:
+            async with asyncio.timeout(DEADLINE_S):
+                async for _ in events:
+                    pass
+
+    with running("--config", config) as (process, ready):
+        asyncio.run(publish(ready["url"]))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    log = min((tmp_path / "d").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    log.write_bytes(data)
+    with running("--config", config) as (process, ready):
+        with pytest.raises(ensue.SubscriptionLost, match=rf"{log.name} is damaged at byte \d+"):
+            asyncio.run(read(ready["url"]))
+        _, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 2
+        assert len(re.findall(rf"{log} is damaged at byte \d+", err)) == 2
+        assert "Traceback" not in err
+        assert "--accept-loss" in err.splitlines()[-1]
 
 
 def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ opened anew, and that shows what is there.
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from secrets import randbits, token_hex
 from types import MappingProxyType
@@ -387,7 +388,8 @@ class Journal:
                 self.sync()
                 active = self._segments.active
                 end = End(active.number, active.size, self._appended + 1)
-                self._note(first=self._segments.all[0].number, end=end)
+                with suppress(OSError):  # Nothing is lost: it is opened as if it had been killed.
+                    self._note(first=self._segments.all[0].number, end=end)
         finally:
             with self._syncing:
                 self._closed = True

@@ -333,6 +333,8 @@ class Link:
             error = TransportError(f"the server at {self.address} hung up: {reason}")
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
+        elif self._log_lost is not None:
+            self._away = True  # Nobody waits: whoever asked for something is told why.
         elif final:
             _log.warning("%s", error)
         else:
