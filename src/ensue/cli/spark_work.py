@@ -25,9 +25,13 @@ LOOK_S = 0.5
 def start(master: str | None, app: str, work: "Work | None" = None) -> "SparkSession":
     """Start Spark, without the lines of its processes that say nothing."""
     from ensue.spark import session  # noqa: PLC0415 - an extra
+    from ensue.spark.failures import log_failures  # noqa: PLC0415 - as above
 
     with filtered(work.tell if work is not None and work.has_bar else None):
-        return session(master, app=app)
+        spark = session(master, app=app)
+    # The command says in one sentence what failed.
+    log_failures(spark, written=False)
+    return spark
 
 
 class Work:

@@ -5,10 +5,14 @@ each with its trace. One line of them matters.
 """
 
 import re
+from typing import TYPE_CHECKING, Any
 
 from ensue.errors import EnsueError
 
-__all__ = ["SparkFailed", "is_of_spark", "no_python", "sentence"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkFailed", "is_of_spark", "log_failures", "no_python", "sentence"]
 
 _LIBRARIES = ("pyspark", "py4j", "pyarrow")
 
@@ -27,10 +31,27 @@ _DAMAGED = re.compile(
 )
 
 
+_LOGGERS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+)
+"""What writes of a job or query that fails."""
+
+
 class SparkFailed(EnsueError, RuntimeError):
     """Spark could not start, or not do its work; the text says why in one sentence."""
 
     retriable = True
+
+
+def log_failures(spark: "SparkSession", *, written: bool) -> None:
+    """Say whether Spark itself writes of jobs that fail, some traces each, or leaves it to the driver."""
+    log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # noqa: SLF001
+    level = log4j.Level.ERROR if written else log4j.Level.OFF
+    for each in _LOGGERS:
+        log4j.core.config.Configurator.setLevel(each, level)
 
 
 def is_of_spark(error: BaseException) -> bool:

@@ -43,7 +43,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ensue.checkers import Verdict, rules_of
 from ensue.errors import BadInput, EnsueError, UnsupportedOrder
 from ensue.spark.cuts import common_cut_of_log
-from ensue.spark.failures import sentence
+from ensue.spark.failures import log_failures, sentence
 from ensue.spark.gone import telling_when_gone
 from ensue.spark.lake import Choices, Lake
 from ensue.spark.lake_files import held_by_java
@@ -64,13 +64,6 @@ OFFSETS_PER_BATCH = 1_000_000
 FILE_AGE_MAX = "36500d"
 """Spark leaves out files that are a week older than the newest one, unless told otherwise."""
 POLL_S = 0.2
-_LOGGERS = (
-    "org.apache.spark.executor.Executor",
-    "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
-)
-"""What writes of a query that fails."""
 
 Progress = Callable[[str], None]
 
@@ -181,14 +174,11 @@ def check(
 @contextmanager
 def _hushed(spark: SparkSession) -> Iterator[None]:
     """Keep Spark from writing four traces of each query that fails: `progress` is told why."""
-    log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # noqa: SLF001
-    for each in _LOGGERS:
-        log4j.core.config.Configurator.setLevel(each, log4j.Level.OFF)
+    log_failures(spark, written=False)
     try:
         yield
     finally:
-        for each in _LOGGERS:
-            log4j.core.config.Configurator.setLevel(each, log4j.Level.ERROR)
+        log_failures(spark, written=True)
 
 
 def _chosen(topics: Iterable[str] | None) -> list[str] | None:
