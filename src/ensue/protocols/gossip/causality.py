@@ -19,6 +19,9 @@ one after it has been delivered, and order, that one's deadline and this one cou
 
 What is so old that nobody can deliver it any more is forgotten (`horizon_ns`), which keeps the matrix small.
 
+Rows of matrices are never changed, only replaced: many matrices have the same rows, and share them. Whether a row is known is then a question of
+identity, most of the time.
+
 Departures from the paper's Figures 4 and 5, as in the errata: the matrix from before the send and a test of all senders (1),
 stamps that rise (2), due messages in the order of stamps (3), copies of waiting messages dropped (4), "not before" in place of "at" (5),
 deadlines that don't fall (6).
@@ -55,12 +58,18 @@ T = TypeVar("T", int, str)
 
 
 def raise_to(matrix: dict[T, dict[int, int]], other: dict[T, dict[int, int]]) -> None:
-    """Take over what is larger in another matrix."""
+    """Take over what is larger in another matrix; rows are shared, and replaced where they change."""
     for x, row in other.items():
-        mine = matrix.setdefault(x, {})
-        for y, stamp in row.items():
-            if mine.get(y, 0) < stamp:
-                mine[y] = stamp
+        mine = matrix.get(x)
+        if mine is row:
+            continue
+        if mine is None:
+            matrix[x] = row
+            continue
+        larger = {y: stamp for y, stamp in row.items() if mine.get(y, 0) < stamp}
+        if larger:
+            raised = mine | larger
+            matrix[x] = row if raised == row else raised
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -95,7 +104,7 @@ class Sent(msgspec.Struct, frozen=True):
 
     def reference(self) -> Matrix:
         """Return what its sender knew right after it."""
-        matrix = {x: dict(row) for x, row in self.after.items()}
+        matrix = dict(self.after)
         raise_to(matrix, {self.source: dict.fromkeys(self.dest, self.stamp)})
         return matrix
 
@@ -122,6 +131,8 @@ class Causality:
         self.latest_deadline_ns = 0
         """Of all that was sent or delivered here."""
         self._pruned_ns = 0
+        self._learned: Matrix = {}
+        """By source: the row of a message that was learned last. It is in the matrix, with nothing of what was forgotten since."""
 
     # -- Sending --------------------------------------------------------------------------------
 
@@ -136,11 +147,11 @@ class Causality:
     def before(self, now_ns: int) -> Matrix:
         """Return what is known of before a message that is sent now."""
         self._prune(now_ns)
-        matrix = {x: dict(row) for x, row in self.matrix.items()}
+        matrix = dict(self.matrix)
         horizon_ns = now_ns - self.config.horizon_ns
         for x, stamp in self.settled.items():
             if stamp >= horizon_ns:
-                matrix.setdefault(x, {})[self.number] = stamp
+                matrix[x] = {**matrix.get(x, {}), self.number: stamp}
         return matrix
 
     def sent(self, message: Sent) -> None:
@@ -224,13 +235,21 @@ class Causality:
         return known is not None and message.stamp <= known.get(self.number, 0)
 
     def _learn(self, message: Sent) -> None:
-        number, stamp = self.number, message.stamp
         self._settle(message)
-        raise_to(self.matrix, message.after)
-        raise_to(self.matrix, {message.source: dict.fromkeys(message.dest, stamp)})
-        for row in self.matrix.values():
-            row.pop(number, None)  # That column is `settled`.
+        learned = self._learned
+        for x, row in message.after.items():
+            if learned.get(x) is not row:
+                learned[x] = row
+                self._raise(x, row)
+        self._raise(message.source, dict.fromkeys(message.dest, message.stamp))
         self.latest_deadline_ns = max(self.latest_deadline_ns, message.deadline_ns)
+
+    def _raise(self, x: int, row: dict[int, int]) -> None:
+        """Take over what is larger in a row, but for the column of this broker: that is `settled`."""
+        mine, number = self.matrix.get(x, {}), self.number
+        larger = {y: stamp for y, stamp in row.items() if mine.get(y, 0) < stamp and y != number}
+        if larger:
+            self.matrix[x] = mine | larger
 
     def _settle(self, message: Sent) -> None:
         """Take a message, and all that its sender knew was sent here before it, for delivered or dead."""

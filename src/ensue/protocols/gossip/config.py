@@ -32,6 +32,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "slack_ns": (1, 3_600 * SECOND_NS),
     "held_max": (1, 1 << 30),
     "retained_max": (1, 1 << 30),
+    "matrices_bytes_max": (1, 1 << 40),
     "outgoing_max": (1, 1 << 30),
     "remembered_max": (1, 1 << 30),
     "rounds_ahead_max": (1, 1 << 20),
@@ -95,6 +96,8 @@ class GossipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that wait for others; further ones are dropped as `overflow`."""
     retained_max: int = 65_536
     """Messages that are kept for whoever lacks them, at the most until their deadline."""
+    matrices_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of matrices, about, that differences are read from and written to, beside the latest of each broker."""
     outgoing_max: int = 65_536
     """Events that wait until they may be sent, after a restart."""
     remembered_max: int = 65_536

@@ -10,11 +10,15 @@ message, takes it to have none of all that was sent up to then (`forget`): messa
 is of earlier ones, so it is passed over, whenever it comes. Messages that were under way to it can't be read, and are asked for; if they don't come whole until
 their deadline, they are given up (`given_up`).
 
-Limits: `retained_max` matrices in all, and as many messages that can't be read; the oldest go first.
+Matrices of several messages have most rows in common, and share them.
+
+Limits: `retained_max` matrices in all, `matrices_bytes_max` of them beside the latest of each sender, and as many messages that can't be read; the oldest go
+first. Whoever needs a matrix that is gone asks for the whole one.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -25,6 +29,13 @@ from ensue.protocols.gossip.config import GossipConfig
 from ensue.protocols.gossip.frames import Live, Matrix, Message, Rows
 
 __all__ = ["Letters", "matrix_of", "rows_digest", "rows_of"]
+
+ENTRY_BYTES = 72
+"""What an entry of a row takes in memory, about; and a row in a matrix."""
+SETS_MAX = 1024
+"""Sets of numbers that are remembered: most messages go to the same few."""
+RECENT_ROWS = 8
+"""Rows of one broker that a new one is compared with, to share it."""
 
 
 class Letters:
@@ -37,6 +48,16 @@ class Letters:
         """By source and stamp: what its sender knew right after a message."""
         self._latest: dict[int, int] = {}
         """By source: the largest stamp of those."""
+        self._sizes: dict[tuple[int, int], int] = {}
+        """What each of those matrices took when it came: rows that others had are not counted again."""
+        self._counted: dict[int, deque[dict[int, int]]] = {}
+        """By broker: rows that were counted last."""
+        self.bytes = 0
+        """What they take, about."""
+        self._recent_rows: dict[int, deque[dict[int, int]]] = {}
+        """By broker: rows that came last."""
+        self._written: tuple[Sent | None, dict[int, Rows]] = (None, {})
+        """The message that was written last, and by base: its rows."""
         self._heard: dict[int, int] = {}
         """By broker: the stamp of a message of this one that it has."""
         self._lost: dict[int, int] = {}
@@ -49,10 +70,16 @@ class Letters:
         """Keep what a message can be read from, or written."""
         source, stamp = message.source, message.stamp
         self._unread.pop((source, stamp), None)
-        self._known[source, stamp] = message.reference()
+        if (source, stamp) in self._known:
+            self._drop((source, stamp))
+        matrix = self._known[source, stamp] = message.reference()
+        size = self._sizes[source, stamp] = self._size_of(matrix)
+        self.bytes += size
         self._latest[source] = max(stamp, self._latest.get(source, 0))
         if len(self._known) > self._config.retained_max:
             self._drop(next(iter(self._known)))
+        if self.bytes > self._config.matrices_bytes_max:
+            self._make_room()
 
     def latest(self, source: int) -> int:
         """Return the stamp of the latest message of a broker that others can be read from, or 0."""
@@ -100,10 +127,10 @@ class Letters:
             base = self._known.get((frame.source, frame.base))
             if base is None:
                 return None
-            raise_to(after, base)
+            after = dict(base)
         raise_to(after, matrix_of(frame.after, stamp))
         oldest = stamp - self._config.horizon_ns - self._config.skew_ns
-        after = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
+        after = {x: self._shared(x, _since_stamp(row, oldest)) for x, row in after.items()}
         live = _live_distances(frame.live, frame.round)
         return Sent(
             frame.event,
@@ -122,19 +149,23 @@ class Letters:
 
     def write(self, message: Sent, peer: int, *, whole: bool = False) -> Message:
         """Return a message as it is sent to one broker."""
-        after, base = message.after, 0 if whole else self._heard.get(peer, 0)
+        base = 0 if whole else self._heard.get(peer, 0)
         known = self._known.get((self._number, base))
         if known is None or base < message.stamp - self._config.horizon_ns:
-            base = 0
-            after = self._recent(after, message.stamp)
-        else:
-            after = _since(known, after)
+            base, known = 0, None
+        if self._written[0] is not message:
+            self._written = (message, {})
+        rows = self._written[1].get(base)
+        if rows is None:
+            recent = self._recent(message.after, message.stamp) if known is None else None
+            after = _since(known or {}, message.after) if recent is None else recent
+            rows = self._written[1][base] = rows_of(after, message.stamp)
         return Message(
             event=message.event,
             source=message.source,
             dest=bits_of(message.dest),
             base=base,
-            after=rows_of(after, message.stamp),
+            after=rows,
             round=message.round,
             live=_live_distances(message.live, message.round),
             heard=self.latest(peer),
@@ -145,11 +176,43 @@ class Letters:
     def _recent(self, after: Matrix, stamp: int) -> Matrix:
         """Return what matters of a matrix: all who read a message have this much of it, and maybe more."""
         oldest = stamp - self._config.horizon_ns
-        recent = {x: {y: s for y, s in row.items() if s >= oldest} for x, row in after.items()}
+        recent = {x: _since_stamp(row, oldest) for x, row in after.items()}
         return {x: row for x, row in recent.items() if row}
+
+    def _shared(self, x: int, row: dict[int, int]) -> dict[int, int]:
+        """Return an equal row that came before, if there is one; else this."""
+        recent = self._recent_rows.get(x)
+        if recent is None:
+            recent = self._recent_rows[x] = deque(maxlen=RECENT_ROWS)
+        for each in recent:
+            if each is row or each == row:
+                return each
+        recent.appendleft(row)
+        return row
+
+    def _size_of(self, matrix: Matrix) -> int:
+        """Return what a matrix takes beside the rows that others have."""
+        entries = len(matrix)
+        for x, row in matrix.items():
+            counted = self._counted.get(x)
+            if counted is None:
+                counted = self._counted[x] = deque(maxlen=RECENT_ROWS)
+            if not any(each is row for each in counted):
+                counted.appendleft(row)
+                entries += len(row)
+        return ENTRY_BYTES * entries
+
+    def _make_room(self) -> None:
+        """Drop the oldest matrices, but the latest of each sender: the next message is read from that."""
+        for key in list(self._known):
+            if self.bytes <= self._config.matrices_bytes_max:
+                return
+            if self._latest.get(key[0]) != key[1]:
+                self._drop(key)
 
     def _drop(self, key: tuple[int, int]) -> None:
         del self._known[key]
+        self.bytes -= self._sizes.pop(key)
         if self._latest.get(key[0]) == key[1]:
             del self._latest[key[0]]
 
@@ -173,6 +236,7 @@ def bits_of(numbers: Iterable[int]) -> bytes:
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
+@lru_cache(SETS_MAX)
 def numbers_in(bits: bytes) -> tuple[int, ...]:
     """Return the numbers in a set, rising."""
     mask = int.from_bytes(bits, "little")
@@ -184,11 +248,20 @@ def numbers_in(bits: bytes) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _since_stamp(row: dict[int, int], oldest: int) -> dict[int, int]:
+    """Return a row without what is older; the same one if nothing is."""
+    if not row or min(row.values()) >= oldest:
+        return row
+    return {y: stamp for y, stamp in row.items() if stamp >= oldest}
+
+
 def _since(base: Matrix, matrix: Matrix) -> Matrix:
     """Return what is larger in a matrix than in another, or not there."""
     found: Matrix = {}
     for x, row in matrix.items():
         known = base.get(x, {})
+        if known is row:
+            continue
         changed = {y: stamp for y, stamp in row.items() if stamp > known.get(y, 0)}
         if changed:
             found[x] = changed
@@ -208,10 +281,12 @@ def rows_of(matrix: Matrix, stamp: int) -> Rows:
 
 def matrix_of(rows: Rows, stamp: int) -> Matrix:
     """Return the matrix that travelled with a message."""
-    return {
-        x: {y: stamp - age for age, bits in groups.items() for y in numbers_in(bits)}
-        for x, groups in rows.items()
-    }
+    found: Matrix = {}
+    for x, groups in rows.items():
+        row = found[x] = {}
+        for age, bits in groups.items():
+            row.update(dict.fromkeys(numbers_in(bits), stamp - age))
+    return found
 
 
 def _live_distances(live: Live, number: int) -> Live:
