@@ -368,7 +368,7 @@ def test_in_causal_order_a_client_has_so_many_topics(
 
 
 def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: Path) -> None:
-    people = People(alice=(["a"], ["a", "b"]), bob=(["b"], ["b"]), eve=([], []))
+    people = People(alice=(["a"], ["a", "b"]), bob=(["b"], ["b"]), eve=([], ["other"]))
 
     async def main() -> None:
         async with serving(tmp_path / "d", access=people.access) as server:

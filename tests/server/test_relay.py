@@ -13,6 +13,7 @@ from tests.server.raw import Raw
 from tests.server.test_serving import chain
 
 import ensue
+from ensue.errors import AccessDenied
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Put, Taken
@@ -20,16 +21,16 @@ from ensue.protocols.exchange import Declined
 from ensue.protocols.gossip import frames as gossip
 from ensue.protocols.gossip.letters import rows_digest
 from ensue.protocols.hypercube import frames as cube
-from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Members, Resign
+from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Expelled, Members, Resign
 from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, Stamped
 from ensue.server import Server
 
 CAUSAL, DEADLINE = "node-1/causal", "node-1/deadline"
 BANK, READER, EVIL, NOBODY = 0, 1, 2, 3
-"""Numbers at the registry. Bank publishes on `open`, Reader and Evil read it, Nobody has no rights."""
+"""Numbers at the registry. Bank publishes on `open`, Reader and Evil read it, Nobody has no rights there."""
 NAMES = ("bank~1", "reader~1", "evil~1", "nobody~1")
 PEOPLE = People(
-    bank=(["open"], ["open"]), reader=([], ["open"]), evil=([], ["open"]), nobody=([], [])
+    bank=(["open"], ["open"]), reader=([], ["open"]), evil=([], ["open"]), nobody=([], ["other"])
 )
 MARK = cube.Here()
 
@@ -424,6 +425,27 @@ def test_without_users_nothing_is_sealed_and_everything_passes(tmp_path: Path) -
             assert await raws[1].frame() == publication(item(READER))
             for raw in raws:
                 raw.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "order", [ensue.Causal(), ensue.Deadline(ms=1_000)], ids=["causal", "deadline"]
+)
+def test_who_has_no_rights_at_all_is_not_numbered(tmp_path: Path, order: ensue.Order) -> None:
+    users = People(nobody=([], []))
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=users.access) as server:
+            with pytest.raises(AccessDenied, match="'nobody' may neither publish nor subscribe"):
+                await within(ensue.connect(users.url(server, "nobody"), order=order).__aenter__())
+            raw = await Raw.hello(server, token=users.tokens["nobody"])
+            assert await raw.enter("nobody~1") is None
+            raw.bundle("nobody~1", Enrol(epoch=0, known=0, gone=0), target=CAUSAL)
+            assert isinstance(await raw.frame(), Expelled)
+            assert server.view is not None
+            assert not any(each.names for each in server.view.rooms.registries.values())
+            raw.close()
 
     asyncio.run(main())
 

@@ -15,7 +15,7 @@ from ensue.protocols.core import Frame
 from ensue.protocols.ens import AttachRequest, DetachRequest, Put
 from ensue.protocols.exchange import Agree, Agreed, Declined
 from ensue.protocols.gossip.frames import BETWEEN_BROKERS, Message
-from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol, Leave
+from ensue.protocols.hypercube.enrolment import FROM_NODES, Ask, Denied, Enrol, Expelled, Leave
 from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.hypercube.frames import Fill, Publication
 from ensue.server.access import Action
@@ -83,13 +83,18 @@ def screen_enrolled(
             if enrols:
                 continue
             enrols = True
+            if not visitor.grants.any:
+                # Others would tell it all topics, wait for its answers, and it would use up a number.
+                user = visitor.grants.user
+                reason = f"{user!r} may neither publish nor subscribe: give it permissions first"
+                answers.append(Expelled(reason=reason))
+                continue
             visitor.enrolled[source] = registry
         elif isinstance(frame, Leave):
             rules.detach(visitor, source, registry, frame.topic)
         elif isinstance(frame, Ask):
             why = _asking_refusal(rules, visitor, frame, across=across)
-            if not why and frame.action == "subscribe":
-                why = rules.join_refusal(visitor, source, registry, frame.topic)
+            why = why or _joining_refusal(rules, visitor, source, registry, frame)
             if why:
                 answers.append(Denied(topic=frame.topic, action=frame.action, reason=why))
                 continue
@@ -101,6 +106,13 @@ def screen_enrolled(
 def _order(place: str) -> str:
     """Return the order of an exchange or a registry by its name."""
     return place.rpartition("/")[2]
+
+
+def _joining_refusal(rules: Rules, visitor: Guest, source: str, registry: str, ask: Ask) -> str:
+    """Say why a client may not have one more topic; empty: it may, or wants to publish only."""
+    if ask.action != "subscribe":
+        return ""
+    return rules.join_refusal(visitor, source, registry, ask.topic)
 
 
 def _asking_refusal(rules: Rules, visitor: Guest, ask: Ask, *, across: bool) -> str:
