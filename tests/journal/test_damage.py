@@ -47,7 +47,7 @@ def fill(directory: Path, count: int, *, segment_bytes: int, sync_every: int) ->
 
 
 def test_a_cut_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
-    ends = fill(tmp_path / "whole", 6, segment_bytes=1 << 20, sync_every=3)
+    ends = fill(tmp_path / "whole", 6, segment_bytes=1 << 20, sync_every=0)
     models = prefixes(sample(6))
     (log,) = files(tmp_path / "whole", ".log")
     with Journal(copied(tmp_path / "whole", tmp_path / "cut")) as journal:
@@ -69,6 +69,33 @@ def test_a_cut_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
         with Journal(left) as journal:
             assert journal.write() == survived + 1
             assert journal.records["after"] == b"cut"
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_killed_process_that_had_synced_what_is_missing_has_that_said(
+    tmp_path: Path, zeroed: bool
+) -> None:
+    ends = fill(tmp_path / "whole", 7, segment_bytes=1 << 20, sync_every=3)
+    (log,) = files(tmp_path / "whole", ".log")
+    data = log.read_bytes()
+    for cut in ends:
+        for back in (0, 1):
+            left = copied(tmp_path / "whole", tmp_path / "cut")
+            kept = data[: cut - back]
+            rest = bytes(len(data) - len(kept)) if zeroed else b""
+            (left / log.name).write_bytes(kept + rest)
+            survived = sum(end <= len(kept) for end in ends)
+            if survived >= 6:
+                with Journal(left) as journal:
+                    assert journal.write() == survived
+                continue
+            why = f"batch {survived + 1} can't be read, and batch 6 was synced"
+            with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte .*: {why}"):
+                Journal(left)
+            lock = left / "lock"
+            lock.write_bytes(lock.read_bytes()[:-1])  # As a power cut may leave it.
+            with Journal(left) as journal:
+                assert journal.write() == survived
 
 
 def test_a_cut_of_a_segment_just_begun_leaves_the_one_before(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
+def cut_as_by_a_power_failure(log: Path, size: int) -> None:
+    """Cut a log, and take back what a process that is killed leaves of how far it was synced."""
+    with log.open("r+b") as file:
+        file.truncate(size)
+    log.with_name("lock").write_bytes(b"made\n")
+
+
 async def publish(url: str, payloads: list[bytes]) -> None:
     async with ensue.connect(url) as bus:
         for payload in payloads:
@@ -162,8 +169,7 @@ def test_a_log_that_lost_what_a_subscription_had_is_told_and_one_that_did_not_go
             assert await read(events, 1) == [b"1"]
             shutil.copytree(data, left)  # As a killed process leaves it.
             if lost:
-                with logs(left)[0].open("r+b") as file:
-                    file.truncate(size)
+                cut_as_by_a_power_failure(logs(left)[0], size)
             async with moved(server, left) as other:
                 await publish(other.url, [b"2", b"3", b"4"])
                 try:
@@ -512,8 +518,7 @@ def test_a_durable_subscription_is_told_later_that_a_log_lost_what_it_had(tmp_pa
             shutil.copytree(tmp_path / "s1", killed)  # As a killed process leaves it.
         await second.stop()
         shutil.rmtree(tmp_path / "s1")
-        with (killed / log.name).open("r+b") as file:
-            file.truncate(size)
+        cut_as_by_a_power_failure(killed / log.name, size)
         killed.rename(tmp_path / "s1")
         second = server(1)
         await second.start()

@@ -1,7 +1,7 @@
 """The files of a journal by name, and what it takes for bytes and names to survive a power cut.
 
     lock                    held by the one process that has the journal open (flock); not empty once
-                            the journal has been made
+                            the journal has been made, and then the last batch that was synced
     manifest                which log this is, its first segment, and where it ended when it was closed
     000000000007.log        a segment; everything before it is whole and on the disk
     000000000007.index      its sidecar, once the segment after it has been begun
@@ -20,6 +20,8 @@ mount without locks two processes would write into one journal and destroy it.
 import fcntl
 import os
 from pathlib import Path
+from struct import Struct
+from zlib import crc32
 
 from ensue.errors import BadInput, EnsueError, LogDamaged, LogInUse
 from ensue.journal.format import Manifest, decode_manifest, encode_manifest
@@ -28,6 +30,8 @@ __all__ = ["Files", "JournalFailed", "damaged", "sync_folder", "write_all"]
 
 _UNFINISHED = ".unfinished"
 _MADE = b"made\n"
+_SYNCED = Struct("<QI")
+"""The number of a batch, and its CRC-32."""
 
 
 class JournalFailed(EnsueError, OSError):
@@ -126,6 +130,20 @@ class Files:
         if not self.made:
             os.pwrite(self._lock, _MADE, 0)
             os.fsync(self._lock)
+
+    @property
+    def synced(self) -> int:
+        """The last batch that is known to have been synced; 0: none is."""
+        data = os.pread(self._lock, _SYNCED.size, len(_MADE))
+        if len(data) < _SYNCED.size:
+            return 0
+        number, checksum = _SYNCED.unpack(data)
+        return int(number) if crc32(data[:8]) == checksum else 0
+
+    def set_synced(self, number: int) -> None:
+        """Note that a batch was synced. This is not synced itself: it outlives the process, and maybe the machine."""
+        data = number.to_bytes(8, "little")
+        os.pwrite(self._lock, data + crc32(data).to_bytes(4, "little"), len(_MADE))
 
     def numbers(self, suffix: str) -> list[int]:
         """Return the numbers of the files of one kind, in order."""

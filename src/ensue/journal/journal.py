@@ -23,7 +23,8 @@ A journal has an identity: random, made with it, kept in its manifest beside its
 its end. What is missing at either end is `LogDamaged` then, too.
 
 HAZARD: damage to the last few batches, those after the last sync that a later batch knows of, can't be
-told from a write that was never finished, if the process was killed. They are cut off when the journal is opened.
+told from a write that was never finished, if the machine stopped. They are cut off when the journal is opened. If only
+the process was killed, the number of the last batch that was synced is left in the file `lock`.
 
 HAZARD: reading one event reads and checks its whole batch. With batches of many megabytes each event
 costs that much.
@@ -151,6 +152,7 @@ class Journal:
             # to survive the machine, and from here on it is.
             self.sync()
             self._files.set_made()
+            self._files.set_synced(self._durable)
         except BaseException:
             self._segments.close()
             raise
@@ -241,6 +243,8 @@ class Journal:
                 with self._state:
                     del self._segments.unsettled[: len(segments) - 1]
                     self._durable = written
+                if self._files.made:
+                    self._files.set_synced(written)
             return written
 
     def event(self, topic: str, slot: int) -> bytes | None:

@@ -7,6 +7,7 @@ that is missing or damaged is made anew from its segment. These things can be wr
   what is missing: it is cut off, and every segment behind it removed.
 - Bytes can't be read, and a frame behind them knows that they were on the disk: `LogDamaged`.
 - A segment of which the name says that it is whole is not: `LogDamaged`.
+- The log ends before the last batch that was synced, as a process that was killed left it in `lock`: `LogDamaged`.
 - The log begins behind the first segment of the manifest, ends before the place at which it was closed, or a
   sidecar tells of a segment that is not there: `LogDamaged`. Segments before the first one were being dropped.
 
@@ -331,6 +332,8 @@ class Recovery:
             why = f"batch {number} can't be read, and a later one says that it was synced"
         elif end is not None and number < end.next_batch:
             why = f"batch {number} can't be read, and the log was closed with batch {end.next_batch - 1}"
+        elif number <= self._files.synced:
+            why = f"batch {number} can't be read, and batch {self._files.synced} was synced"
         else:
             return
         self._lose(damaged(segment.path, segment.size, why), tail=True)
