@@ -40,9 +40,9 @@ __all__ = [
     "TransportError",
     "UnsupportedOrder",
     "aborted_transaction",
+    "ended_connection",
     "limit_in",
     "limit_reason",
-    "lost_connection",
     "refused_client",
     "refused_event",
     "refused_subscription",
@@ -124,14 +124,14 @@ class LimitReached(EnsueError):
     retriable = True
 
     def __init__(self, message: str, *, limit: str, value: int, reason: str = "") -> None:
-        super().__init__(message)
+        Exception.__init__(self, message)  # The refusals that are also this take other arguments.
         self.limit = limit
         self.value = value
         self.reason = reason
 
 
 class ConnectionLimitReached(LimitReached, TransportError):
-    """A server took no connection because of a limit."""
+    """A server ended a connection because of a limit."""
 
 
 class EventVoided(EnsueError):
@@ -358,8 +358,8 @@ def refused_client(message: str, *, reason: str) -> AccessDenied | LimitReached:
     return LimitReached(message, limit=found[0], value=found[1], reason=reason)
 
 
-def lost_connection(message: str, *, reason: str) -> TransportError:
-    """Return the error of a connection that a server ended: also `LimitReached` if a limit ended it."""
+def ended_connection(message: str, *, reason: str) -> TransportError:
+    """Return the error of a connection that a server ended: also `LimitReached` if a limit did."""
     found = limit_in(reason)
     if found is None:
         return TransportError(message)

@@ -20,6 +20,7 @@ from ensue.errors import (
     AccessDenied,
     BadInput,
     EventRefused,
+    LimitReached,
     SubscriptionLost,
     SubscriptionRefused,
     TransportError,
@@ -367,7 +368,10 @@ def test_a_slot_that_was_given_away_takes_no_event_of_who_may_not_publish_there(
 
 def test_a_topic_longer_than_the_limit_is_refused_whatever_it_is_asked_for(tmp_path: Path) -> None:
     most, longer = "t" * 5, "t" * 6
-    why = "a topic has at most 5 characters (topic_length)"
+    why = (
+        "the topic has too many characters (limit topic_length=5): raise limits.topic_length in the server's "
+        "file, or use fewer"
+    )
 
     async def main() -> None:
         async with (
@@ -849,5 +853,62 @@ def test_hello_tells_nothing_but_what_it_must(tmp_path: Path) -> None:
             good.control(Hello(client="x", token=people.tokens["alice"]))
             assert isinstance(await good.message(), Welcome)
             good.close()
+
+    asyncio.run(main())
+
+
+def test_limits_of_a_server_are_named_with_their_value_and_how_to_raise_them(
+    tmp_path: Path,
+) -> None:
+    limits = Limits(
+        names_per_connection=3, headers_per_event=1, topics_per_subscription=2, topic_depth=2
+    )
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", limits=limits) as server:
+            async with ensue.connect(server.url) as bus:
+                with pytest.raises(EventRefused) as many_headers:
+                    await within(bus.publish("t", b"", headers={"a": "", "b": ""}))
+                with pytest.raises(EventRefused) as deep:
+                    await within(bus.publish("a.b.c", b""))
+                with pytest.raises(SubscriptionRefused) as many_topics:
+                    await within(bus.subscribe("a", "b", "c").__aenter__())
+                for caught, limit, value in (
+                    (many_headers, "headers_per_event", 1),
+                    (deep, "topic_depth", 2),
+                    (many_topics, "topics_per_subscription", 2),
+                ):
+                    error = caught.value
+                    assert isinstance(error, LimitReached)
+                    assert (error.limit, error.value) == (limit, value)
+                    assert f"(limit {limit}={value}): raise limits.{limit} in" in str(error)
+            async with ensue.connect(server.url) as bus:
+
+                async def subscribe() -> None:
+                    for _ in range(5):
+                        await bus.subscribe("t").__aenter__()
+
+                with pytest.raises(LimitReached) as many_names:
+                    await within(subscribe())
+                assert not isinstance(many_names.value, PermissionError)
+                assert (many_names.value.limit, many_names.value.value) == (
+                    "names_per_connection",
+                    3,
+                )
+            assert server.listener is not None
+            assert server.listener.errors["limit"] == 4
+
+    asyncio.run(main())
+
+
+def test_a_server_without_room_for_a_connection_names_the_limit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", limits=Limits(connections=1)) as server,
+            ensue.connect(server.url),
+        ):
+            with pytest.raises(LimitReached, match=r"raise limits\.connections in") as caught:
+                await within(ensue.connect(server.url, name="second").__aenter__())
+            assert (caught.value.limit, caught.value.value) == ("connections", 1)
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from tests.server.helpers import DEADLINE_S, People, read, serving, until, withi
 from tests.server.raw import Raw
 
 import ensue
-from ensue.errors import AccessDenied
+from ensue.errors import AccessDenied, limit_in
 from ensue.event import Event
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import Attached, AttachRequest, Fetch, Taken
@@ -386,7 +386,7 @@ def test_durable_names_are_limited(tmp_path: Path) -> None:
             raw = await Raw.hello(server, token=people.tokens["al"])
             assert await raw.enter("one") is None
             assert await raw.enter("two") is None
-            assert await raw.enter("three") == "there are 2 durable names already"
+            assert limit_in(str(await raw.enter("three"))) == ("durable_names", 2)
             assert await raw.enter("one") is None
             assert await raw.enter("process~1") is None
             raw.close()

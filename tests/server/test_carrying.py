@@ -137,7 +137,7 @@ def test_headers_and_topics_are_limited_at_an_exchange(tmp_path: Path) -> None:
             serving(tmp_path / "d", limits=limits) as server,
             ensue.connect(server.url, order=MERGED) as bus,
         ):
-            with pytest.raises(EventRefused, match="at most 1 headers"):
+            with pytest.raises(EventRefused, match="too many headers"):
                 await within(bus.publish("t", b"", headers={"a": "1", "b": "2"}))
             async with bus.subscribe("a", "b") as events:
                 with pytest.raises(SubscriptionRefused, match="topics_per_subscription"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ensue.errors import limit_in
 from ensue.event import COUNT_MAX, Event, Stamp
 from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.protocols.ens import (
@@ -41,7 +42,6 @@ from ensue.protocols.sequencer.frames import (
     Fill,
     OrderRequest,
     Out,
-    Refused,
 )
 from ensue.protocols.sequencer.groups import Groups
 from ensue.protocols.sequencer.placement import Placement
@@ -380,7 +380,7 @@ def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:
     assert rig.station.node._groups.pairs == 30 * 29
     others = tuple(f"u{n}" for n in range(30))
     refused = rig.ask("c~2", ChangeRequest(number=1, old=(), new=others))
-    assert refused == [Refused(number=1, reason="pairs_max")]
+    assert [limit_in(one.reason) for one in refused] == [("pairs_max", 1000)]  # type: ignore[attr-defined]
     fewer = ChangeRequest(number=2, old=topics, new=topics[:25])
     assert isinstance(rig.ask("c~1", fewer)[0], Changed)
     assert isinstance(rig.ask("c~1", ChangeRequest(number=3, old=topics[:25], new=()))[0], Changed)
@@ -394,7 +394,8 @@ def test_a_topic_is_ordered_together_with_so_many_and_leaving_is_not_refused() -
         change = ChangeRequest(number=1, old=(), new=("hub", f"t{number}"))
         assert isinstance(rig.ask(reader, change)[0], Changed)
     change = ChangeRequest(number=1, old=(), new=("hub", "t4"))
-    assert rig.ask("c~4", change) == [Refused(number=1, reason="group_max")]
+    refused = rig.ask("c~4", change)
+    assert [limit_in(one.reason) for one in refused] == [("group_max", 4)]  # type: ignore[attr-defined]
     assert isinstance(
         rig.ask("c~1", ChangeRequest(number=2, old=("hub", "t1"), new=()))[0], Changed
     )
@@ -452,7 +453,8 @@ def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() ->
     ask(keeper, "c", Recall(number=1))
     kept = Remembered(epoch=1, number=1)
     assert ask(keeper, "c", remember(1, ("a", bytes(60)))) == [kept]
-    refused = NotKept(epoch=1, reason="bytes_max (100)")
+    what = "the records of the durable subscription are too many or too large"
+    refused = NotKept(epoch=1, reason=f"{what} (limit bytes_max=100): give it fewer topics")
     assert ask(keeper, "c", remember(2, ("b", bytes(60)))) == [refused]
     # The same key again takes the place of what was there, also twice in one change.
     again = remember(2, ("a", bytes(90)), ("a", bytes(99)))
@@ -484,7 +486,8 @@ def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None
     for name in ("c", "d"):
         told(keeper, name, Recall(number=1))
     assert told(keeper, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
-    refused = [NotKept(epoch=1, reason="all_bytes_max (100)")]
+    what = "the records of durable subscriptions are too large (limit all_bytes_max=100)"
+    refused = [NotKept(epoch=1, reason=f"{what}: forget some with events.forget()")]
     assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
     keeper = Keeper(name="k", config=config, records=records)
     assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused

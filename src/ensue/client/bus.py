@@ -45,7 +45,6 @@ from ensue.client.room import wait_for_room
 from ensue.client.shares import Shares, publishing_alone
 from ensue.client.subscription import Subscription
 from ensue.errors import (
-    AccessDenied,
     ConfigurationError,
     EnsueError,
     EventsInDoubt,
@@ -53,6 +52,7 @@ from ensue.errors import (
     LocalProtocolError,
     LogLost,
     TransportError,
+    refused_client,
 )
 from ensue.event import Event, event_id
 from ensue.order import Merged, Order, Total
@@ -552,7 +552,7 @@ class Bus(ContentBus):
                 return LogLost(f"{about}{lost}", server=lost.server, reason=lost.reason)
             if not isinstance(outcome, Failed):
                 text = f"{about}the server refused this client: {outcome.reason}"
-                return AccessDenied(text, reason=outcome.reason)
+                return refused_client(text, reason=outcome.reason)
             failure = InternalError(f"{about}{self._name} can't go on: {outcome.reason}")
             failure.__cause__ = outcome.error
             return failure

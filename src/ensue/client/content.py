@@ -16,14 +16,16 @@ from ensue.client.futures import fail
 from ensue.client.received import CONTENT
 from ensue.client.wording import Situation, explained, failure_of, in_words, person
 from ensue.errors import (
-    AccessDenied,
     BadInput,
     EnsueError,
-    EventRefused,
     InternalError,
+    LimitReached,
     LocalProtocolError,
     LogLost,
     TransactionAborted,
+    limit_in,
+    refused_client,
+    refused_event,
 )
 from ensue.event import NAME_LENGTH_MAX, Event
 from ensue.protocols.core import Outcome, Refuse, Told
@@ -312,7 +314,7 @@ class ContentClient:
                     own=self.bus, event=attributes, advertised=tuple(self.advertised.values())
                 ),
             )
-            raise EventRefused(f"nobody gets it: {why}", event=event.id, reason=why)
+            raise refused_event(f"nobody gets it: {why}", event=event.id, reason=why)
         return event
 
     async def wait_for_all(self) -> None:
@@ -331,7 +333,11 @@ class ContentClient:
 
         answer = await self.request(advertise)
         if answer.refused:
-            raise BadInput(f"it can't be advertised: {in_words(answer.refused)}")
+            text = f"it can't be advertised: {in_words(answer.refused)}"
+            found = limit_in(answer.refused)
+            if found is not None:
+                raise LimitReached(text, limit=found[0], value=found[1], reason=answer.refused)
+            raise BadInput(text)
         self.advertised[names[0]] = where
         return names[0]
 
@@ -402,7 +408,7 @@ class ContentClient:
             self._give_up(failed)
         else:
             why = f"the server refused this client: {outcome.reason}"
-            self._give_up(AccessDenied(why, reason=outcome.reason))
+            self._give_up(refused_client(why, reason=outcome.reason))
 
     def _told(self, value: object) -> None:
         match value:

@@ -34,7 +34,13 @@ from ensue.client.operations import Operations
 from ensue.client.subscription import Subscription
 from ensue.client.transaction import Subscribe, end_here, share_of
 from ensue.client.wording import Situation, explained, person
-from ensue.errors import LocalProtocolError, TransactionAborted, TransactionPending
+from ensue.errors import (
+    LocalProtocolError,
+    TransactionAborted,
+    TransactionPending,
+    aborted_transaction,
+    limit_reason,
+)
 from ensue.protocols.overlay.client import Answered
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import (
@@ -292,7 +298,7 @@ class PlannedTransaction:
         answer = answering.result()
         if answer.refused:
             why = self._explained(answer.refused)
-            raise TransactionAborted(f"the plan can't be carried out: {why}", reason=why)
+            raise aborted_transaction(f"the plan can't be carried out: {why}", reason=why)
 
     def _answered(self, answering: "asyncio.Future[Answered]") -> None:
         """See to what came of it."""
@@ -313,8 +319,9 @@ class PlannedTransaction:
         """Throw a plan away that is too large for one message: it would stay on its way for ever."""
         size, bytes_max = len(_encode(operations)), self._client.plan_bytes_max
         if size > bytes_max:
-            why = f"it has {size} bytes, and at most {bytes_max} go in one message: do it in several plans"
-            raise TransactionAborted(f"the plan was thrown away: {why}", reason=why)
+            what, how = f"it has {size} bytes in one message", "do it in several plans"
+            why = limit_reason(what, "plan_bytes_max", bytes_max, how)
+            raise aborted_transaction(f"the plan was thrown away: {why}", reason=why)
 
     def _explained(self, refused: str) -> str:
         """Return why a plan can't be had, with what the operation was that can't."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from ensue.client.futures import fail
-from ensue.errors import EnsueError, EventRefused, EventVoided
+from ensue.errors import EnsueError, EventVoided, refused_event
 from ensue.event import Event, event_id
 from ensue.protocols.core import Settle
 
@@ -120,7 +120,7 @@ class Receipts:
 def _failure(outcome: Settle) -> EnsueError:
     event = outcome.event
     if outcome.reason:
-        return EventRefused(
+        return refused_event(
             f"{event.id} was refused: {outcome.reason}", event=event.id, reason=outcome.reason
         )
     return EventVoided(

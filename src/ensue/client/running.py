@@ -54,6 +54,7 @@ from ensue.errors import (
     HandlerFailed,
     LimitReached,
     LocalProtocolError,
+    limit_reason,
 )
 
 __all__ = ["READ_AHEAD_MAX", "ReadAhead", "Runner"]
@@ -367,7 +368,8 @@ class Runner:
             self._give_up(lane.events[0], error, "it could not be parked")
 
     def _limit(self, taken: _Taken, cause: BaseException | None, limit: str, value: int) -> None:
-        reached = LimitReached(f"{limit} of Park is {value}", limit=limit, value=value)
+        text = limit_reason("Park has no more room", limit, value, f"give Park a larger {limit}")
+        reached = LimitReached(text, limit=limit, value=value)
         reached.__cause__ = cause
         self._give_up(taken, reached, "it could not be parked")
 

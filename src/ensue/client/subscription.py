@@ -39,7 +39,7 @@ from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress,
 from ensue.client.received import ReceivedEvent
 from ensue.client.running import READ_AHEAD_MAX, Runner
 from ensue.client.shown import shown_subscription
-from ensue.errors import LocalProtocolError, LogLost, SubscriptionRefused
+from ensue.errors import LocalProtocolError, LogLost, refused_subscription
 from ensue.order import Order
 from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
 from ensue.protocols.gossip.handing import GossipCounts
@@ -374,7 +374,7 @@ class Subscription(Acknowledging):
         if outcome.topics:
             for topic in outcome.topics:
                 text = f"{topic!r} was refused: {outcome.reason}"
-                self._joining.give_up(topic, SubscriptionRefused(text, reason=outcome.reason))
+                self._joining.give_up(topic, refused_subscription(text, reason=outcome.reason))
         elif self._dismissed is not None and outcome.reason == DISMISSED:
             self._safety.forget()
             if not self._dismissed.done():

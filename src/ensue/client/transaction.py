@@ -30,6 +30,7 @@ from ensue.errors import (
     SubscriptionRefused,
     TransactionAborted,
     TransactionPending,
+    aborted_transaction,
 )
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import Publication
@@ -265,7 +266,7 @@ class _Acting:
         return self._aborted if told else refused
 
     def _refused(self, reason: str) -> TransactionAborted:
-        self.failure = TransactionAborted(
+        self.failure = aborted_transaction(
             f"the transaction can't be committed: {reason}",
             reason=reason,
             transaction=self.name,

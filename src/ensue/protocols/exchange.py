@@ -20,6 +20,7 @@ from typing import Annotated
 
 import msgspec
 
+from ensue.errors import limit_reason
 from ensue.event import Name
 from ensue.protocols.core import Effect, Frame, Multicast, Send
 from ensue.protocols.ens import Accepted, Attached, AttachRequest, DetachRequest, Notify, Put
@@ -156,7 +157,12 @@ class Exchange:
         listeners = self._listeners.get(topic, {})
         if peer not in listeners:
             if self.attachments >= self._attachments_max:
-                reason = f"there are {self._attachments_max} listeners already (attachments_max)"
+                reason = limit_reason(
+                    "there are too many listeners",
+                    "attachments_max",
+                    self._attachments_max,
+                    "end some first",
+                )
                 self._effects.append(Send(peer, Declined(topic=topic, event="", reason=reason)))
                 return
             self.attachments += 1

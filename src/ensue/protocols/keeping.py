@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ensue.errors import limit_reason
 from ensue.event import Count
 from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.wire import Records
@@ -239,7 +240,7 @@ class Keeper:
         known = self._names.get(source)
         if known is None:
             if len(self._names) >= self.config.names_max:
-                self._effects.append(Send(source, NotRecalled(number=number, reason="names_max")))
+                self._effects.append(Send(source, NotRecalled(number=number, reason=self._full())))
                 return
             known = self._names[source] = _Name()
             # Not from 1 on: whoever had the name before it was dismissed must stay superseded.
@@ -289,16 +290,23 @@ class Keeper:
             self._persist_epoch(source, known)
         self._effects.append(Send(source, Remembered(epoch=known.epoch, number=known.last)))
 
+    def _full(self) -> str:
+        what = "there are too many durable subscriptions"
+        how = "forget some with events.forget()"
+        return limit_reason(what, "names_max", self.config.names_max, how)
+
     def _refusal(self, known: _Name, frame: Remember) -> tuple[str, int]:
         """Return which limit changes would go beyond, if any, and how many bytes there would be."""
         config = self.config
         count, size = known.after(frame.writes)
         if count > config.records_max and count > len(known.records):
-            return f"records_max ({config.records_max})", size
+            return _over("records_max", config.records_max), size
         if size > config.bytes_max and size > known.size:
-            return f"bytes_max ({config.bytes_max})", size
+            return _over("bytes_max", config.bytes_max), size
         if self._size + size - known.size > config.all_bytes_max and size > known.size:
-            return f"all_bytes_max ({config.all_bytes_max})", size
+            what = "the records of durable subscriptions are too large"
+            how = "forget some with events.forget()"
+            return limit_reason(what, "all_bytes_max", config.all_bytes_max, how), size
         return "", size
 
     def _dismiss(self, source: str, known: _Name) -> None:
@@ -315,3 +323,8 @@ class Keeper:
 
 def _kept_key(owner: str, key: str) -> str:
     return f"kept/{len(owner)}/{owner}/{key}"
+
+
+def _over(limit: str, value: int) -> str:
+    what = "the records of the durable subscription are too many or too large"
+    return limit_reason(what, limit, value, "give it fewer topics")

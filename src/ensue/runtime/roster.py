@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from ensue.errors import AccessDenied, TransportError
+from ensue.errors import TransportError, refused_client
 from ensue.protocols.core import Frame, Node
 from ensue.protocols.enlistment import Lists
 from ensue.protocols.hypercube.enrolment import Expelled, Members, Resign
@@ -87,7 +87,7 @@ async def enlist(transport: FramedTransport, *, name: str, registry: str, terms:
                 return
             if isinstance(frame, Expelled):
                 why = f"{registry} does not let {name!r} in: {frame.reason}"
-                done.set_exception(AccessDenied(why, reason=frame.reason))
+                done.set_exception(refused_client(why, reason=frame.reason))
             elif isinstance(frame, Members):
                 if lists.take(frame):
                     done.set_result(None)

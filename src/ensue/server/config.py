@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from ensue.errors import ConfigurationError
+from ensue.errors import ConfigurationError, limit_reason
 from ensue.event import NAME_LENGTH_MAX
 from ensue.protocols.guide import GUIDE
 from ensue.protocols.overlay.nodes import tree_of
@@ -18,7 +18,15 @@ from ensue.transports.tcp_messages import Member
 from ensue.transports.tcp_options import DEFAULT_PORT, parse_address
 from ensue.wire import FRAME_BYTES_MAX
 
-__all__ = ["TRANSACTION_GRACE_S", "Limits", "Retention", "ServerConfig", "Tls", "leased"]
+__all__ = [
+    "TRANSACTION_GRACE_S",
+    "Limits",
+    "Retention",
+    "ServerConfig",
+    "Tls",
+    "leased",
+    "too_many",
+]
 
 MIB = 1024 * 1024
 SECOND_NS = 1_000_000_000
@@ -81,6 +89,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f"limits.topic_length is {self.topic_length}, and no name has more than "
                 f"{NAME_LENGTH_MAX} characters"
             )
+
+
+def too_many(limits: Limits, limit: str, what: str) -> str:
+    """Say that a limit of the server is reached."""
+    how = f"raise limits.{limit} in the server's file, or use fewer"
+    return limit_reason(what, limit, getattr(limits, limit), how)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ensue.clock import Clock
-from ensue.errors import BadInput, RemoteProtocolError, limit_in
+from ensue.errors import BadInput, RemoteProtocolError
 from ensue.journal import Journal
 from ensue.protocols.core import Frame, Persist
 from ensue.protocols.link import LinkAck, LinkData, packed, unpacked
@@ -34,8 +34,8 @@ from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.recorder import Recorder
 from ensue.runtime.driver import Driver, Store
-from ensue.server.config import ServerConfig
-from ensue.server.rules import BUNDLE_ITEMS_MAX, PUBLISHED_AT_NS_MAX, Rules, too_many
+from ensue.server.config import ServerConfig, too_many
+from ensue.server.rules import BUNDLE_ITEMS_MAX, PUBLISHED_AT_NS_MAX, Rules
 from ensue.server.stations import CONTENT_RECORDS, SECOND_NS
 from ensue.server.visitor import Visitor
 from ensue.transports.framed import FramedTransport
@@ -267,7 +267,7 @@ def _screen_one(rules: Rules, visitor: Visitor, source: str, encoded: bytes) -> 
     why = next((why for why in _refusals(rules, visitor, source, frame) if why), "")
     if not why:
         return encoded
-    visitor.house.fault(visitor, "limit" if limit_in(why) else "permission", why)
+    visitor.house.fault(visitor, "permission", why)
     return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
 
 

@@ -25,13 +25,13 @@ from typing import Protocol
 import msgspec
 
 from ensue.clock import system_clock
-from ensue.errors import RemoteProtocolError, TransportError
+from ensue.errors import RemoteProtocolError, TransportError, limit_in
 from ensue.protocols.core import Frame
 from ensue.protocols.lineage import Lineage
 from ensue.protocols.station import EPHEMERAL
 from ensue.server.admission import Admission
 from ensue.server.carrying import screen_passed
-from ensue.server.config import Limits
+from ensue.server.config import Limits, too_many
 from ensue.server.door import Door
 from ensue.server.relay import Relay
 from ensue.server.rules import Rules
@@ -328,15 +328,18 @@ class Listener:
         self.unfinished += more
         if self.unfinished > self.limits.unfinished_bytes:
             most = max(self.visitors, key=lambda each: 0 if each.closing else each.held)
-            most.reject("limit", "too many messages are coming at once (unfinished_bytes)")
+            why = "too many messages are coming at once"
+            most.reject("limit", too_many(self.limits, "unfinished_bytes", why))
 
     def when_answered(self, visitor: Visitor) -> None:
         """Have a visitor go on when everything that was taken so far is answered."""
         self._barrier(visitor.go_on)
 
     def fault(self, visitor: Visitor, kind: str, why: str) -> None:
-        """Count what somebody did wrong."""
+        """Count what somebody did wrong; what goes beyond a limit is no matter of permission."""
         visitor.faults += 1
+        if kind == "permission" and limit_in(why):
+            kind = "limit"
         self._fault_of(visitor.address, kind, why, told=visitor.faults <= FAULTS_TOLD)
 
     def _fault_of(self, address: str, kind: str, why: str, *, told: bool = True) -> None:

@@ -39,7 +39,7 @@ from hmac import compare_digest
 
 import msgspec
 
-from ensue.errors import RemoteProtocolError, limit_reason
+from ensue.errors import RemoteProtocolError
 from ensue.event import Event
 from ensue.order import Total
 from ensue.protocols.core import Frame, Persist
@@ -51,7 +51,7 @@ from ensue.protocols.sequencer.placement import Placement
 from ensue.protocols.sequencer.seals import stamp_proof
 from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
 from ensue.server.access import Action, Grants
-from ensue.server.config import Limits, ServerConfig
+from ensue.server.config import ServerConfig, too_many
 from ensue.server.guest import Guest
 from ensue.server.stations import OWNER
 from ensue.server.topic_orders import TopicOrders
@@ -59,7 +59,7 @@ from ensue.server.visitor import Visitor
 from ensue.transports.tcp_messages import Hello
 from ensue.transports.tcp_options import parse_address
 
-__all__ = ["BUNDLE_ITEMS_MAX", "PUBLISHED_AT_NS_MAX", "Rules", "check_event", "too_many"]
+__all__ = ["BUNDLE_ITEMS_MAX", "PUBLISHED_AT_NS_MAX", "Rules", "check_event"]
 
 RECENT_MAX = 100_000
 """Names of processes whose user is remembered."""
@@ -397,12 +397,6 @@ class Rules:
             if why := self.why_not(visitor, "subscribe", topic):
                 return Refused(number=frame.number, reason=why)
         return None
-
-
-def too_many(limits: Limits, limit: str, what: str) -> str:
-    """Say that a limit of the server is reached."""
-    how = f"raise limits.{limit} in the server's file, or use fewer"
-    return limit_reason(what, limit, getattr(limits, limit), how)
 
 
 def check_event(event: Event) -> None:

@@ -9,7 +9,15 @@ import ssl
 from random import uniform
 from typing import Any, Literal, Protocol
 
-from ensue.errors import AccessDenied, HandshakeFailed, LogLost, RemoteProtocolError, TransportError
+from ensue.errors import (
+    AccessDenied,
+    HandshakeFailed,
+    LogLost,
+    RemoteProtocolError,
+    TransportError,
+    ended_connection,
+    refused_client,
+)
 from ensue.protocols.lineage import REPLACED, ROLLED_BACK, Lineage
 from ensue.transports.peer_kind import ENSUE, connect_or_identify, is_final
 from ensue.transports.tcp_messages import (
@@ -310,9 +318,10 @@ class Link:
     def _exited(self, name: str, reason: str) -> None:
         # Forgotten: not to be entered again, or whoever has it now would lose it in turn.
         known = self._names.pop(name, None)
-        error = AccessDenied(f"{self.address} does not let {name!r} in: {reason}", reason=reason)
+        why = f"{self.address} does not let {name!r} in: {reason}"
+        error = AccessDenied(why, reason=reason)
         if known is not None and known.waiting and not known.entered.done():
-            known.entered.set_exception(error)
+            known.entered.set_exception(refused_client(why, reason=reason))
         elif known is not None:
             self.carrier.exited(name, error)
         self._answered(name)
@@ -330,7 +339,8 @@ class Link:
             why = f"the server at {self.address} does not let this client in: {reason}"
             error = AccessDenied(why, reason=reason)
         else:
-            error = TransportError(f"the server at {self.address} hung up: {reason}")
+            why = f"the server at {self.address} hung up: {reason}"
+            error = ended_connection(why, reason=reason)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
         elif self._log_lost is not None:

@@ -1,6 +1,7 @@
 """A sequencer node on its own: changes of subscription, and goodbyes."""
 
 import pytest
+from tests.protocols.sequencer.limits import too_many_subscribers, too_many_topics
 from tests.protocols.sequencer.stages import (
     CHANGE,
     Disk,
@@ -96,11 +97,11 @@ def test_a_change_to_a_topic_without_a_place_is_refused() -> None:
 
 def test_a_change_to_more_topics_than_topics_max_is_refused_and_changes_nothing() -> None:
     low = node(topics_max=1)
-    assert change(low, 1, new="ab") == [Refused(number=1, reason="topics_max")]
+    assert change(low, 1, new="ab") == [Refused(number=1, reason=too_many_topics())]
     assert low._counters.by_topic == {}
     assert low._groups.subscriptions == {}
     assert change(low, 2, new="a") == [Changed(number=2, cut={"a": 0})]
-    assert change(low, 3, old="a", new="ab") == [Refused(number=3, reason="topics_max")]
+    assert change(low, 3, old="a", new="ab") == [Refused(number=3, reason=too_many_topics())]
 
 
 def test_topics_of_other_nodes_do_not_count_where_a_change_enters() -> None:
@@ -112,7 +113,9 @@ def test_topics_of_other_nodes_do_not_count_where_a_change_enters() -> None:
 def test_a_new_subscriber_beyond_clients_max_is_refused_while_nobody_has_left() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a", subscriber="s")
-    assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+    assert change(low, 1, new="a", subscriber="t") == [
+        Refused(number=1, reason=too_many_subscribers())
+    ]
     assert change(low, 2, old="a", new="b", subscriber="s") == [Changed(number=2, cut={"b": 0})]
 
 
@@ -120,7 +123,9 @@ def test_a_subscriber_that_left_is_remembered_until_it_says_that_it_has_its_answ
     low = node(clients_max=1)
     change(low, 1, new="a")
     answer = change(low, 2, old="a")
-    assert change(low, 1, new="a", subscriber="t") == [Refused(number=1, reason="clients_max")]
+    assert change(low, 1, new="a", subscriber="t") == [
+        Refused(number=1, reason=too_many_subscribers())
+    ]
     assert change(low, 2, old="a") == answer
     hear(low, Forget(number=2, publisher=False), source="s")
     assert change(low, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]

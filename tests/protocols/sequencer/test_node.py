@@ -3,6 +3,7 @@
 import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
+from tests.protocols.sequencer.limits import too_many_publishers, too_many_topics
 from tests.protocols.sequencer.stages import (
     CHANGE,
     FILL,
@@ -191,7 +192,7 @@ def test_an_early_request_is_held_to_topics_max_when_its_turn_comes() -> None:
     ask(low, 2, "a")
     ask(low, 3, "b")
     assert ask(low, 1, "a") == [
-        Refused(number=3, reason="topics_max"),
+        Refused(number=3, reason=too_many_topics()),
         stamped({"a": 1}, {"a": 2}),
     ]
     assert set(low._counters.by_topic) == {"a"}
@@ -216,7 +217,7 @@ def test_a_request_for_a_topic_without_a_place_is_refused() -> None:
 def test_what_follows_a_refused_request_in_its_frame_is_left_unanswered() -> None:
     low = node(topics_max=1)
     assert ask(low, 1, "a", "b", "a") == [
-        Refused(number=2, reason="topics_max"),
+        Refused(number=2, reason=too_many_topics()),
         stamped({"a": 1}),
     ]
 
@@ -224,7 +225,7 @@ def test_what_follows_a_refused_request_in_its_frame_is_left_unanswered() -> Non
 def test_a_new_publisher_beyond_clients_max_is_refused_while_all_others_are_busy() -> None:
     low = node(clients_max=1)
     ask(low, 1, "a", publisher="p")
-    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason="clients_max")]
+    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason=too_many_publishers())]
     assert ask(low, 2, "a", publisher="p") == [stamped({"a": 2}, number=2)]
 
 
@@ -248,7 +249,7 @@ def test_a_publisher_whose_stamps_are_completed_elsewhere_is_kept_until_it_confi
     low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     disk.drain(low)
-    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason="clients_max")]
+    assert ask(low, 1, "a", publisher="q") == [Refused(number=1, reason=too_many_publishers())]
     low.receive(Confirm(origin="low", slots=(), settled=2), source="p", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="q", now_ns=0)
     disk.drain(low)
@@ -301,14 +302,14 @@ def test_busy_publishers_in_front_do_not_hide_an_idle_one_for_ever() -> None:
     for name in (*busy, "idle"):
         ask(low, 1, "a", publisher=name)
     hear(low, Confirm(origin="low", slots=((1, len(busy) + 1),), settled=2), source="idle")
-    assert ask(low, 1, "a", publisher="new") == [Refused(number=1, reason="clients_max")]
+    assert ask(low, 1, "a", publisher="new") == [Refused(number=1, reason=too_many_publishers(17))]
     assert ask(low, 1, "a", publisher="new") == [stamped({"a": len(busy) + 2})]
 
 
 def test_a_new_topic_beyond_topics_max_is_refused() -> None:
     low = node(topics_max=1)
     ask(low, 1, "a")
-    assert ask(low, 2, "b") == [Refused(number=2, reason="topics_max")]
+    assert ask(low, 2, "b") == [Refused(number=2, reason=too_many_topics())]
     assert ask(low, 2, "a") == [stamped({"a": 2}, number=2)]
 
 

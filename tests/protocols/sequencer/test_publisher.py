@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 from tests.protocols.sequencer.harness import Net, Parcel
+from tests.protocols.sequencer.limits import too_many_publishers, too_many_topics
 
 from ensue.errors import ConfigurationError, LimitReached
 from ensue.protocols.core import Frame, Publish, Refuse, Send, Settle
@@ -305,8 +306,8 @@ def test_a_refused_event_is_told_to_the_application_and_settled() -> None:
     net.settle()
     assert net.outcomes["q"] == [
         Publish(event),
-        Refuse(("a",), "clients_max"),
-        Settle(event, "void", "clients_max"),
+        Refuse(("a",), too_many_publishers()),
+        Settle(event, "void", too_many_publishers()),
     ]
     assert net.publisher("q").unsettled_count == 0
     assert net.publisher("q").next_timer_ns() is None
@@ -322,7 +323,7 @@ def test_events_behind_a_refused_one_go_on() -> None:
     net.come_to_rest()
     assert dict(net.settled("p")) == {"e1": "", "e2": "void", "e3": "", "e4": "", "e5": ""}
     assert net.delivered("s") == ["e1", "e3", "e5"]
-    assert refusals(net, "p") == [Refuse(("b",), "topics_max")]
+    assert refusals(net, "p") == [Refuse(("b",), too_many_topics())]
 
 
 def test_a_refusal_that_is_lost_or_repeated_settles_its_event_once() -> None:
@@ -338,7 +339,7 @@ def test_a_refusal_that_is_lost_or_repeated_settles_its_event_once() -> None:
     net.repeat(refusal)
     net.come_to_rest()
     assert net.settled("p") == [("e1", ""), ("e2", "void")]
-    assert refusals(net, "p") == [Refuse(("b",), "topics_max")]
+    assert refusals(net, "p") == [Refuse(("b",), too_many_topics())]
 
 
 def test_a_refusal_of_what_is_stamped_already_changes_nothing() -> None:

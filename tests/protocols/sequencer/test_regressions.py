@@ -2,6 +2,7 @@
 
 import pytest
 from tests.protocols.sequencer.harness import Net
+from tests.protocols.sequencer.limits import too_many_subscribers, too_many_topics
 
 from ensue.protocols.core import Join, Leave, Refuse
 from ensue.protocols.ens import Accepted, Notify
@@ -201,7 +202,7 @@ def test_events_held_for_a_cut_go_on_when_the_change_is_refused() -> None:
         publish(net, "p", "a", "a1")
         assert net.delivered("s") == []
     net.settle()
-    assert net.outcomes["s"][1] == Refuse(("j", "k"), "n: topics_max")
+    assert net.outcomes["s"][1] == Refuse(("j", "k"), f"n: {too_many_topics(2)}")
     assert net.delivered("s") == ["a1"]
     assert net.subscriber("s").topics == ("a",)
     assert net.subscriber("s").held_count == 0
@@ -263,7 +264,7 @@ def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> No
         assert Leave("a", rejoins=True) in net.outcomes["s"]
         net.subscribe("s", "k")
     net.settle()
-    assert net.outcomes["s"][-2:] == [Join("j"), Refuse(("a", "k"), "n: topics_max")]
+    assert net.outcomes["s"][-2:] == [Join("j"), Refuse(("a", "k"), f"n: {too_many_topics(2)}")]
     assert net.subscriber("s")._fallen == {}
 
 
@@ -272,7 +273,7 @@ def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_
     subscribe(net, "other", "a")
     subscribe(net, "s", "b")
     subscribe(net, "s", "a")
-    assert net.outcomes["s"] == [Join("b"), Refuse(("a",), "low: clients_max")]
+    assert net.outcomes["s"] == [Join("b"), Refuse(("a",), f"low: {too_many_subscribers()}")]
     with net.holding(Notify):
         publish(net, "p", "b", *(f"e{number}" for number in range(1, 10)))
     net.drop(Notify)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.protocols.sequencer.harness import Net
+from tests.protocols.sequencer.limits import too_many_subscribers, too_many_topics
 
 from ensue.errors import ConfigurationError, SubscriptionRefused
 from ensue.protocols.core import Deliver, Join, Leave, Refuse
@@ -359,7 +360,7 @@ def test_a_refused_change_is_told_and_given_up() -> None:
     net.settle()
     net.pass_time(3 * net.config.retry_ns)
     assert [p.frame.number for p in net.handled if isinstance(p.frame, Refused)] == [1]
-    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max")]
+    assert net.outcomes["t"] == [Refuse(("b",), f"low: {too_many_subscribers()}")]
     assert net.subscriber("t").topics == ()
     assert net.waiting() == []
     publish(net, "b", "e")
@@ -377,7 +378,7 @@ def test_a_refused_change_that_is_let_in_late_changes_nothing_for_its_subscriber
     net.stage("low").receive(late, source="t", now_ns=net.now_ns)
     net.come_to_rest()
     assert "t" in net.stage("low")._groups.subscriptions
-    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max")]
+    assert net.outcomes["t"] == [Refuse(("b",), f"low: {too_many_subscribers()}")]
     assert net.subscriber("t").topics == ()
     assert net.waiting() == []
     publish(net, "b", "e")
@@ -389,7 +390,7 @@ def test_what_was_asked_for_behind_a_refused_change_is_pursued() -> None:
     net.subscribe("t", "b")
     net.subscribe("t", "d")
     net.settle()
-    assert net.outcomes["t"] == [Refuse(("b",), "low: clients_max"), Join("d")]
+    assert net.outcomes["t"] == [Refuse(("b",), f"low: {too_many_subscribers()}"), Join("d")]
     assert net.waiting() == []
     publish(net, "d", "e")
     assert net.delivered("t") == ["e"]
@@ -405,7 +406,7 @@ def test_a_refused_topic_can_be_asked_for_again() -> None:
     net.subscribe("t", "b")
     net.come_to_rest()
     publish(net, "b", "after")
-    assert net.outcomes["t"][:2] == [Refuse(("b",), "low: clients_max"), Join("b")]
+    assert net.outcomes["t"][:2] == [Refuse(("b",), f"low: {too_many_subscribers()}"), Join("b")]
     assert net.delivered("t") == ["after"]
 
 
@@ -413,7 +414,7 @@ def test_topics_beyond_topics_max_are_refused_and_the_old_ones_stay() -> None:
     net = reading("a", topics_max=1)
     net.subscribe("s", "b", "c")
     net.come_to_rest()
-    assert net.outcomes["s"] == [Join("a"), Refuse(("b", "c"), "low: topics_max")]
+    assert net.outcomes["s"] == [Join("a"), Refuse(("b", "c"), f"low: {too_many_topics()}")]
     assert net.subscriber("s").topics == ("a",)
     assert set(net.stage("low")._counters.by_topic) == {"a"}
     publish(net, "a", "e")
@@ -429,7 +430,7 @@ def test_what_is_left_in_a_change_that_is_refused_is_left_all_the_same() -> None
         net.subscribe("s", "b")
     net.settle()
     assert requests(net, "s")[2:] == [(("a", "c"), ("c", "b")), (("a", "c"), ("c",))]
-    assert net.outcomes["s"][-1] == Refuse(("b",), "low: topics_max")
+    assert net.outcomes["s"][-1] == Refuse(("b",), f"low: {too_many_topics()}")
     assert net.subscriber("s").topics == ("c",)
     publish(net, "a", "e1")
     publish(net, "c", "e2")

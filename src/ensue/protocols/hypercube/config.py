@@ -4,21 +4,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ensue.errors import ConfigurationError
+from ensue.errors import ConfigurationError, limit_reason
 from ensue.protocols.hypercube.frames import topic_bytes
 
-__all__ = ["NO_ROOM", "NO_ROOM_BEFORE", "HypercubeConfig"]
+__all__ = ["HypercubeConfig", "no_room", "no_room_before"]
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
-
-NO_ROOM = (
-    "this client is in too many topics, or their names are too long (topics_max, row_bytes_max)"
-)
-NO_ROOM_BEFORE = (
-    "there was no room for an earlier event of this topic (topics_max, row_bytes_max), and nobody can get what is "
-    "numbered behind it: connect again to publish there"
-)
 
 
 class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,3 +91,17 @@ class HypercubeConfig(msgspec.Struct, frozen=True, kw_only=True):
             if count >= self.topics_max or size > self.row_bytes_max:
                 return count
         return len(topics)
+
+
+def no_room(config: HypercubeConfig) -> str:
+    """Say that a client is in as many topics as its row has room for."""
+    what = f"this client is in too many topics, or their names have more than {config.row_bytes_max} bytes"
+    return limit_reason(what, "topics_max", config.topics_max, "use fewer topics, or another bus")
+
+
+def no_room_before(config: HypercubeConfig) -> str:
+    """Say that an event of the topic had no room, so that no subscriber can get what is numbered behind it."""
+    what = "there was no room for an earlier event of this topic"
+    return limit_reason(
+        what, "topics_max", config.topics_max, "connect again to publish there, with fewer topics"
+    )

@@ -6,7 +6,7 @@ from ensue.errors import ConfigurationError
 from ensue.event import Event
 from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Send, Settle
 from ensue.protocols.hypercube.causality import IN, JOINING, OUT, Causality
-from ensue.protocols.hypercube.config import NO_ROOM, NO_ROOM_BEFORE, HypercubeConfig
+from ensue.protocols.hypercube.config import HypercubeConfig, no_room, no_room_before
 from ensue.protocols.hypercube.cube import Cube
 from ensue.protocols.hypercube.forsaking import Forsaking
 from ensue.protocols.hypercube.frames import JOINS_MAX, Change, Counts, Item, Publication, Row
@@ -212,13 +212,13 @@ class Member:
             if not self._may_place(topic):
                 return
             if topic in self._voided:
-                self._void(number, NO_ROOM_BEFORE)
+                self._void(number, no_room_before(self.config))
                 continue
             if self.config.across_topics and self._causality.has_foreign_past:
                 state = self._state(topic)
                 if state == OUT and not self._room_for([topic]):
                     self._voided.add(topic)
-                    self._void(number, NO_ROOM)
+                    self._void(number, no_room(self.config))
                     continue
                 if state == OUT:
                     self._join([topic], now_ns)

@@ -36,7 +36,7 @@ from ensue.errors import LimitReached
 from ensue.event import Event
 from ensue.protocols.core import Effect, Frame, Join, Leave, Publish, Refuse
 from ensue.protocols.hypercube.causality import IN, OUT
-from ensue.protocols.hypercube.config import NO_ROOM
+from ensue.protocols.hypercube.config import no_room
 from ensue.protocols.hypercube.frames import (
     Beat,
     Change,
@@ -137,7 +137,7 @@ class HypercubeNode(Member):
         new = [topic for topic in asked if self._state(topic) == OUT]
         room = self._room_for(new)
         if refused := tuple(new[room:]):
-            self._effects.append(Refuse(refused, NO_ROOM))
+            self._effects.append(Refuse(refused, no_room(self.config)))
         for topic in asked:
             if topic not in refused:
                 self._wanted[topic] = None

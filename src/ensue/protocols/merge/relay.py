@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ensue.errors import limit_reason
 from ensue.protocols.core import (
     Deliver,
     Effect,
@@ -136,7 +137,8 @@ class MergeRelay:
         listeners = self._listeners.get(topic, {})
         if peer not in listeners:
             if sum(map(len, self._listeners.values())) >= self.config.listeners_max:
-                reason = f"{self.name} has {self.config.listeners_max} listeners (listeners_max)"
+                what, limit = f"{self.name} has too many listeners", self.config.listeners_max
+                reason = limit_reason(what, "listeners_max", limit, "end some first")
                 self._effects.append(Send(peer, Declined(topic=topic, event="", reason=reason)))
                 return
             self._persist(topic, peer, b"")

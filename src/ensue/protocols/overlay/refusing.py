@@ -1,6 +1,6 @@
 """Why a client's operation can't be had."""
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, limit_reason
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.frames import (
@@ -15,10 +15,20 @@ from ensue.protocols.overlay.frames import (
 from ensue.protocols.overlay.parsing import parse
 from ensue.protocols.overlay.tables import Tables
 
-__all__ = ["INVERSE", "no_such", "overfull", "refusal", "uncovered"]
+__all__ = [
+    "INVERSE",
+    "SPLIT",
+    "no_such",
+    "overfull",
+    "refusal",
+    "too_long",
+    "too_many_transactions",
+    "uncovered",
+]
 
 INVERSE = {ADVERTISE: UNADVERTISE, SUBSCRIBE: UNSUBSCRIBE}
 """What withdraws what."""
+SPLIT = "do it in several transactions"
 
 
 def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) -> str:
@@ -49,6 +59,19 @@ def uncovered(publication: Publication, client: str, tables: Tables, *, within: 
     return f"no advertisement of {client} covers it"
 
 
+def too_long(config: OverlayConfig) -> str:
+    """Say that a transaction asks for more time than there is."""
+    what = "the timeout of the transaction is too long"
+    return limit_reason(what, "timeout_ns_max", config.timeout_ns_max, "ask for less")
+
+
+def too_many_transactions(client: str, config: OverlayConfig) -> str:
+    """Say that a client coordinates as many transactions as it may."""
+    what = f"{client} coordinates too many transactions"
+    how = "end some first, or use another bus"
+    return limit_reason(what, "transactions_max", config.transactions_max, how)
+
+
 def no_such(change: Change) -> str:
     """Say so if nobody knows how to make a change: so nobody could undo it either."""
     known = change.action in INVERSE or change.action in INVERSE.values()
@@ -64,7 +87,9 @@ def overfull(change: Change, client: str, tables: Tables, config: OverlayConfig)
         limit, kind, named = config.subscriptions_max, "subscriptions", "subscriptions_max"
     else:
         limit, kind, named = config.advertisements_max, "advertisements", "advertisements_max"
-    full = f"the broker of {client} has {count} {kind} ({named}): withdraw some"
+    full = limit_reason(
+        f"the broker of {client} has too many {kind}", named, limit, "withdraw some"
+    )
     return full if count >= limit else ""
 
 

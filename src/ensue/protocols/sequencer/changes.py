@@ -37,6 +37,10 @@ from ensue.protocols.sequencer.stage import Stage
 __all__ = ["ChangeStage"]
 
 
+LATER = "try again when some have ended"
+FEWER = "give subscriptions fewer topics in common"
+
+
 class ChangeStage(Stage):
     """A stage that handles changes of subscription."""
 
@@ -69,11 +73,15 @@ class ChangeStage(Stage):
             and subscriber not in self._changes_seen
             and len(self._changes_seen) >= self.config.clients_max
         ):
-            self._refuse(subscriber, frame.number, "clients_max")
+            self._refuse_limit(
+                subscriber, frame.number, "clients_max", "there are too many subscribers", LATER
+            )
         elif added and self._groups.pairs + len(frame.new) ** 2 > self.config.pairs_max:
-            self._refuse(subscriber, frame.number, "pairs_max")
+            what = "subscriptions share too many pairs of topics"
+            self._refuse_limit(subscriber, frame.number, "pairs_max", what, FEWER)
         elif added and self._groups.largest_with(frame.new) > self.config.group_max:
-            self._refuse(subscriber, frame.number, "group_max")
+            what = "too many topics would be ordered together"
+            self._refuse_limit(subscriber, frame.number, "group_max", what, FEWER)
         else:
             self._change(
                 ChangeFill(

@@ -71,7 +71,8 @@ class RememberingStage(ChangeStage):
         if fresh < stop and (knows or fresh < refused):
             if self.config.carries:
                 self._refused.add(publisher, max(refused, fresh + 1))
-            self._refuse(publisher, fresh, "clients_max")
+            what, how = "there are too many publishers", "try again when some have ended"
+            self._refuse_limit(publisher, fresh, "clients_max", what, how)
         return None
 
     def _find_slot(self, item: str | Event) -> int:

@@ -6,6 +6,7 @@ read and write what is here, one request at a time.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ensue.errors import limit_reason
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Effect, Frame, Persist, Send
 from ensue.protocols.sequencer.config import SequencerConfig
@@ -132,13 +133,19 @@ class Stage:
             here = self.placement.stage(topic) == self.stage
             fresh += here and topic not in self._counters.by_topic
         if fresh and len(self._counters.by_topic) + fresh > self.config.topics_max:
-            self._refuse(client, number, "topics_max")
+            self._refuse_limit(
+                client, number, "topics_max", "there are too many topics", "use fewer"
+            )
             return False
         return True
 
     def _from_below(self, source: str) -> bool:
         """Tell whether a frame comes from the neighbour that passes requests on to this node."""
         return self.stage > 0 and source == self.placement.nodes[self.stage - 1]
+
+    def _refuse_limit(self, client: str, number: int, limit: str, what: str, how: str) -> None:
+        """Refuse what goes beyond a limit of the chain."""
+        self._refuse(client, number, limit_reason(what, limit, getattr(self.config, limit), how))
 
     def _refuse(self, client: str, number: int, reason: str) -> None:
         self._effects.append(Send(client, Refused(number=number, reason=reason)))

@@ -17,12 +17,13 @@ from typing import Any
 
 import msgspec
 
+from ensue.errors import limit_reason
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.broker import Pending
 from ensue.protocols.overlay.frames import Change, Publication, Step
 from ensue.protocols.overlay.joining import Joining
-from ensue.protocols.overlay.refusing import refusal
+from ensue.protocols.overlay.refusing import SPLIT, refusal
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.contexts import (
     Context,
@@ -154,7 +155,8 @@ class Acting(Joining):
     def _overlong(self, context: Context) -> str:
         """Say so if clients of this broker have done as much in a transaction as they may."""
         limit = self.config.operations_max
-        return f"it has {limit} operations (operations_max)" if context.operations >= limit else ""
+        full = limit_reason("it has too many operations", "operations_max", limit, SPLIT)
+        return full if context.operations >= limit else ""
 
     def _invite(self, frame: t.Invite, client: str, now_ns: int) -> None:
         del now_ns

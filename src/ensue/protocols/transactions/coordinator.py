@@ -18,6 +18,7 @@ import msgspec
 
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
+from ensue.protocols.overlay.refusing import too_long, too_many_transactions
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.acting import ABORTED, OVER, UNDER_WAY, lost_connection
 from ensue.protocols.transactions.contexts import Context
@@ -100,9 +101,9 @@ class Coordinator(Participant):
         if frame.isolation not in (t.SERIALIZABLE, t.ATOMIC):
             refused = f"there is no isolation {frame.isolation!r}"
         elif not 0 < frame.timeout_ns <= self.config.timeout_ns_max:
-            refused = f"a timeout is at most {self.config.timeout_ns_max} ns (timeout_ns_max)"
+            refused = too_long(self.config)
         elif self._coordinated(client) >= self.config.transactions_max:
-            refused = f"{client} coordinates {self.config.transactions_max} (transactions_max)"
+            refused = too_many_transactions(client, self.config)
         if refused:
             self._send(client, f.Done(number=frame.number, refused=refused))
             return

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, limit_reason
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.config import OverlayConfig
 from ensue.protocols.overlay.filters import event_of
 from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.refusing import INVERSE, no_such
+from ensue.protocols.overlay.refusing import INVERSE, SPLIT, no_such, too_long
 from ensue.protocols.overlay.tables import Tables
 from ensue.protocols.transactions.frames import Operation, Submit
 
@@ -27,9 +27,10 @@ def _flaws(
     if not plan.operations:
         yield "the plan is empty"
     if len(plan.operations) > config.operations_max:
-        yield f"the plan has more than {config.operations_max} operations (operations_max)"
+        what = "the plan has too many operations"
+        yield limit_reason(what, "operations_max", config.operations_max, SPLIT)
     if not 0 < plan.timeout_ns <= config.timeout_ns_max:
-        yield f"a timeout is at most {config.timeout_ns_max} ns (timeout_ns_max)"
+        yield too_long(config)
     seen: dict[str, None] = {}
     for one in plan.operations:
         if one.path in seen:

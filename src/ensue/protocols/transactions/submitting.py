@@ -11,7 +11,7 @@ import msgspec
 from ensue.protocols.core import Frame
 from ensue.protocols.overlay import frames as f
 from ensue.protocols.overlay.frames import Change
-from ensue.protocols.overlay.refusing import INVERSE, overfull, uncovered
+from ensue.protocols.overlay.refusing import INVERSE, overfull, too_many_transactions, uncovered
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.coordinator import Coordinator
 from ensue.protocols.transactions.planning import flaw
@@ -48,7 +48,7 @@ class Submitting(Coordinator):
         )
         refused = flaw(frame, self.tables, self._members, self.config)
         if not refused and self._coordinated(client) >= self.config.transactions_max:
-            refused = f"{client} coordinates {self.config.transactions_max} (transactions_max)"
+            refused = too_many_transactions(client, self.config)
         if refused:
             self._send(client, f.Done(number=frame.number, refused=refused))
             return
