@@ -529,6 +529,13 @@ def test_pub_gives_up_after_its_timeout(tmp_path: Path, timeout: str) -> None:
         assert re.fullmatch(IN_DOUBT, err)
 
 
+@pytest.mark.parametrize("command", ["pub", "sub"])
+def test_wildcards_are_refused_before_anything_is_connected(command: str) -> None:
+    code, _, err = ended(started(command, "orders.*", url="ensue://127.0.0.1:1"))
+    assert code == 2
+    assert "'orders.*' holds the wildcard '*', and topics have none: name each topic" in err
+
+
 @pytest.mark.parametrize("timeout", ["inf"])
 def test_pub_refuses_what_is_no_timeout(timeout: str) -> None:
     code, _, err = ended(started("pub", "t", "--timeout", timeout, url="ensue://127.0.0.1:1"))

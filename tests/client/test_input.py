@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -204,5 +205,45 @@ def test_a_handler_that_is_not_async_is_refused_before_it_is_called(
                 lambda given: handle(given, 1),
             ):
                 await take(bus, events, good)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("topic", "wildcard"),
+    [
+        ("orders.*", "*"),
+        ("orders.>", ">"),
+        ("*.created", "*"),
+        ("eu.*.orders", "*"),
+        ("orders/#", "#"),
+        ("orders/+/created", "+"),
+        ("orders.**", "**"),
+        ("*", "*"),
+        ("#", "#"),
+    ],
+)
+def test_wildcards_are_refused_and_not_taken_literally(topic: str, wildcard: str) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus, bus.subscribe("orders") as events:
+            why = re.escape(f"{topic!r} holds the wildcard {wildcard!r}, and topics have none")
+            with pytest.raises(ensue.BadInput, match=why):
+                bus.subscribe("orders", topic)
+            with pytest.raises(ensue.BadInput, match=why):
+                await events.subscribe(topic)
+            with pytest.raises(ensue.BadInput, match=why):
+                await bus.publish(topic, b"")
+            await events.unsubscribe(topic)  # What an earlier version let in can be left.
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("topic", ["C#", "a*b", "x+y", "a->b", "orders.2*", "#1", "a.+1"])
+def test_characters_that_are_no_level_of_their_own_are_no_wildcards(topic: str) -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus, bus.subscribe(topic) as events:
+            await bus.publish(topic, b"1")
+            (event,) = await take(events, 1)
+            assert event.topic == topic
 
     asyncio.run(main())

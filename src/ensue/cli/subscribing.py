@@ -26,7 +26,7 @@ from ensue.cli.ordering import (
 )
 from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
 from ensue.cli.streams import Output, as_bytes
-from ensue.client.checks import PENDING_MAX, Start
+from ensue.client.checks import PENDING_MAX, Start, check_topics
 from ensue.errors import BadInput
 from ensue.order import Order
 from ensue.protocols.overlay.parsing import parse
@@ -219,6 +219,7 @@ def sub(
     else:
         if not topics:
             raise BadInput("say which TOPIC to read, or what by content with --where")
+        check_topics(tuple(topics))
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
         options = _Topics(tuple(topics), name, begin, pending, accept_loss)
         following = _follow(reading, url, wanted, wait, options.subscribe)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
@@ -41,14 +42,28 @@ PENDING_MAX = 10_000
 Acknowledge = Literal["auto", "manual"]
 Start = Literal["earliest", "latest"] | int
 Payload = bytes | bytearray | memoryview
+_WILDCARD = re.compile(r"(?:(?<=[./])|^)(?:\*\*?|[>#+])(?=[./]|$)")
+"""A level that is nothing but a wildcard of NATS, MQTT, AMQP or globs; in `C#` and `a*b` it is a character like any other."""
 
 
-def check_topics(topics: tuple[str, ...], *, resumed: bool = False) -> None:
-    """Refuse what can't be a topic; there may be none where a subscription is resumed."""
+def check_topics(
+    topics: tuple[str, ...], *, resumed: bool = False, wildcards: bool = False
+) -> None:
+    """Refuse what can't be a topic; there may be none where a subscription is resumed.
+
+    Wildcards of other systems are refused, or they would be taken literally, unless `wildcards` are
+    allowed: for topics that an earlier version let in, and that are to be left.
+    """
     if not topics and not resumed:
         raise BadInput("name at least one topic")
     for topic in topics:
         check_text(topic, "a topic")
+        found = None if wildcards else _WILDCARD.search(topic)
+        if found is not None:
+            raise BadInput(
+                f"{topic!r} holds the wildcard {found[0]!r}, and topics have none: name each topic, "
+                "or publish and subscribe by content"
+            )
 
 
 def check_resumed(name: str, had: tuple[str, ...], topics: tuple[str, ...]) -> None:

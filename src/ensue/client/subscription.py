@@ -206,7 +206,7 @@ class Subscription(Acknowledging):
 
         It takes effect at once here. A durable subscription tells its server in the background, and closing waits for that.
         """
-        check_topics(topics)
+        check_topics(topics, wildcards=True)
         reader = self._open_reader()
         self._joining.leave(frozenset(topics).intersection(self.topics))
         reader.command(lambda node, now: node.unsubscribe(topics, now_ns=now))
