@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.server.helpers import until
 
-from ensue.errors import BadInput
+from ensue.errors import BadInput, limit_in
 from ensue.event import Event, Stamp
 from ensue.protocols.core import Frame
 from ensue.protocols.ens import AttachRequest, Put
@@ -228,10 +228,10 @@ def test_who_goes_beyond_a_limit_is_told_and_its_other_events_go_out(tmp_path: P
                 answers=4,
             )
             told = {each.number: each.reason for each in answers if isinstance(each, Refused)}
-            assert {number: why.partition(" at most ")[2] for number, why in told.items()} == {
-                2: "2 levels (topic_depth)",
-                3: "10 characters (topic_length)",
-                4: "1 headers",
+            assert {number: limit_in(why) for number, why in told.items()} == {
+                2: ("topic_depth", 2),
+                3: ("topic_length", 10),
+                4: ("headers_per_event", 1),
             }
             assert rig.errors == {"protocol": 0, "limit": 3}
             # The publisher looks at what was refused and asks for the rest again.
