@@ -162,3 +162,29 @@ def test_a_coordinator_that_failed_without_a_goodbye_holds_up_nobody(
             await within(failing.__aexit__(None, None, None))
 
     asyncio.run(main())
+
+
+def test_limits_of_brokers_are_named_with_their_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(OverlayConfig, advertisements_max=1, subscriptions_max=1, transactions_max=1)
+    monkeypatch.setattr(overlay, "OverlayConfig", few)
+
+    async def main() -> None:
+        async with connected("a") as a:
+            await within(a.advertise(where="x exists"))
+            with pytest.raises(ensue.LimitReached) as advertised:
+                await within(a.advertise(where="y exists"))
+            async with a.subscribe(where="x exists"), a.transaction(timeout=LONG_S):
+                with pytest.raises(ensue.SubscriptionRefused) as subscribed:
+                    await within(a.subscribe(where="x = 1").__aenter__())
+                with pytest.raises(ensue.TransactionAborted) as begun:
+                    await within(a.transaction(timeout=LONG_S).__aenter__())
+            for caught, limit in (
+                (advertised, "advertisements_max"),
+                (subscribed, "subscriptions_max"),
+                (begun, "transactions_max"),
+            ):
+                error = caught.value
+                assert isinstance(error, ensue.LimitReached)
+                assert (error.limit, error.value) == (limit, 1)
+
+    asyncio.run(main())

@@ -6,7 +6,7 @@ it asked, and keeps its connection:
 | frame | answer | at the client |
 |---|---|---|
 | Hello | Farewell, final | `AccessDenied` on connecting |
-| Enter | Exited | `AccessDenied` on taking the name |
+| Enter | Exited | `AccessDenied` on taking the name, `LimitReached` if there are too many |
 | OrderRequest | Refused, for each event that may not be | `EventRefused` |
 | Put | Taken | `EventVoided` |
 | AttachRequest from now on | Attached, to nothing | the change that follows is refused |

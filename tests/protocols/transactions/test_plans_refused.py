@@ -170,7 +170,7 @@ def test_a_plan_is_aborted_if_a_broker_can_not_keep_its_subscriptions() -> None:
     net = limited(2)
     net.regular("c3", sub("s", "x = 1"))
     net.settle()
-    why = "the broker of c3 has 2 subscriptions (subscriptions_max): withdraw some"
+    why = "the broker of c3 has too many subscriptions (limit subscriptions_max=2): withdraw some"
     acts = (sub("t", "x = 1"), invite("c3", sub("u", "x = 1"), sub("v", "x = 1")))
     assert net.run("c1", *acts, isolation="planned") == why
     held = {name: list(net.broker(name).tables.subscriptions) for name in net.tree}
@@ -195,7 +195,7 @@ def test_advertisements_have_a_limit_too(isolation: str) -> None:
     net.regular("c3", adv("a", "x = 1"))
     net.regular("c3", adv("b", "x = 2"))
     net.settle()
-    why = "the broker of c1 has 2 advertisements (advertisements_max): withdraw some"
+    why = "the broker of c1 has too many advertisements (limit advertisements_max=2): withdraw some"
     if isolation:
         told = net.run("c1", adv("c", "x = 3"), isolation=isolation)
         assert told == (why if isolation == "planned" else "aborted")
