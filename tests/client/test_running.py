@@ -806,7 +806,7 @@ def test_a_limit_of_parking_ends_the_run(
 
     async def main() -> None:
         async with filled(keys) as events:
-            with pytest.raises(ensue.HandlerFailed, match=f"{limit} of Park") as caught:
+            with pytest.raises(ensue.HandlerFailed, match=f"give Park a larger {limit}") as caught:
                 await events.run(fail, concurrency=ensue.PerKey(1), on_failure=policy)
             assert isinstance(caught.value.cause, ensue.LimitReached)
             assert caught.value.cause.limit == limit
