@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from ensue.experiments.experiment import Point, Table
 from ensue.experiments.hypercube.model import TOPIC_NAME, Cost, Run
 from ensue.experiments.hypercube.playing import (
     answers,
@@ -153,7 +154,7 @@ def test_as_published_an_event_waits_for_the_acknowledgements_of_the_one_before(
     assert latencies[False] == [101, 102]
 
 
-def test_figure_7_judges_the_cube_as_published_and_shows_the_window_beside_it() -> None:
+def test_figure_7_has_the_cube_as_published_and_the_window_beside_it() -> None:
     (topics,) = (each for each in EXPERIMENTS if each.name == "vcube-topics")
     case = {
         "nodes": 8, "topics": 2, "events": 160, "law": "Zipf", "apart": 40, "propagation": 25, "seed": 1,
@@ -219,3 +220,19 @@ def test_changes_keep_the_root_of_a_tree_busy_but_no_broker() -> None:
     }
     assert waits["SRPT-S"] > 2 * waits["VCube-PS"]
     assert waits["SRPT-S"] > 2 * waits["SRPT-B"]
+
+
+def test_what_the_paper_states_of_figure_7_is_judged_at_its_events_and_as_published() -> None:
+    (topics,) = (each for each in EXPERIMENTS if each.name == "vcube-topics")
+
+    def judged(events: int, system: str) -> set[str]:
+        points = [
+            Point(figure="7", series=f"{name}, {law}", x=float(events), cases=1, mean=value,
+                  deviation=0.0, least=value, most=value)
+            for name in (system, "SRPT")
+            for law, value in (("uniform", 100.0), ("Zipf", 130.0))
+        ]  # fmt: skip
+        return {each.figure for each in topics.judge(Table(points)) if each.met is not None}
+
+    assert "7" in judged(1 << 14, "VCube-PS")
+    assert judged(2048, "VCube-PS") == {"beyond"}, "smaller sizes are not the paper's"

@@ -59,8 +59,11 @@ def _judge_answers(table: Table) -> list[Claim]:
 
 _LAWS = ("uniform", "Zipf")
 _WINDOWED = "VCube-PS, window 8"
+_STATED = 1 << 14
+"""The events that the paper gives figures for; the quick form has fewer, and smaller sizes."""
 _SCALED = (
     "Each node publishes about every 500 units on a topic drawn evenly or by Zipf's law with 0.825; everybody subscribes to everything. The quick form has a quarter of everything but the cost of a copy: 64 nodes and 32 topics instead of 256 and 128, events every 125 units and links of 25; so a node sends as many copies a unit as in the paper, and an acknowledgement takes as large a part of the time between two events of a topic. "
+    "But a copy then costs a 25th of a link and not a 100th, so queues weigh more, which hurts SRPT most: with the paper's sizes and 4,096 events the cube takes 16.0 % longer by popularity (430 and 499 units), and SRPT 4.3 % (513 and 535). So what the paper states of 16,384 events is judged in the full form alone. "
     "VCube-PS is as published, and judged: a node sends the next event of a topic when all subscribers have acknowledged the one before. Window 8 is the default in production: up to eight are under way, and more go together."
 )
 
@@ -82,8 +85,12 @@ def _topics_cases(quick: bool) -> list[Case]:
 
 def _judge_topics(table: Table) -> list[Claim]:
     most = max((each.x for each in table.points), default=0)
-    evenly, popular = ([table.at("7", f"{name}, {law}", most) for name in SYSTEMS] for law in _LAWS)
-    windowed = [table.at("7", f"{_WINDOWED}, {law}", most) for law in _LAWS]
+    evenly, popular = (
+        [table.at("7", f"{name}, {law}", _STATED) for name in SYSTEMS] for law in _LAWS
+    )
+    published, windowed = (
+        [table.at("7", f"{name}, {law}", most) for law in _LAWS] for name in (SYSTEMS[0], _WINDOWED)
+    )
     return [
         claim(
             "7",
@@ -92,7 +99,6 @@ def _judge_topics(table: Table) -> list[Claim]:
             [evenly[1], popular[1]],
             lambda a, b: f"{b / a - 1:+.1%}",
             lambda a, b: 0.2 <= b / a - 1 <= 0.4,
-            why="In the quick form a copy costs a 25th of a link and not a 100th, so that what waits at a root weighs four times as much; the full form has the paper's sizes.",
         ),
         claim(
             "7",
@@ -118,6 +124,14 @@ def _judge_topics(table: Table) -> list[Claim]:
             popular,
             lambda a, b: f"{b:.0f} and {a:.0f} units",
             lambda a, b: b > a,
+        ),
+        claim(
+            "beyond",
+            "as published, popularity costs the cube: events of a source and topic wait for each other",
+            "at least 5 % longer at the most events",
+            published,
+            lambda a, b: f"{b / a - 1:+.1%}",
+            lambda a, b: b / a - 1 >= 0.05,
         ),
         claim(
             "beyond",
