@@ -32,6 +32,8 @@ NAMES = ("bank~1", "reader~1", "evil~1", "nobody~1")
 PEOPLE = People(
     bank=(["open"], ["open"]), reader=([], ["open"]), evil=([], ["open"]), nobody=([], ["other"])
 )
+EVERYTHING = (["*"], ["*"])
+EVERYBODY = People(bank=EVERYTHING, reader=EVERYTHING, evil=EVERYTHING, nobody=EVERYTHING)
 MARK = cube.Here()
 
 
@@ -317,7 +319,8 @@ def test_a_seal_covers_a_message_and_its_past(tmp_path: Path) -> None:
     own = message(after=after, digest=rows_digest(after))
 
     async def main() -> None:
-        async with room(tmp_path, DEADLINE) as people:
+        async with room(tmp_path, DEADLINE, EVERYBODY) as people:
+            await people.passes(READER, BANK, message(READER, READER))
             # As differences from an earlier one; those who pass it on send it whole.
             sent = await people.passes(
                 BANK, EVIL, msgspec.structs.replace(own, base=4, after={READER: {3: b"\x01"}})
@@ -341,15 +344,37 @@ def test_a_seal_covers_a_message_and_its_past(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_barriers_name_only_what_was_published(tmp_path: Path) -> None:
-    everything = (["*"], ["*"])
-    users = People(bank=everything, reader=everything, evil=everything, nobody=everything)
+def test_messages_name_only_stamps_that_were_sent(tmp_path: Path) -> None:
+    """A receiver drops what comes from a client up to a stamp that a delivered message names."""
 
+    def after(rows: gossip.Rows) -> gossip.Message:
+        return message(EVIL, EVIL, after=rows, digest=rows_digest(rows))
+
+    early, late = after({BANK: {1: b"\x02"}}), after({BANK: {3: b"\x04", 0: b"\x02"}})
+
+    async def main() -> None:
+        async with room(tmp_path, DEADLINE, EVERYBODY) as people:
+            await people.is_refused(EVIL, READER, early)
+            stamped = msgspec.structs.replace(message().event, stamp=Stamp({"@r": 4, "@d": 9}))
+            await people.passes(BANK, EVIL, message(event=stamped))
+            assert unsealed(await people.passes(EVIL, READER, early)) == early
+            await people.is_refused(EVIL, READER, late)
+            # Nor may anybody pass on a past that was told as differences, and sealed unseen.
+            told = msgspec.structs.replace(late, base=4, after={})
+            sealed = await people.passes(EVIL, BANK, told)
+            assert isinstance(sealed, gossip.Message)
+            whole = msgspec.structs.replace(sealed, base=0, after=late.after)
+            await people.is_refused(BANK, READER, whole)
+
+    asyncio.run(main())
+
+
+def test_barriers_name_only_what_was_published(tmp_path: Path) -> None:
     def effect(count: int) -> cube.Publication:
         return publication(cube.Item(event(EVIL), {"open": {BANK: count}}))
 
     async def main() -> None:
-        async with room(tmp_path, users=users) as people:
+        async with room(tmp_path, users=EVERYBODY) as people:
             await people.passes(BANK, EVIL, publication(item(), item(BANK, 2)))
             await people.is_refused(EVIL, READER, effect(3))
             assert unsealed(await people.passes(EVIL, READER, effect(2))) == effect(2)

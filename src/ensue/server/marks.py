@@ -1,4 +1,4 @@
-"""High-water marks: how many events each client has published on each topic, and the versions of its rows.
+"""High-water marks: how many events each client has published on each topic, the versions of its rows, its last stamp.
 
 A relay has seen all of them first on their way from the client itself, so nobody can know of more. After a restart of the server
 nothing is known of clients that were there before: of such a client everything is believed until it has told, itself, how far it is in a
@@ -24,6 +24,7 @@ class Marks:
         self._topics: dict[int, int] = {}
         """By client: on how many topics."""
         self._versions: dict[int, int] = {}
+        self._stamps: dict[int, int] = {}
         self._heard: set[tuple[int, str]] = set()
         """Restored clients that have told how far they are, and the topics."""
 
@@ -56,3 +57,12 @@ class Marks:
     def is_version(self, number: int, version: int) -> bool:
         """Tell whether there may be such a version of a client's row."""
         return version <= self._versions.get(number, 0) or number < self._restored
+
+    def sent(self, number: int, stamp: int) -> None:
+        """Note that a client sent a message with this stamp."""
+        self._stamps[number] = max(stamp, self._stamps.get(number, 0))
+
+    def is_sent(self, number: int, stamp: int) -> bool:
+        """Tell whether a client may have sent a message with such a stamp."""
+        known = self._stamps.get(number)
+        return number < self._restored if known is None else stamp <= known

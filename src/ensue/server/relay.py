@@ -8,7 +8,8 @@ only which connection a frame came from. So, on a server with users:
   allowed, the relay *seals* it: it adds a MAC, with a key that no client has, over the registry, its epoch, the client and the content.
 - What a frame says of another client needs that seal: the relay had it from that client's own connection, and allowed it.
 - How many events others have published (start vectors, barriers, summaries, what is gone) is told by numbers that no seal can
-  cover. The relay has seen all of them first from their publishers: no client may claim more (`ensue.server.marks`).
+  cover. The relay has seen all of them first from their publishers: no client may claim more (`ensue.server.marks`). The same holds for
+  stamps of others in what came before a message.
 
 | frame | claims | must be |
 |---|---|---|
@@ -18,7 +19,7 @@ only which connection a frame came from. So, on a server with users:
 | `Rows` | rows | as above; or of a client that is gone: none of its topics are left |
 | `Versions` | versions of rows | none beyond what was sealed |
 | `Summary`, `Gone` of causal order | counts of one topic | sender and receiver may read the topic, or publish on it; no count beyond what was published |
-| `Message` | an event, its deadline, what came before it | the sender's own; or sealed, and whole. As for `Publication` |
+| `Message` | an event, its deadline, what came before it | the sender's own; or sealed, and whole. As for `Publication`; no stamp of another client beyond the last that it sent |
 | `Groups`, `Noted` | a row | the sender's own, of topics that it may read |
 | `Beat`, `Here`, `Request`, `Summary` with deadlines | nothing but what the sender has or lacks | |
 
@@ -38,6 +39,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ensue.event import CLOCK
 from ensue.protocols.core import Frame
 from ensue.protocols.gossip import frames as gossip
 from ensue.protocols.gossip.letters import rows_digest
@@ -145,12 +147,28 @@ class Relay:
             )
         digest = frame.digest if own else rows_digest(frame.after)
         proof = self._seal("message", number, event, frame.dest, frame.round, frame.live, digest)
+        stamp = 0 if event.stamp is None else event.stamp.entries.get(CLOCK, 0)
         if own:
+            self._check_past(one, frame, stamp)
+            self._marks.sent(one.number, stamp)
             return msgspec.structs.replace(frame, proof=proof)
         if frame.base:
             raise _Refused("forged", f"{one.source!r} sent part of what {event.publisher!r} knew")
+        self._check_past(one, frame, stamp)
         _check_proof(one, frame.proof, proof, event.publisher, f"an event on {event.topic!r}")
         return frame
+
+    def _check_past(self, one: "_Pass", frame: gossip.Message, stamp: int) -> None:
+        """Refuse stamps that others have not reached: receivers would drop all that comes up to them."""
+        for number, ages in frame.after.items():
+            if number == frame.source or not ages:
+                continue
+            latest = stamp - min(ages)
+            if not self._marks.is_sent(number, latest):
+                raise _Refused(
+                    "forged",
+                    f"{one.source!r} named stamp {latest} of number {number}, not sent yet",
+                )
 
     # -- Membership -----------------------------------------------------------------------------
 
