@@ -1,6 +1,7 @@
 """The parts of the audit that work on arrays, against slow and obvious models."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -8,14 +9,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.checkers.helpers import Script
 
 from ensue import trace
 from ensue.checkers import check
 from ensue.checkers.complete import Terms
+from ensue.checkers.positions import RULE
+from ensue.checkers.verdict import Subscriber
 from ensue.spark.auditing import Audit
 from ensue.spark.auditing.facts import SEQ_MAX, Lanes, UnitFinder, codes
+from ensue.spark.auditing.gather import Gathered
+from ensue.spark.auditing.look import Found
+from ensue.spark.auditing.positions import judge_positions
 from ensue.spark.auditing.result import Totals
 from ensue.spark.auditing.scan import narrowed, widened
 from ensue.spark.auditing.words import judge_whole
@@ -108,7 +114,7 @@ def test_it_tells_as_many_witnesses_as_the_checkers_and_how_many_more_there_are(
     found = Audit(
         cast("SparkSession", None),
         order="none",
-        rules=("complete",),
+        rules=(RULE, "complete"),
         totals=Totals(runs=1, events=30, deliveries=30, subscribers=2),
         judged=judged,
         reasons=(),
@@ -118,3 +124,25 @@ def test_it_tells_as_many_witnesses_as_the_checkers_and_how_many_more_there_are(
     assert found.sentences() == expected.sentences()
     assert found.sentences()[-1] == "complete: and 10 more"
     assert len(found.sentences(violations_max=30)) == 31
+
+
+def test_positions_that_were_not_all_judged_are_unknown() -> None:
+    found = Found(many_breaks={1, 2, 3})
+    known = {1: Subscriber("r", "n", "s"), 2: Subscriber("bad", "n", "s")}
+    gathered = cast("Gathered", SimpleNamespace(subscribers=known, changes={}))
+    judged = judge_positions(cast("DataFrame", None), found, gathered, {"bad"}, violations_max=5)
+    totals = Totals(runs=1, events=1, deliveries=1, subscribers=1)
+    report = Audit(
+        cast("SparkSession", None),
+        order="total",
+        rules=[RULE],
+        totals=totals,
+        judged=judged,
+        reasons=[],
+        notes={},
+    ).report()
+    assert report.verdict == "unknown"
+    assert [told.partition(" has over 1,000 ")[0] for told in report[RULE].reasons] == [
+        "n of run r",
+        "a node that never subscribed",
+    ]

@@ -1,8 +1,8 @@
 """Rows of a trace, sorted into what the checkers ask for: one `History` a run.
 
 Event ids are unique within a run only, and nodes of two runs never met: nothing is ever compared
-across runs. Within a run the only order that is believed is `step`, node by node. Row position,
-`stamp` are never looked at; `position` is judged by the rule `positions` alone, and an excerpt tells
+across runs. Within a run the only order that is believed is `step`, node by node. Row position
+and `stamp` are never looked at; `position` is judged by the rule `positions` alone, and an excerpt tells
 positions in words by it.
 
 A publisher that restarts may say `published` again for events it is still in charge of, since a crash

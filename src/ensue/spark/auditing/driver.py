@@ -41,9 +41,6 @@ OUTLIERS_SHARE = 0.01
 OUTLIERS_MIN = 1_000
 """More outliers than this share of the deliveries, and than this number: units are too small."""
 PARTITIONS_MAX = 256
-MANY_BREAKS = (
-    "there are more positions that do not follow than were looked at; there may be more violations"
-)
 
 _DOUBTS: dict[str, pa.DataType] = {
     "run": pa.string(),
@@ -429,7 +426,6 @@ class _Auditor:
                 collector.tally({row["anomaly"]: row["count"]})
         sum_up(collector)
         notes = {"complete": list(collector.finding().notes)}
-        notes[POSITIONS] = [MANY_BREAKS] * found.many_breaks
         if self._many_strays:
             for rule in self._rules:
                 notes.setdefault(rule, []).append(

@@ -67,8 +67,8 @@ class Found:
     """How many there are in all; of each fragment only some are told."""
     breaks: list[tuple[int, Break]] = field(default_factory=list)
     """Subscriber, and two neighbouring deliveries whose positions do not follow each other."""
-    many_breaks: bool = False
-    """Whether there are more of them than were told."""
+    many_breaks: set[int] = field(default_factory=set)
+    """Subscribers that have more of them than were told."""
     overlapping: set[int] = field(default_factory=set)
     """Runs in which the rows of a subscriber are not in sequence."""
     torn: set[int] = field(default_factory=set)
@@ -204,7 +204,7 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
         if row["kind"] == scan.POSITIONS:
             positions.setdefault(row["owner"], []).append(_numbers(row, "codes").reshape(4, -1))
             if _numbers(row, "names").any():
-                rows.append(_row(run, -1, "breaks"))
+                rows.append(_row(run, -1, "breaks", totals=[row["owner"]]))
         elif row["kind"] == scan.STRAYS:
             count = _numbers(row, "names").tolist()
             rows.append((run, -1, "strays", count, row["codes"], row["steps"], row["more"]))
@@ -258,11 +258,12 @@ def _read_strays(row: dict[str, Any], found: Found) -> None:
 
 
 def _read_break(row: dict[str, Any], found: Found) -> None:
-    """Take one break, or that there are more than were told."""
-    if not row["totals"]:
-        found.many_breaks = True
+    """Take one break, or that its subscriber has more than were told."""
+    owner, *two = row["totals"]
+    if not two:
+        found.many_breaks.add(owner)
         return
-    owner, step, next_step, position, next_position = row["totals"]
+    step, next_step, position, next_position = two
     found.breaks.append((owner, (step, next_step, position, next_position)))
 
 

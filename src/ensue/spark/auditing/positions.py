@@ -5,8 +5,9 @@ valid trace has next to none, so the driver looks at them one by one: it excuses
 changes of subscriptions, and fetches the events of the others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -19,6 +20,7 @@ from ensue.spark.auditing import gather as g
 from ensue.spark.auditing import words
 from ensue.spark.auditing.files import made_up
 from ensue.spark.auditing.look import Break, Found
+from ensue.spark.auditing.scan import BREAKS_MAX
 from ensue.trace import Row
 
 __all__ = ["judge_positions"]
@@ -37,13 +39,13 @@ def judge_positions(
 ) -> pa.Table:
     """Return what the rule found, as the other rules' findings are returned."""
     unexcused = _unexcused(found.breaks, gathered)
-    nothing = words.JUDGED_ARROW.empty_table()
+    untold = words.judged_table("", list(_untold(found, gathered, unreadable)))
     if not unexcused:
-        return nothing
+        return untold
     every = words.subscribers_of(trace.where(~f.col("run").isin(*unreadable)))
     breaks = _named(unexcused, every, trace)
     events = _events(trace, breaks)
-    tables = [nothing]
+    tables = [untold]
     for run, subscribers in sorted(every.items()):
         history = History(run=run, simulated=False, delivered={one: [] for one in subscribers})
         collector = Collector(RULE, violations_max=violations_max)
@@ -61,6 +63,21 @@ def judge_positions(
                 collector.violation("position", (subscriber,), (first, second), explain)
         tables.append(words.judged_table(run, list(words.told(collector.finding()))))
     return pa.concat_tables(tables)
+
+
+def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterator[dict[str, Any]]:
+    """Say of which subscribers not all breaks were looked at: those left out may have no excuse."""
+    known = [gathered.subscribers.get(owner) for owner in found.many_breaks]
+    names = sorted(
+        {f"{one.node} of run {one.run}" for one in known if one and one.run not in unreadable}
+    )
+    names += ["a node that never subscribed"] * (None in known)
+    for name in names:
+        because = (
+            f"{name} has over {BREAKS_MAX:,} positions that do not follow, and not all of them were "
+            "judged: ensue check judges all"
+        )
+        yield {"what": "unknown", "checker": RULE, "because": because}
 
 
 def _unexcused(

@@ -26,6 +26,7 @@ from ensue.spark.auditing.facts import SEQ_MAX, Facts, UnitFinder, codes
 from ensue.spark.auditing.layers import Numbers
 
 __all__ = [
+    "BREAKS_MAX",
     "DELIVERED",
     "FRAGMENT",
     "ODD",
@@ -215,8 +216,8 @@ def pack_deliveries(
 ) -> Iterator[pa.RecordBatch]:
     """Pack rows (owner, lane or lane_index, seq, step, position, flags[, name]) of deliveries.
 
-    Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says. A row
-    without a position has 0.
+    Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says. The
+    position of a row that has none is `UNPLACED`.
     """
     packer = _Packer(facts, reach)
     for fragment in fragments:
