@@ -71,7 +71,33 @@ def test_a_child_is_filtered_for_as_long_as_it_lives() -> None:
     before = os.fstat(2)
     with filtered(write):
         child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
-    assert os.fstat(2) == before
+    assert os.path.samestat(os.fstat(2), before)
     child.communicate("go\n", timeout=60)
     assert told.wait(60)
     assert found == ["kept", "last"]
+
+
+def test_a_child_goes_on_though_nobody_reads_what_it_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ensue.cli.child_stderr.IDLE_S", 0.01)
+    failed = threading.Event()
+
+    def write(line: str) -> None:
+        failed.set()
+        raise BrokenPipeError(line)
+
+    # The first line is held until the child is idle; the others are more than a pipe has room for.
+    program = (
+        f"import sys; sys.stderr.write('{HEAD}\\n'); sys.stderr.flush(); sys.stdin.readline(); "
+        "sys.stderr.write('a line\\n' * 100_000)"
+    )
+    with filtered(write):
+        child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    try:
+        assert failed.wait(60)
+        child.communicate("go\n", timeout=60)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 0

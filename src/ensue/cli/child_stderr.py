@@ -94,12 +94,16 @@ def filtered(write: Callable[[str], object] | None = None) -> Iterator[None]:
 
 
 def _pass_on(reader: int, mine: int, write: Callable[[str], object] | None) -> None:
-    """Pass on what processes write until the last of them has ended; `mine` is this process's stderr."""
+    """Pass on what processes write until the last of them has ended; `mine` is this process's stderr.
+
+    A stderr that is closed does not end it: the processes would block on a full pipe.
+    """
     noise = Noise(write or (lambda line: os.write(mine, f"{line}\n".encode())))
     rest, ended = b"", False
     while not ended:
         if not select.select((reader,), (), (), IDLE_S)[0]:
-            noise.flush()
+            with suppress(OSError):
+                noise.flush()
             continue
         data = os.read(reader, 65_536)
         ended = not data
