@@ -5,8 +5,10 @@ import socket
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from ensue.errors import BadInput
+from ensue.spark import session
 from ensue.spark.failures import is_of_spark, sentence
 from ensue.spark.masters import check_master
 
@@ -74,8 +76,19 @@ def test_masters_of_spark_are_taken(master: str) -> None:
     "master", ["", "locla[2]", "local[x]", "local[2", "spark://host", "spark://host:x", "nonsense"]
 )
 def test_what_is_no_master_is_refused(master: str) -> None:
-    with pytest.raises(BadInput, match=r"--master: .* is no master of Spark; expected local\[4\]"):
+    with pytest.raises(BadInput, match=r"^master: .* is no master of Spark; expected local\[4\]"):
         check_master(master)
+
+
+def test_a_master_of_the_environment_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setenv("SPARK_MASTER", "nonsense")
+    with pytest.raises(BadInput, match=r"^\$SPARK_MASTER: 'nonsense' is no master of Spark"):
+        session()
+    with pytest.raises(BadInput, match=r"^master: 'other' is no master of Spark"):
+        session("other")
 
 
 def test_a_cluster_that_does_not_answer_is_refused() -> None:

@@ -26,7 +26,10 @@ def start(master: str | None, app: str, work: "Work | None" = None) -> "SparkSes
     """Start Spark, without the lines of its processes that say nothing."""
     from ensue.spark import session  # noqa: PLC0415 - an extra
     from ensue.spark.failures import log_failures  # noqa: PLC0415 - as above
+    from ensue.spark.masters import check_master  # noqa: PLC0415 - as above
 
+    if master is not None:
+        check_master(master, "--master")
     with filtered(work.tell if work is not None and work.has_bar else None):
         spark = session(master, app=app)
     # The command says in one sentence what failed.

@@ -67,7 +67,7 @@ def sentence(told: str) -> str:
     if python:
         return python
     if _UNRESPONSIVE in told:
-        return "the cluster's master does not answer as Spark: check --master"
+        return "the cluster's master does not answer as Spark: check its URL"
     damaged = _DAMAGED.search(told)
     if damaged is not None:
         causes = _CAUSE.findall(told)

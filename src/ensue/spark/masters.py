@@ -19,14 +19,17 @@ _FORMS = (
 _STANDALONE = re.compile(r"spark://(?P<places>[^\s/,]+:\d+(,[^\s/,]+:\d+)*)")
 
 
-def check_master(master: str) -> None:
-    """Refuse what is no master URL of Spark, and a cluster of Spark's own whose master does not answer."""
+def check_master(master: str, name: str = "master") -> None:
+    """Refuse what is no master URL of Spark, and a cluster of Spark's own whose master does not answer.
+
+    `name` is what the URL was given as: an argument, an option or a variable.
+    """
     if any(form.fullmatch(master) for form in _FORMS):
         return
     found = _STANDALONE.fullmatch(master)
     if found is None:
         raise BadInput(
-            f"--master: {master!r} is no master of Spark; expected local[4], local[*], "
+            f"{name}: {master!r} is no master of Spark; expected local[4], local[*], "
             "spark://HOST:PORT, yarn or k8s://URL"
         )
     why = ""
@@ -38,5 +41,5 @@ def check_master(master: str) -> None:
         except (OSError, OverflowError) as error:
             why = str(getattr(error, "strerror", None) or error)
     raise BadInput(
-        f"--master: no Spark master answers at {master} ({why}): start it, or name another"
+        f"{name}: no Spark master answers at {master} ({why}): start it, or name another"
     )

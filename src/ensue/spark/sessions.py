@@ -61,8 +61,9 @@ def session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
-    check_master(master)
+    if master is None:
+        master = os.environ.get("SPARK_MASTER") or "local[*]"
+        check_master(master, "$SPARK_MASTER")
     os.environ["JAVA_HOME"] = str(find_java())
     # Workers would take whatever python is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
