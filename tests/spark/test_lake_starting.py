@@ -125,6 +125,14 @@ def test_a_stage_whose_process_never_comes_up_is_given_up_after_longer_and_longe
     assert not any("\n" in line for line in machine.said)
 
 
+def test_a_conflict_of_positions_says_to_name_a_new_lake(machine: Machine) -> None:
+    conflict = "ensue.spark.conditions.SparkFault: [POSITION_CONFLICT] two events at position 4"
+    machine.run(lambda stage: Played(3, conflict if stage == "ordered" else ""))
+    (told,) = [line for line in machine.said if "failed" in line]
+    assert told.startswith("ordered failed: [POSITION_CONFLICT] two events at position 4; a lake ")
+    assert told.endswith("name a new lake")
+
+
 def test_once_nothing_runs_beside_another_stage(machine: Machine) -> None:
     machine.run(lambda stage: Played(5, ""))
     assert [stage for stage, _ in machine.begun] == ["events", "ordered", "trace"]

@@ -20,6 +20,10 @@ Order begins at the first common cut of the topics (see `cuts`), which is found 
 it is in `ordered` without a position, with the verdict `before_cut`. A pipeline that goes on for ever waits
 for the first cut.
 
+HAZARD: the first cut is that of the log as it is then. If one topic alone has events by that time, order seems to
+have begun; where events of others follow before anybody subscribes them together, `ordered` fails with
+POSITION_CONFLICT, and a new lake has to be made.
+
 HAZARD: a file that turns up in the trace must be whole when it gets its name, as those of every run
 are. It must not be changed or removed afterwards.
 
@@ -75,7 +79,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     order: str
     topics: list[str] | None
     cut: dict[str, int] | None
-    """The offset of each topic from which on they are in order; None if nothing is."""
+    """The offset of each topic from which on they are in order; None if none was found, or the lake is
+    of format 1, in which it is the first."""
     before_cut: int
     """Events before the cut, which have no common order."""
     tables: dict[str, int]
@@ -358,7 +363,7 @@ class _Pipeline:
                     )
                     self._waiting.append(stage)
                 elif error:
-                    self._fail(stage, sentence(error))
+                    self._fail(stage, _why(error))
 
     def _wind_down(self) -> None:
         """Let every query finish the batch that it is at."""
@@ -481,6 +486,12 @@ class _Pipeline:
             self._progress(f"audit: batch {number}: {told}{more}")
 
         return self._each(self._table("trace").select("run"), "audit", make)
+
+
+def _why(error: str) -> str:
+    """Tell in one sentence why a stage failed, and what to do where another lake is needed."""
+    advice = "; a lake keeps its cut: if the topics were joined later, name a new lake"
+    return sentence(error) + advice * ("[POSITION_CONFLICT]" in error)
 
 
 def told_cut(cut: Mapping[str, int]) -> str:
