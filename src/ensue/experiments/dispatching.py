@@ -25,7 +25,7 @@ PLANS = (
 )
 WAITS = "The wait is a multiple of 50 ms, here as in the paper, which says that this moves its figures by up to 100 ms."
 COMMITS = "Here, too, commits wait for earlier ones, but a broker serves others meanwhile; the paper says that this waiting costs most, and not what its brokers do while they wait. With ten at once nothing here is saturated, neither clients nor brokers (the table of how busy they are)."
-ALONE = "With ten at once the client that coordinates is saturated with issuing them, 15 ms each, so a transaction takes about 150 ms: three times the 50 ms that 20 a second leave the paper's S-TX for one alone. What differs is one alone, as in Figure 5."
+ALONE = "With ten at once the client that coordinates is issuing them nearly all of the time, 15 ms each, so a transaction takes about 150 ms: three times the 50 ms that 20 a second leave the paper's S-TX for one alone. What differs is one alone, as in Figure 5."
 FLOWS = "No broker holds a regular event behind a transaction, in any scheme, so none makes the rate drop: it varies as much from one 100 ms to the next where nothing is dispatched. The delay tells them apart, and the other way round: a plan reaches all brokers at once and keeps them longer than operations that come one by one."
 
 

@@ -184,7 +184,7 @@ def _judge_traffic(table: Table) -> list[Claim]:
         claim(
             "11",
             "where topics are popular in one region only servers 4 and 5 pass stamps on, 1 and 2 none",
-            "1 and 2 at most 1 %, 4 and 5 more than 3",
+            "1 and 2 at most 1 %, 4 and 5 each more than server 3",
             traffic[0],
             lambda *all_: ", ".join(f"{each:.1f}" for each in all_) + " %",
             lambda a, b, c, d, e: max(a, b) <= 1 and min(d, e) > c,
