@@ -94,13 +94,18 @@ class Peers:
         seen_by_others = {
             row.event for row in rows if row.action == "delivered" and row.node != row.publisher
         }
-        return [
+        kept = [
             row
             for row in rows
             if row.action != "delivered"
             or row.node not in crashed
             or row.node != row.publisher
             or row.event in seen_by_others
+        ]
+        # Where deliveries are left out, positions have gaps that say nothing.
+        return [
+            msgspec.structs.replace(row, position=None) if row.node in crashed else row
+            for row in kept
         ]
 
     def ended(self, process: Process) -> bool:
