@@ -46,7 +46,7 @@ class Wire:
 async def watching(
     wire: Any, stations: Sequence[str], lost: list[LogLost], *, refuses: str = ""
 ) -> LogWatch:
-    def learn(station: str, _log: Lineage) -> None:
+    def learn(station: str, _log: Lineage, _number: int) -> None:
         if station == refuses:
             raise LogLost("not that one", server=station, reason="replaced")
 
@@ -63,7 +63,9 @@ def test_each_station_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) 
         wire = Wire()
         watch = await watching(wire, ("s0", "s1"), [])
         await until(lambda: len(wire.sent) >= 4, "asked twice")
-        assert wire.sent[:4] == [("s0", Identify(number=1)), ("s1", Identify(number=1))] * 2
+        assert wire.sent[:4] == [
+            (station, Identify(number=number)) for number in (1, 2) for station in ("s0", "s1")
+        ]
         await watch.close()
         assert not wire.names
 

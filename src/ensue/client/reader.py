@@ -17,7 +17,7 @@ from ensue.protocols.gossip.handing import GossipCounts
 from ensue.protocols.kept import Kept
 from ensue.protocols.merge.subscriber import MergeSubscriber
 from ensue.protocols.merge.watching import MergeCounts
-from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.sequencer.subscriber import UNASKED, Subscriber
 from ensue.protocols.unordered import UnorderedCounts, UnorderedSubscriber
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub import Hub
@@ -192,8 +192,9 @@ class Reader:
                 life=now_ns if self.durable else 0,
                 now_ns=now_ns,
             )
+            question = None if hub.connections_tell_logs else UNASKED
             for node, log in hub.logs.items():
-                subscriber.learn_log(node, log, now_ns=now_ns)
+                subscriber.learn_log(node, log, now_ns=now_ns, question=question)
             return subscriber
 
         now_ns = hub.clock.now_ns()

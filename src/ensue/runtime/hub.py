@@ -185,6 +185,11 @@ class Hub:
         """See to what takes time when the last user has left, up to about a time of the event loop."""
 
     @property
+    def connections_tell_logs(self) -> bool:
+        """Whether each connection begins with the log of its server; else stations are asked."""
+        return True
+
+    @property
     def logs(self) -> Mapping[str, Lineage]:
         """Which logs stations have, as far as they have said so."""
         return {}

@@ -25,7 +25,8 @@ ASK_S = 2.0
 class LogWatch:
     """Asks stations which logs they have.
 
-    `on_log` is told each answer, and may raise `LogLost`; `on_lost` is told the first that contradicts an earlier one.
+    `on_ask` is told the number of each question, and `on_log` each answer with the number of its question: it may raise `LogLost`.
+    `on_lost` is told the first that contradicts an earlier one.
     """
 
     def __init__(
@@ -33,8 +34,9 @@ class LogWatch:
         transport: FramedTransport,
         stations: Sequence[str],
         *,
-        on_log: Callable[[str, Lineage], None],
+        on_log: Callable[[str, Lineage, int], None],
         on_lost: Callable[[LogLost], None],
+        on_ask: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.logs: dict[str, Lineage] = {}
         """By station: which log it has."""
@@ -42,6 +44,8 @@ class LogWatch:
         self._stations = tuple(stations)
         self._on_log = on_log
         self._on_lost = on_lost
+        self._on_ask = on_ask
+        self._number = 0
         self.name = f"log{EPHEMERAL}{token_hex(6)}"
         self._port: FramedPort | None = None
         self._task: asyncio.Task[None] | None = None
@@ -55,8 +59,10 @@ class LogWatch:
     def ask(self) -> None:
         """Ask all stations."""
         if self._port is not None:
+            self._number += 1
+            self._on_ask(self._number)
             for station in self._stations:
-                self._port.send(station, Identify(number=1))
+                self._port.send(station, Identify(number=self._number))
             self._port.flush()
 
     def stop(self) -> None:
@@ -84,9 +90,9 @@ class LogWatch:
                     text = f"server {source!r} can't read its log: {frame.damage}"
                     self._lose(LogLost(text, server=source, reason="damaged"))
                 else:
-                    self._learn(source, frame.log)
+                    self._learn(source, frame.log, frame.number)
 
-    def _learn(self, station: str, told: Lineage) -> None:
+    def _learn(self, station: str, told: Lineage, number: int) -> None:
         known = self.logs.get(station)
         reason = "" if known is None else contradiction(known, told)
         if reason:
@@ -94,7 +100,7 @@ class LogWatch:
             self._lose(LogLost(text, server=station, reason=reason))
             return
         try:
-            self._on_log(station, told)
+            self._on_log(station, told, number)
         except LogLost as error:
             self._lose(error)
             return

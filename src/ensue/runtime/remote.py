@@ -10,7 +10,7 @@ so before. Only the names of durable subscriptions are given by people.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -166,8 +166,14 @@ class RemoteHub(Hub):
                 self.placement.nodes,
                 on_log=self._learn_log,
                 on_lost=self._lose_log,
+                on_ask=self._ask_log,
             )
             await self._log_watch.start()
+
+    @property
+    def connections_tell_logs(self) -> bool:
+        """Whether each connection begins with the log of its server; else stations are asked."""
+        return isinstance(self.transport.carrier, TcpCarrier)
 
     @property
     def logs(self) -> Mapping[str, Lineage]:
@@ -327,13 +333,23 @@ class RemoteHub(Hub):
         for driver in list(self._drivers):
             driver.lose(error.reason, error)
 
-    def _learn_log(self, server: str, log: Lineage) -> None:
+    def _learn_log(self, server: str, log: Lineage, question: int | None = None) -> None:
         """Let durable subscriptions see whether a server has the log that they have read."""
+        for driver, subscriber in self._durable():
+            if driver.takes_commands:
+                learn = partial(subscriber.learn_log, server, log, question=question)
+                driver.command(lambda _node, now_ns, learn=learn: learn(now_ns=now_ns))  # type: ignore[misc]
+
+    def _ask_log(self, question: int) -> None:
+        """Have durable subscriptions remember how far they are when stations are asked for their logs."""
+        for _, subscriber in self._durable():
+            subscriber.ask_log(question)
+
+    def _durable(self) -> Iterator[tuple[Driver[Any], Subscriber]]:
         for driver in list(self._drivers):
             inner = driver.node.inner if isinstance(driver.node, Kept) else None
-            if isinstance(inner, Subscriber) and driver.takes_commands:
-                learn = partial(inner.learn_log, server, log)
-                driver.command(lambda _node, now_ns, learn=learn: learn(now_ns=now_ns))  # type: ignore[misc]
+            if isinstance(inner, Subscriber):
+                yield driver, inner
 
     def _place_of(self, server: str) -> int:
         """Return the highest place of a server's log of which an event was delivered."""

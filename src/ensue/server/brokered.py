@@ -77,7 +77,12 @@ class BrokeredServer(StationServer):
         if len(placement.nodes) > 1:
             peers = Peers(journal, commit.write, accept_loss=config.accept_loss)
             others = [name for name in placement.nodes if name != config.name]
-            self._log_watch = LogWatch(transport, others, on_log=peers.learn, on_lost=_say_lost)
+            self._log_watch = LogWatch(
+                transport,
+                others,
+                on_log=lambda server, log, _number: peers.learn(server, log),
+                on_lost=_say_lost,
+            )
             await self._log_watch.start()
         for registry in await self._enrol(transport, journal, commit):
             node = registry.node

@@ -26,6 +26,7 @@ __all__ = [
     "ChangeUnderWay",
     "ChangedRecord",
     "ClockRecord",
+    "KnownLog",
     "LeaseRecord",
     "OutgoingRecord",
     "PlacementRecord",
@@ -112,8 +113,17 @@ class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
     """Of the last event that was delivered, in the log of the node; 0: an older record, or nodes that give no places."""
 
 
+class KnownLog(msgspec.Struct, frozen=True, array_like=True):
+    """At a durable subscriber: which log a node had when it was last heard of."""
+
+    log: Lineage
+    """With its last incarnation alone."""
+    place: int = 0
+    """The highest place that was delivered for certain before a later incarnation; 0: a connection tells, or none is known."""
+
+
 INT = Records[int](int)
-LOG = Records[Lineage](Lineage)
+LOG = Records[KnownLog](KnownLog)
 """Which log a node has whose topics a subscription reads."""
 PLACEMENT = Records[PlacementRecord](PlacementRecord)
 REGISTRATION = Records[RegistrationRecord](RegistrationRecord)

@@ -58,10 +58,16 @@ from ensue.protocols.sequencer.records import (
     LOG,
     SUBSCRIPTION,
     ChangeUnderWay,
+    KnownLog,
     SubscriptionRecord,
 )
 
-__all__ = ["Subscriber"]
+__all__ = ["UNASKED", "Subscriber"]
+
+UNASKED = 0
+"""No question about logs has this number."""
+QUESTIONS_MAX = 4
+"""Questions about logs whose answers tell how far a log was; later answers tell no less."""
 
 LEAP = 1 << 20
 """By so much the number of a change is raised beyond one that an earlier life of the name had."""
@@ -106,8 +112,10 @@ class Subscriber(Asking):
         """Nodes that may know this subscriber, and have not been told that it left."""
         self._change_due_ns = 0
         self._accept_loss = accept_loss
-        self._logs: dict[str, Lineage] = {}
+        self._logs: dict[str, KnownLog] = {}
         """By node: which log it had when it was last heard of, for as long as records last."""
+        self._asked: dict[int, dict[str, int]] = {}
+        """By question about logs: by node, how far its log was delivered when it was asked."""
         self._start = start
         """Where the first topics start; None as soon as they are joined."""
         self.expired = False
@@ -168,28 +176,47 @@ class Subscriber(Asking):
         self._go_on_with_history(now_ns)
         self._deliver_ready(now_ns)
 
-    def learn_log(self, node: str, told: Lineage, *, now_ns: int) -> None:
+    def ask_log(self, question: int) -> None:
+        """Remember how far each log is delivered while nodes are asked which logs they have."""
+        self._asked[question] = {node: self.last_place(node) for node in self.placement.nodes}
+        while len(self._asked) > QUESTIONS_MAX:
+            del self._asked[next(iter(self._asked))]
+
+    def learn_log(
+        self, node: str, told: Lineage, *, now_ns: int, question: int | None = None
+    ) -> None:
         """Hear which log a node has. One that is not the log of the records ends a durable subscription, or begins anew.
 
-        If it accepts that, it goes on behind what it has handled where the log goes on from the old one, and
+        `question` is the one that this answers (`ask_log`): what was delivered before it is of this incarnation, or of an
+        earlier one. None: a new connection tells it, and all that was delivered came over those before.
+        If the subscription accepts a loss, it goes on behind what it has handled where the log goes on from the old one, and
         from its beginning where it does not.
         """
         known = self._logs.get(node)
-        if not self.config.durable or self.expired or known == told.last:
+        if not self.config.durable or self.expired:
+            return
+        place = 0 if question is None else self._asked.get(question, {}).get(node, 0)
+        if known is not None and known.log == told.last:
+            if place > known.place:
+                self._remember_log(node, KnownLog(known.log, place))
             return
         topics = [topic for topic in self._wanted if self.placement.node(topic) == node]
-        reason = ""
+        reason, reached = "", 0
         if known is not None and topics:
-            reason = contradiction(known, told, place=self.last_place(node))
+            reached = self.last_place(node) if question is None else known.place
+            reason = contradiction(known.log, told, place=reached)
         if reason and not self._accept_loss:
             self.expired = True
             self._effects = [Refuse((), reason)]  # Nothing else is to be done or waited for.
             return
-        self._logs[node] = told.last
-        self._effects.append(Persist(f"log/{node}", LOG.encode(told.last)))
+        self._remember_log(node, KnownLog(told.last, place))
         if reason and known is not None:
-            related = told.continues(known, place=self.last_place(node))
+            related = told.continues(known.log, place=reached)
             self._begin_anew(topics, now_ns, related=related)
+
+    def _remember_log(self, node: str, known: KnownLog) -> None:
+        self._logs[node] = known
+        self._effects.append(Persist(f"log/{node}", LOG.encode(known)))
 
     def pause(self) -> None:
         """Deliver nothing more until resumed. Only where the logs can send again."""

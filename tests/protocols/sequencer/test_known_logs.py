@@ -1,0 +1,87 @@
+"""A durable subscription sees that a log is not the one it has read, and mistakes no restart for that."""
+
+import pytest
+from tests.protocols.sequencer.stationed import StationNet
+
+from ensue.protocols.lineage import ROLLED_BACK, Lineage
+from ensue.protocols.sequencer.subscriber import QUESTIONS_MAX, UNASKED, Subscriber
+
+FIRST = Lineage("a" * 16, ()).begin(token=11, begun=0)
+
+
+def network() -> tuple[StationNet, Subscriber]:
+    net = StationNet({"station": ["a", "b"]})
+    node = net.reader("s")
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    return net, node
+
+
+def publish(net: StationNet, count: int) -> None:
+    for _ in range(count):
+        net.publish("p", "a", "x")
+    net.come_to_rest()
+
+
+def ask(net: StationNet, question: int, log: Lineage) -> None:
+    """Ask the station, and have it answer at once."""
+    node = net.reader("s")
+    node.ask_log(question)
+    node.learn_log("station", log, now_ns=net.now_ns, question=question)
+    net._carry_out("s")
+
+
+def test_events_of_a_new_incarnation_may_come_before_its_answer() -> None:
+    net, node = network()
+    publish(net, 5)
+    ask(net, 1, FIRST)
+    # The station starts again with its five events, and three more come before it is asked.
+    publish(net, 3)
+    ask(net, 2, FIRST.begin(token=12, begun=5))
+    assert not node.expired
+
+
+def test_an_answer_that_comes_late_confirms_what_was_delivered_when_it_was_asked() -> None:
+    net, node = network()
+    publish(net, 5)
+    node.ask_log(1)
+    publish(net, 3)  # By the next incarnation: the answer of the first is still on its way.
+    node.learn_log("station", FIRST, now_ns=net.now_ns, question=1)
+    ask(net, 2, FIRST.begin(token=12, begun=5))
+    assert not node.expired
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_station_that_begins_behind_what_it_confirmed_is_rolled_back(restarts: bool) -> None:
+    net, _ = network()
+    publish(net, 5)
+    ask(net, 1, FIRST)
+    ask(net, 2, FIRST)
+    net.come_to_rest()
+    if restarts:
+        net.crash("s")
+        net.restart("s")
+    node = net.reader("s")
+    told = FIRST.begin(token=12, begun=4)
+    node.learn_log("station", told, now_ns=net.now_ns, question=UNASKED)
+    assert node.expired
+    assert [effect.reason for effect in node.take_effects()] == [ROLLED_BACK]  # type: ignore[union-attr]
+
+
+def test_a_new_connection_tells_of_all_that_was_delivered_before() -> None:
+    net, node = network()
+    node.learn_log("station", FIRST, now_ns=net.now_ns)
+    publish(net, 5)
+    node.learn_log("station", FIRST.begin(token=12, begun=5), now_ns=net.now_ns)
+    assert not node.expired
+    publish(net, 1)
+    twice = FIRST.begin(token=12, begun=5).begin(token=13, begun=5)
+    node.learn_log("station", twice, now_ns=net.now_ns)
+    assert node.expired
+
+
+def test_few_questions_are_remembered() -> None:
+    _, node = network()
+    for question in range(1, 20):
+        node.ask_log(question)
+    assert list(node._asked) == list(range(20 - QUESTIONS_MAX, 20))
