@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,7 +19,7 @@ from ensue.checkers.positions import RULE
 from ensue.checkers.verdict import Subscriber
 from ensue.spark.auditing import Audit
 from ensue.spark.auditing.facts import SEQ_MAX, Lanes, UnitFinder, codes
-from ensue.spark.auditing.gather import Gathered
+from ensue.spark.auditing.gather import Gathered, _in_one_piece, _Overview
 from ensue.spark.auditing.look import Found
 from ensue.spark.auditing.positions import judge_positions
 from ensue.spark.auditing.result import Totals
@@ -146,3 +146,24 @@ def test_positions_that_were_not_all_judged_are_unknown() -> None:
         "n of run r",
         "a node that never subscribed",
     ]
+
+
+def test_a_large_run_without_true_times_is_left_whole_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    common: dict[str, Any] = {
+        "rows": 1,
+        "published": 1,
+        "named": False,
+        "bad": False,
+        "nameless_voids": False,
+    }
+    overviews = [
+        _Overview(run=run, simulated=run == "simulated", first_ns=0, last_ns=1, **common)
+        for run in ("simulated", "small", "large")
+    ]
+    assert _in_one_piece(overviews, [32, 1, 32], warns=True) == [32, 1, 1]
+    (warning,) = caplog.messages
+    assert warning.startswith("audit: run large has no true times")
+    assert _in_one_piece(overviews, [8, 1, 8], warns=False) == [8, 1, 1]
+    assert len(caplog.messages) == 1

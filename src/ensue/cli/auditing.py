@@ -1,4 +1,4 @@
-"""The command `audit`: judge a trace of any size, on Spark."""
+"""The command `audit`: judge a large trace, on Spark."""
 
 from pathlib import Path
 from typing import Annotated
@@ -60,10 +60,11 @@ def audit(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
-    """Judge a trace of any size on Spark, by the order that was promised.
+    """Judge a large trace on Spark, by the order that was promised.
 
     Says the same as [bold]ensue check[/bold], which holds a trace in memory.
-    On this machine by default, on a cluster by its master URL.
+    On this machine by default, on a cluster by its master URL. To judge causal order, which total
+    order implies, one task holds a run whole that has no true times; [bold]--no-causal[/bold] cuts it up.
 
     Example: [bold]ensue audit runs/tuesday --order total[/bold]
     """

@@ -215,7 +215,7 @@ def _show_audits(audits: Mapping[str, Report]) -> None:
         output.print_findings(report, title)
     if audits:
         output.print_lines(
-            [f"The same on traces of any size: {output.program()} audit DIR --order total"]
+            [f"The same on large traces: {output.program()} audit DIR --order total"]
         )
 
 

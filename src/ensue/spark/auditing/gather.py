@@ -5,7 +5,7 @@ publisher, topic and stretch of time. Deliveries are not touched here, except to
 subscriptions got.
 """
 
-import sys
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +33,8 @@ __all__ = [
     "node_hash",
     "subscriber_hash",
 ]
+
+_log = logging.getLogger("ensue")
 
 TILE_UNITS = 16
 LANES_MAX = 1 << (63 - SEQ_BITS)
@@ -133,8 +135,9 @@ def gather(
     delivery may by its clock be published long before, and share no tile with it.
     """
     overviews = _overviews(trace)
-    in_one = {one.run: sys.maxsize for one in overviews if causal and not one.simulated}
-    unit_counts = _unit_counts(trace, overviews, sizes, {**coarser, **in_one})
+    unit_counts = _unit_counts(trace, overviews, sizes, coarser)
+    if causal:
+        unit_counts = _in_one_piece(overviews, unit_counts, warns=not coarser)
     changes, owners = _changes(trace)
     lanes, topics = _lanes(trace, overviews, unit_counts)
     named = any(one.named for one in overviews)
@@ -258,6 +261,22 @@ def _unit_counts(
     return [
         max(1, sizes.unit_count(delivered * one.published // published) // coarser.get(one.run, 1))
         for one in overviews
+    ]
+
+
+def _in_one_piece(
+    overviews: Sequence[_Overview], unit_counts: Sequence[int], *, warns: bool
+) -> list[int]:
+    """Leave runs whole that have no true times; warn of those that are large."""
+    for one, units in zip(overviews, unit_counts, strict=True):
+        if warns and units > 1 and not one.simulated:
+            _log.warning(
+                "audit: run %s has no true times, so one task holds it whole to judge causal order, and "
+                "may run out of memory; --no-causal (causal=False) cuts it up, and leaves that rule out",
+                one.run,
+            )
+    return [
+        units if one.simulated else 1 for one, units in zip(overviews, unit_counts, strict=True)
     ]
 
 
