@@ -163,6 +163,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     exchange.Agreed: {"terms": terms},
     lineage.Identify: {"number": counts},
     lineage.Identified: {"number": counts, "log": logs, "damage": names},
+    lineage.LogRefused: {"known": logs},
     enrolment.Enrol: {
         "epoch": counts,
         "known": counts,

@@ -112,3 +112,28 @@ def test_damage_and_what_is_refused_are_told() -> None:
         await watch.close()
 
     asyncio.run(main())
+
+
+def test_a_server_goes_on_asking_and_is_told_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_watch, "ASK_S", 0.0)
+
+    async def main() -> None:
+        wire, lost, known = Wire(), list[LogLost](), list[Lineage]()
+
+        def learn(station: str, log: Lineage, _number: int) -> None:
+            if log.identity != FIRST.identity:
+                raise LogLost("not that one", server=station, reason="replaced")
+            known.append(log)
+
+        watch = LogWatch(wire, ("s0",), on_log=learn, on_lost=lost.append, goes_on=True)  # type: ignore[arg-type]
+        await watch.start()
+        other = Lineage("b" * 16, FIRST.incarnations)
+        for log in (FIRST, other, other, FIRST):
+            wire.receive([Identified(number=1, log=log)], "s0")
+        assert [str(error) for error in lost] == ["not that one"] * 2
+        assert known == [FIRST, FIRST]
+        before = len(wire.sent)
+        await until(lambda: len(wire.sent) > before, "asked again")
+        await watch.close()
+
+    asyncio.run(main())

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.brokers.waiting import until
 
-from ensue.errors import BadInput, TransportError
+from ensue.errors import BadInput, LogLost, TransportError
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.core import Persist
 from ensue.protocols.guide import GUIDE
+from ensue.runtime import log_watch
 from ensue.server import ServerConfig, claiming
 from ensue.server.brokered import BrokeredServer
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
+from ensue.transports.tcp_messages import Member
 
 pytest.importorskip("nats")
 SAID = "the broker said no"
@@ -59,6 +62,34 @@ class Broker:
 
     async def close(self) -> None:
         self.closed += 1
+
+
+class Wires(Broker):
+    """A carrier that takes messages to the inboxes of all that share `inboxes`."""
+
+    def __init__(self, inboxes: dict[str, Inbox]) -> None:
+        super().__init__("")
+        self._inboxes = inboxes
+        self._own: set[str] = set()
+
+    async def open(self, peer: str, receive: Inbox) -> None:
+        self._inboxes[peer] = receive
+        self._own.add(peer)
+
+    async def shut(self, peer: str) -> None:
+        self._own.discard(peer)
+        self._inboxes.pop(peer, None)
+
+    def send(self, peer: str, data: bytes) -> None:
+        def arrive() -> None:
+            if peer in self._inboxes:
+                self._inboxes[peer](data)
+
+        asyncio.get_running_loop().call_soon(arrive)
+
+    async def close(self) -> None:
+        for peer in list(self._own):
+            await self.shut(peer)
 
 
 def station_on(broker: Broker, data: Path, *, admin: str = "") -> BrokeredServer:
@@ -116,5 +147,46 @@ def test_one_whose_disk_fails_ends_with_what_to_do(
                 await server.wait()
         monkeypatch.undo()
         await server.stop()
+
+    asyncio.run(main())
+
+
+def test_one_of_a_chain_that_comes_back_with_another_log_ends_and_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log_watch, "ASK_S", 0.01)
+    inboxes: dict[str, Inbox] = {}
+    chain = (Member("s1", "127.0.0.1:1"), Member("s2", "127.0.0.1:2"))
+
+    async def started(name: str, data: str) -> BrokeredServer:
+        config = ServerConfig(name=name, data=str(tmp_path / data), chain=chain)
+        server = BrokeredServer(config, "nats://127.0.0.1")
+        wires = Wires(inboxes)
+        server.options = msgspec.structs.replace(server.options, carrier=lambda _given: wires)
+        await server.start()
+        return server
+
+    async def main() -> None:
+        first, second = await started("s1", "1"), await started("s2", "2")
+        assert first.journal is not None
+        records = first.journal.records
+        await until(lambda: "peer/s2" in records, "the log is known")
+        await second.stop()
+        second = await started("s2", "empty")
+        with pytest.raises(LogLost, match=r"'s2' has another log than before.*own data directory"):
+            async with asyncio.timeout(30):
+                await second.wait()
+        await second.stop()
+        assert first.view is not None
+        gate = first.view.gate
+        assert gate is not None
+        assert gate.refused == {"s2"}
+        assert sum("log lost server=s2" in line for line in caplog.messages) == 1
+        second = await started("s2", "2")
+        await until(lambda: not gate.refused, "it is taken again")
+        for server in (first, second):
+            assert server._ended is not None
+            assert not server._ended.done()
+            await server.stop()
 
     asyncio.run(main())

@@ -18,6 +18,7 @@ from ensue.event import Count
 from ensue.protocols.core import Frame, Send
 
 __all__ = [
+    "DAMAGED",
     "FRAMES",
     "INCARNATIONS_MAX",
     "REPLACED",
@@ -26,6 +27,7 @@ __all__ = [
     "Identify",
     "Incarnation",
     "Lineage",
+    "LogRefused",
     "answer",
     "contradiction",
     "lost_text",
@@ -34,6 +36,7 @@ __all__ = [
 INCARNATIONS_MAX = 32
 REPLACED = "replaced"
 ROLLED_BACK = "rolled back"
+DAMAGED = "damaged"
 
 
 class Incarnation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -91,7 +94,14 @@ class Identified(Frame, frozen=True, tag=55):
     """Why it can't be read, from a station that is about to stop."""
 
 
-FRAMES: tuple[type[Frame], ...] = (Identify, Identified)
+class LogRefused(Frame, frozen=True, tag=56):
+    """Tell another server of the chain that the log it has can't be the one it had."""
+
+    known: Lineage
+    """The one it had."""
+
+
+FRAMES: tuple[type[Frame], ...] = (Identify, Identified, LogRefused)
 
 
 def contradiction(known: Lineage, told: Lineage, *, place: int = 0) -> str:

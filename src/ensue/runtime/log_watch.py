@@ -13,7 +13,7 @@ from secrets import token_hex
 
 from ensue.errors import LogLost
 from ensue.protocols.core import Frame
-from ensue.protocols.lineage import Identified, Identify, Lineage, contradiction, lost_text
+from ensue.protocols.lineage import DAMAGED, Identified, Identify, Lineage, contradiction, lost_text
 from ensue.protocols.station import EPHEMERAL
 from ensue.transports.framed import FramedPort, FramedTransport
 
@@ -26,7 +26,8 @@ class LogWatch:
     """Asks stations which logs they have.
 
     `on_ask` is told the number of each question, and `on_log` each answer with the number of its question: it may raise `LogLost`.
-    `on_lost` is told the first that contradicts an earlier one.
+    `on_lost` is told the first that contradicts an earlier one. With `goes_on` it asks all the same after that, `on_log` alone judges, and
+    `on_lost` is told each time.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class LogWatch:
         on_log: Callable[[str, Lineage, int], None],
         on_lost: Callable[[LogLost], None],
         on_ask: Callable[[int], None] = lambda _: None,
+        goes_on: bool = False,
     ) -> None:
         self.logs: dict[str, Lineage] = {}
         """By station: which log it has."""
@@ -46,6 +48,7 @@ class LogWatch:
         self._on_lost = on_lost
         self._on_ask = on_ask
         self._number = 0
+        self._goes_on = goes_on
         self.name = f"log{EPHEMERAL}{token_hex(6)}"
         self._port: FramedPort | None = None
         self._task: asyncio.Task[None] | None = None
@@ -88,13 +91,13 @@ class LogWatch:
             if isinstance(frame, Identified) and source in self._stations:
                 if frame.damage:
                     text = f"server {source!r} can't read its log: {frame.damage}"
-                    self._lose(LogLost(text, server=source, reason="damaged"))
+                    self._lose(LogLost(text, server=source, reason=DAMAGED))
                 else:
                     self._learn(source, frame.log, frame.number)
 
     def _learn(self, station: str, told: Lineage, number: int) -> None:
         known = self.logs.get(station)
-        reason = "" if known is None else contradiction(known, told)
+        reason = "" if known is None or self._goes_on else contradiction(known, told)
         if reason:
             text = f"{lost_text(station, reason)}; connect anew to go on"
             self._lose(LogLost(text, server=station, reason=reason))
@@ -107,6 +110,7 @@ class LogWatch:
         self.logs[station] = told
 
     def _lose(self, error: LogLost) -> None:
-        """Tell that a log is gone, once, and ask no more."""
-        self._stations = ()
+        """Tell that a log is gone; ask no more, unless it goes on."""
+        if not self._goes_on:
+            self._stations = ()
         self._on_lost(error)

@@ -12,7 +12,7 @@ from ensue.errors import BadInput, LogDamaged, LogLost
 from ensue.journal import Journal
 from ensue.protocols.core import Frame
 from ensue.protocols.guide import GUIDE, Described, Guide
-from ensue.protocols.lineage import Identified
+from ensue.protocols.lineage import DAMAGED, Identified, Lineage, LogRefused, contradiction
 from ensue.protocols.station import FRAMES
 from ensue.runtime.driver import Driver
 from ensue.runtime.log_watch import LogWatch
@@ -23,7 +23,7 @@ from ensue.server.config import ServerConfig
 from ensue.server.gate import Gate
 from ensue.server.lifecycle import StationServer, what_is_damaged
 from ensue.server.rules import Rules
-from ensue.server.stations import Peers
+from ensue.server.stations import Peers, lost_server
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedPort, FramedTransport
 from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
@@ -75,15 +75,9 @@ class BrokeredServer(StationServer):
         self._drive(transport, journal, commit, gate=gate, message_bytes_max=bytes_max)
         await self._show()
         if len(placement.nodes) > 1:
-            peers = Peers(journal, commit.write, accept_loss=config.accept_loss)
-            others = [name for name in placement.nodes if name != config.name]
-            self._log_watch = LogWatch(
-                transport,
-                others,
-                on_log=lambda server, log, _number: peers.learn(server, log),
-                on_lost=_say_lost,
+            await self._watch_logs(
+                transport, gate, Peers(journal, commit.write, accept_loss=config.accept_loss)
             )
-            await self._log_watch.start()
         for registry in await self._enrol(transport, journal, commit):
             node = registry.node
             gate.screens[node.name] = partial(screen_enrolled, rules, node.name, across=node.across)
@@ -97,6 +91,33 @@ class BrokeredServer(StationServer):
             )
             self._guide = Driver(Guide(described), transport=transport, clock=self._clock)
         _log.info("%s answers on %s", config.name, self.url)
+
+    async def _watch_logs(self, transport: FramedTransport, gate: Gate, peers: Peers) -> None:
+        """Take nothing from a server of the chain whose log is not the one it had, and tell it."""
+        name = self.config.name
+        port = FramedPort(transport, name, _hear_nothing)
+
+        def learn(server: str, told: Lineage, _number: int) -> None:
+            peers.learn(server, told)
+            gate.refused.discard(server)
+
+        def refuse(error: LogLost) -> None:
+            server, known = error.server, peers.logs.get(error.server)
+            if server not in gate.refused:
+                _log.error("log lost server=%s reason=%r: %s", server, error.reason, error)
+            if error.reason != DAMAGED and known is not None:  # One that is damaged ends by itself.
+                gate.refused.add(server)
+                port.send(server, LogRefused(known=known.last))
+
+        def is_refused(_source: str, frame: LogRefused) -> None:
+            reason = "" if self.lineage is None else contradiction(frame.known, self.lineage)
+            if reason and self._ended is not None and not self._ended.done():
+                self._ended.set_exception(lost_server(name, reason))
+
+        gate.on_log_refused = is_refused
+        others = [each for each in self.placement.nodes if each != name]
+        self._log_watch = LogWatch(transport, others, on_log=learn, on_lost=refuse, goes_on=True)
+        await self._log_watch.start()
 
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)
@@ -119,10 +140,6 @@ class BrokeredServer(StationServer):
                 driver.close()
         if self._carrier is not None:
             await self._carrier.close()
-
-
-def _say_lost(error: LogLost) -> None:
-    _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
 
 
 def _hear_nothing(frames: Sequence[Frame], source: str) -> None:

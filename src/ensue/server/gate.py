@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from ensue.errors import RemoteProtocolError
 from ensue.protocols.core import Frame
+from ensue.protocols.lineage import LogRefused
 from ensue.server.guest import Guest, Known
 from ensue.server.listener import FAULTS_TOLD
 from ensue.transports.framed import FramedPort, FramedTransport
@@ -38,6 +39,10 @@ class Gate:
         """By inbox: what is asked which frames are let through, and what their sender is told."""
         self.errors: Counter[str] = Counter()
         """How often somebody was told that it may not."""
+        self.refused: set[str] = set()
+        """Stations of the chain that have another log than before: nothing of theirs is let through."""
+        self.on_log_refused: Callable[[str, LogRefused], None] | None = None
+        """Given a station that refuses the log of this one, and what it says."""
         self._transport = transport
         self._nodes = frozenset(nodes)
         self._guests: OrderedDict[str, Guest] = OrderedDict()
@@ -52,12 +57,23 @@ class Gate:
     def admit(self, target: str, source: str, frames: list[Frame]) -> list[Frame]:
         """Return those frames of a bundle that are let through, and answer the others."""
         screen = self.screens.get(target)
-        if screen is None or source in self._nodes:
+        if screen is not None and source in self._nodes:
+            return self._admit_station(source, frames)
+        if screen is None:
             return frames
         admitted, answers = screen(self._guest(source), source, frames)
         if answers:
             self._answer(target, source, answers)
         return admitted
+
+    def _admit_station(self, source: str, frames: list[Frame]) -> list[Frame]:
+        """Return those frames of another station that are for nodes."""
+        for frame in frames:
+            if isinstance(frame, LogRefused) and self.on_log_refused is not None:
+                self.on_log_refused(source, frame)
+        if source in self.refused:
+            return []
+        return [frame for frame in frames if not isinstance(frame, LogRefused)]
 
     def bad_bundle(self, error: RemoteProtocolError) -> None:
         """Log that a bundle was dropped, unless that was said often enough; who took it has counted it."""

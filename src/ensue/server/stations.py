@@ -35,6 +35,7 @@ __all__ = [
     "build_station",
     "claim",
     "drop",
+    "lost_server",
     "placement_of",
     "retain",
 ]
@@ -130,15 +131,20 @@ class Peers:
         known = self.logs.get(server)
         reason = "" if known is None else contradiction(known, told)
         if reason:
-            raise LogLost(
-                f"{lost_text(server, reason)}. Start {server!r} on its own data directory; or start all "
-                "servers of the chain with --accept-loss (docs/operations.md, Backup and recovery)",
-                server=server,
-                reason=reason,
-            )
+            raise lost_server(server, reason)
         if told != known:
             self.logs[server] = told
             self._write([Persist(f"{PEER}{server}", _LINEAGE.encode(told))], lambda: None)
+
+
+def lost_server(server: str, reason: str) -> LogLost:
+    """Return the error of a server of a chain that does not have its log any more."""
+    return LogLost(
+        f"{lost_text(server, reason)}. Start {server!r} on its own data directory; or start all "
+        "servers of the chain with --accept-loss (docs/operations.md, Backup and recovery)",
+        server=server,
+        reason=reason,
+    )
 
 
 def _check_goes_on(journal: Journal, lost: Sequence[str]) -> None:
