@@ -59,63 +59,71 @@ def _judge_answers(table: Table) -> list[Claim]:
 
 _LAWS = ("uniform", "Zipf")
 _WINDOWED = "VCube-PS, window 8"
-_STATED = 1 << 14
-"""The events that the paper gives figures for; the quick form has fewer, and smaller sizes."""
-_SCALED = (
-    "Each node publishes about every 500 units on a topic drawn evenly or by Zipf's law with 0.825; everybody subscribes to everything. The quick form has a quarter of everything but the cost of a copy: 64 nodes and 32 topics instead of 256 and 128, events every 125 units and links of 25; so a node sends as many copies a unit as in the paper, and an acknowledgement takes as large a part of the time between two events of a topic. "
-    "But a copy then costs a 25th of a link and not a 100th, so queues weigh more, which hurts SRPT most: with the paper's sizes and 4,096 events the cube takes 16.0 % longer by popularity (430 and 499 units), and SRPT 4.3 % (513 and 535). So what the paper states of 16,384 events is judged in the full form alone. "
-    "VCube-PS is as published, and judged: a node sends the next event of a topic when all subscribers have acknowledged the one before. Window 8 is the default in production: up to eight are under way, and more go together."
+_JUDGED = 1 << 12
+"""The events of the quick form, and the fewest that are judged; the paper states its figure of SRPT for four times as many."""
+_SPREAD = (
+    "256 nodes and 128 topics, as in the paper. Each node publishes about every 500 units on a topic drawn evenly or by Zipf's law with 0.825; everybody subscribes to everything. Latency counts from publishing. "
+    "The quick form has up to 4,096 events and one seed, and is judged there; the paper has up to 16,384, states SRPT's figure for those, and the cube's on average. "
+    "VCube-PS is as published, and judged: a node sends the next event of a topic when all subscribers have acknowledged the one before. Window 8 is the default in production: up to eight are under way, and more go together; the quick form has it with up to 1,024 events."
 )
+_BUSY_ROOT = "The paper's figure is for 16,384 events; SRPT loses more with 4,096 than with 1,024 (the table), and was not played with 16,384 here. By count, 12 % of all events are of the most popular topic, whose root sends 8 copies of each and one of every other event on average: it is busy for about 95 % of the time, so its queue may still be growing."
+_ACKNOWLEDGED = "What the cube loses is the time that events of a source and topic wait for each other's acknowledgements, as in the paper's Algorithm 2 (the table of waits, and the criterion on latency from sending). The paper does not say whether its latency counts from publishing, as here, or from sending."
 
 
 def _topics_cases(quick: bool) -> list[Case]:
-    nodes, topics, apart, links = (64, 32, 125, 25) if quick else (256, 128, 500, 100)
-    events = (256, 1024, 2048) if quick else tuple(1 << power for power in range(8, 15))
-    return grid(
-        system=(*SYSTEMS, _WINDOWED),
-        nodes=(nodes,),
-        topics=(topics,),
-        events=events,
-        law=_LAWS,
-        apart=(apart,),
-        propagation=(links,),
-        seed=range(1),
-    )
+    events = (1 << 10, _JUDGED) if quick else tuple(1 << power for power in range(8, 15))
+    return [
+        case
+        for case in grid(
+            system=(*SYSTEMS, _WINDOWED),
+            nodes=(256,),
+            topics=(128,),
+            events=events,
+            law=_LAWS,
+            apart=(500,),
+            propagation=(100,),
+            seed=range(1),
+        )
+        # The window is not judged against the paper, and takes minutes.
+        if not quick or case["system"] != _WINDOWED or case["events"] < _JUDGED
+    ]
+
+
+def _most_events(table: Table, system: str) -> float:
+    """Return the most events that a system was played with."""
+    return max((each.x for each in table.curve("7", f"{system}, {_LAWS[0]}")), default=0.0)
 
 
 def _judge_topics(table: Table) -> list[Claim]:
-    most = max((each.x for each in table.points), default=0)
-    evenly, popular = (
-        [table.at("7", f"{name}, {law}", _STATED) for name in SYSTEMS] for law in _LAWS
-    )
-    published, windowed = (
-        [table.at("7", f"{name}, {law}", most) for law in _LAWS] for name in (SYSTEMS[0], _WINDOWED)
-    )
+    most = max(_JUDGED, min(_most_events(table, name) for name in SYSTEMS))
+    evenly, popular = ([table.at("7", f"{name}, {law}", most) for name in SYSTEMS] for law in _LAWS)
     return [
         claim(
             "7",
             "by popularity rather than evenly, SRPT takes 30.6 % longer",
-            "20 to 40 %",
+            "20 to 40 % at the most events",
             [evenly[1], popular[1]],
-            lambda a, b: f"{b / a - 1:+.1%}",
+            _longer,
             lambda a, b: 0.2 <= b / a - 1 <= 0.4,
+            why=_BUSY_ROOT,
         ),
         claim(
             "7",
             "and the cube only 9.2 %",
-            "at most 15 %",
+            "at most 15 % at the most events",
             [evenly[0], popular[0]],
-            lambda a, b: f"{b / a - 1:+.1%}",
+            _longer,
             lambda a, b: b / a - 1 <= 0.15,
-            why="A source sends a popular topic's next event when all acknowledgements of the one before are in, as in the paper's Algorithm 2, and so its events wait for each other; the paper does not say whether its latency counts from publishing, as here, or from sending.",
+            why=_ACKNOWLEDGED,
         ),
         claim(
             "7",
             "SRPT loses more by popularity than the cube",
-            "so",
+            "so at the most events",
             [*evenly, *popular],
             lambda a, b, c, d: f"SRPT {d / b - 1:+.1%}, the cube {c / a - 1:+.1%}",
             lambda a, b, c, d: d / b > c / a,
+            why="The cube's events wait for acknowledgements with 1,024 events already (the table of waits). Whether SRPT loses more than the cube with 16,384, only the full form tells.",
         ),
         claim(
             "7",
@@ -125,23 +133,48 @@ def _judge_topics(table: Table) -> list[Claim]:
             lambda a, b: f"{b:.0f} and {a:.0f} units",
             lambda a, b: b > a,
         ),
+        *_judge_waits(table, most),
+    ]
+
+
+def _judge_waits(table: Table, most: float) -> list[Claim]:
+    published, waited = (
+        [table.at(figure, f"{SYSTEMS[0]}, {law}", most) for law in _LAWS]
+        for figure in ("7", "7 waited")
+    )
+    windowed = [
+        table.at("7", f"{_WINDOWED}, {law}", _most_events(table, _WINDOWED)) for law in _LAWS
+    ]
+    return [
         claim(
             "beyond",
             "as published, popularity costs the cube: events of a source and topic wait for each other",
             "at least 5 % longer at the most events",
             published,
-            lambda a, b: f"{b / a - 1:+.1%}",
+            _longer,
             lambda a, b: b / a - 1 >= 0.05,
         ),
         claim(
             "beyond",
+            "and nothing else: counted from sending, it costs nothing",
+            "at most 2 % longer at the most events",
+            [*published, *waited],
+            lambda a, b, c, d: _longer(a - c, b - d),
+            lambda a, b, c, d: (b - d) / (a - c) - 1 <= 0.02,
+        ),
+        claim(
+            "beyond",
             "with a window, popularity costs the cube nothing",
-            "at most 2 % longer",
+            "at most 2 % longer at the most events that it has",
             windowed,
-            lambda a, b: f"{b / a - 1:+.1%}",
+            _longer,
             lambda a, b: b / a - 1 <= 0.02,
         ),
     ]
+
+
+def _longer(evenly: float, popular: float) -> str:
+    return f"{popular / evenly - 1:+.1%} ({evenly:.0f} and {popular:.0f} units)"
 
 
 # -- Figure 8 -------------------------------------------------------------------------------------
@@ -355,7 +388,7 @@ EXPERIMENTS = (
         setting=(
             COST,
             COPY,
-            _SCALED,
+            _SPREAD,
         ),
         cases=_topics_cases,
         play=playing.play_topics,
@@ -366,6 +399,13 @@ EXPERIMENTS = (
                 across="events",
                 up="mean latency, units",
                 log_x=True,
+            ),
+            Chart(
+                figure="7 waited",
+                title="Of that, how long events wait at their source for acknowledgements of those before",
+                across="events",
+                up="mean wait, units",
+                drawn=False,
             ),
         ),
         judge=_judge_topics,

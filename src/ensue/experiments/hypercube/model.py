@@ -79,6 +79,8 @@ class Run:
         self.last_ns = 0
         """When something was delivered last."""
         self._published_ns: dict[str, int] = {}
+        self._sent_ns: dict[str, int] = {}
+        """By event of a cube: when its first copy joined its source's queue."""
         self._on_delivery: Callable[[str, Event], None] | None = None
         self.world = World(
             seed,
@@ -92,6 +94,7 @@ class Run:
         if isinstance(frame, Publication):
             for item in frame.items:
                 self.barriers[item.event.id] = sum(len(part) for part in item.after.values())
+                self._sent_ns.setdefault(item.event.id, self.world.now_ns)
         if isinstance(frame, Publication | Down):
             self.copies += 1
         return self._cost.size(frame)
@@ -196,6 +199,12 @@ class Run:
         """Run to the end; return the mean latency."""
         self.world.run(until_ns=NEVER_NS // 10)
         return fmean(self.latencies) if self.latencies else 0.0
+
+    def waited(self) -> float:
+        """Return how long events of a cube waited at their sources for acknowledgements of those before, on average, in units."""
+        since = self._published_ns
+        waits_ns = [at_ns - since[event] for event, at_ns in self._sent_ns.items()]
+        return fmean(waits_ns) / UNIT_NS if waits_ns else 0.0
 
     def waits(self) -> list[float]:
         """Return how long copies waited at each node before they were sent, on average, in units."""

@@ -149,7 +149,10 @@ def play_topics(case: Case) -> Iterator[Row]:
         node = index % count
         at_units[node] += random.expovariate(1 / case["apart"])
         run.publish(node, at_units[node], random.choices(names, cum_weights=bounds)[0])
-    yield row("7", f"{case['system']}, {case['law']}", events, run.go())
+    series = f"{case['system']}, {case['law']}"
+    yield row("7", series, events, run.go())
+    if case["system"] in (CUBE, WINDOWED):
+        yield row("7 waited", series, events, run.waited())
 
 
 def play_brokers(case: Case) -> Iterator[Row]:
