@@ -25,7 +25,9 @@ def test_whoever_comes_to_the_admin_port_is_told_that_it_may_be_one(tmp_path: Pa
         async with serving(tmp_path / "d", admin="127.0.0.1:0") as server:
             assert server.admin is not None
             url = server.admin.url.replace("http://", "ensue://")
-            with pytest.raises(ensue.TransportError, match="or is it an admin port"):
+            with pytest.raises(
+                ensue.TransportError, match=r"an HTTP server answers there.*is it the admin port"
+            ):
                 await within(ensue.connect(url).__aenter__())
 
     asyncio.run(main())

@@ -143,7 +143,7 @@ class StampsRepeatedRequests(SequencerNode):
     """A repeated request is stamped again, in a new slot."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        def stamp_again(publisher: str, known: Any, number: int) -> None:
+        def stamp_again(publisher: str, known: Any, number: int, _item: object) -> None:
             assert isinstance(frame, StampRequest)
             topic, following = frame.topics[number - frame.number], known.next
             self._stamp(publisher, known, number, topic, now_ns)

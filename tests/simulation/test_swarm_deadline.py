@@ -169,6 +169,7 @@ def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
         "fifo",
         "causal",
         "deadline",
+        "positions",
         "complete",
     ]
     assert any("in order and on time" in note for note in report["deadline"].notes)

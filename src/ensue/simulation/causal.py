@@ -7,6 +7,8 @@ taken for gone by all others after a while, as a registry has it between process
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from ensue.checkers import Report, Verdict, check
 from ensue.event import Event
 from ensue.protocols.core import Node
@@ -118,10 +120,13 @@ def _tells_of_a_miss(row: Row) -> bool:
 
 
 def _owed(rows: list[Row], gone: set[str]) -> list[Row]:
-    """Leave out the deliveries of what is gone with all who had it, its publisher included: it is owed to nobody."""
+    """Leave out the deliveries of what is gone with all who had it, its publisher included: it is owed to nobody.
+
+    Positions go too: where deliveries are left out they have gaps that say nothing.
+    """
     kept = {row.event for row in rows if row.action == "delivered" and row.node not in gone}
     return [
-        row
+        msgspec.structs.replace(row, position=None)
         for row in rows
         if row.action != "delivered" or row.publisher not in gone or row.event in kept
     ]
