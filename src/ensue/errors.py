@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _LIMIT = re.compile(r"\(limit ([a-z_]+)=(\d+)\)")
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 
 
 class EnsueError(Exception):
@@ -318,7 +319,7 @@ def limit_reason(what: str, limit: str, value: int, how: str) -> str:
 
 def limit_in(reason: str) -> tuple[str, int] | None:
     """Return the name and the size of the limit that a reason names, if it does."""
-    found = _LIMIT.search(reason)
+    found = _LIMIT.search(_QUOTED.sub("", reason))  # Names that clients chose are quoted.
     return None if found is None else (found[1], int(found[2]))
 
 

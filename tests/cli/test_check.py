@@ -181,3 +181,13 @@ def test_a_choice_that_is_none_is_said_without_ado(shell: Shell, words: tuple[st
     result = shell(*words)
     assert result.code == 2
     assert ": 'totl' is not one of 'total'," in result.stderr
+
+
+@pytest.mark.parametrize("order", ["causal", "causal-topic", "merged", "deadline", "transactions"])
+def test_only_total_order_is_judged_without_causality(
+    shell: Shell, tmp_path: Path, order: str
+) -> None:
+    trace.write(good(), tmp_path / "t")
+    ended = shell("check", tmp_path / "t", "--order", order, "--no-causal")
+    assert ended.code == 2
+    assert f"--no-causal is for --order total alone, not for {order}" in ended.stderr

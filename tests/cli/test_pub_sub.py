@@ -424,15 +424,16 @@ def test_ctrl_c_ends_pub_though_its_input_goes_on_and_what_it_read_is_out(
     assert err == "ensue: interrupted; 2 events published\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 @pytest.mark.parametrize("words", [("pub", "t", "-m", "x"), ("sub", "t")], ids=["pub", "sub"])
-def test_a_server_that_is_not_up_is_said_to_be_waited_for_and_ctrl_c_ends_that(
-    words: tuple[str, ...],
+def test_a_server_that_is_not_up_is_said_to_be_waited_for_and_a_signal_ends_that(
+    words: tuple[str, ...], number: signal.Signals
 ) -> None:
     process = started(*words, url="ensue://127.0.0.1:1")
     assert process.stderr is not None
     line = process.stderr.readline().decode()
     assert line == "ensue: waiting up to 10 s for 127.0.0.1:1 to answer (--wait)\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     code, out, err = ended(process)
     assert (code, out) == (2, b"")
     assert err.startswith("ensue: interrupted")

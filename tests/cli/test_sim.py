@@ -222,7 +222,8 @@ def test_help_shows_whole_option_names_at_80_columns(
     told = shell(name, "--help").stdout
     assert max(map(len, told.splitlines())) <= 80
     assert "--help" in told
-    assert re.findall(r"--?[\w-]+…", told) == []
+    # Nothing is cut: `…` stands only where a help text has it.
+    assert "…" not in told.replace("[TOPIC…]", "")
 
 
 def test_the_version_is_told(shell: Shell) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.server.helpers import serving, within
 
 import ensue
-from ensue.server.topic_orders import TOPICS_MAX, TopicOrders
+from ensue.server.topic_orders import TOPICS_MAX, WARNINGS_MAX, TopicOrders
 
 ORDERS = [
     ensue.Merged(epsilon=0.002, delta=0.3),
@@ -54,3 +54,12 @@ def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None
         assert warnings(caplog) == []
         orders.note(f"t{TOPICS_MAX}", "merged")
         assert len(warnings(caplog)) == 1
+
+
+def test_warnings_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    orders = TopicOrders()
+    with caplog.at_level(logging.WARNING, "ensue"):
+        for number in range(WARNINGS_MAX + 10):
+            orders.note(f"t{number}", "total")
+            orders.note(f"t{number}", "merged")
+    assert len(warnings(caplog)) == WARNINGS_MAX

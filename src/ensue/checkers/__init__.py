@@ -144,6 +144,8 @@ def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> 
     if order not in ORDERS:
         raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
     rules = list(ORDERS[order])
+    if causal is False and order != "total" and "causal" in rules:
+        raise BadInput(f"{order} order is always judged with causal order; only total order is not")
     if causal is None and order == "total" and lossy:
         causal = False
     if causal and "causal" not in rules:

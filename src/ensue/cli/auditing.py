@@ -16,6 +16,7 @@ from ensue.cli.checking import (
     Order,
     SettleOption,
     WithinOption,
+    check_causal,
 )
 from ensue.cli.spark_work import on_spark
 from ensue.errors import BadInput
@@ -68,6 +69,7 @@ def audit(
 
     Example: [bold]ensue audit runs/tuesday --order total[/bold]
     """
+    check_causal(order, causal)
     with output.option("--settle"):
         settle_ns = None if settle is None else parse_duration(settle)
     with output.option("--clock-error"):

@@ -9,6 +9,7 @@ import typer
 from ensue import trace as traces
 from ensue.checkers import check as judge
 from ensue.cli import output
+from ensue.errors import BadInput
 from ensue.simulation.scenario_values import parse_duration
 
 __all__ = [
@@ -38,6 +39,14 @@ class Order(StrEnum):
     FIFO = "fifo"
     NONE = "none"
     TRANSACTIONS = "transactions"
+
+
+def check_causal(order: Order, causal: bool | None) -> None:
+    """Refuse `--causal` and `--no-causal` where they would change nothing."""
+    if causal is False and order is not Order.TOTAL:
+        raise BadInput(f"--no-causal is for --order total alone, not for {order.value}")
+    if causal and order is Order.TRANSACTIONS:
+        raise BadInput("--causal does not go with --order transactions: it has rules of its own")
 
 
 CausalOption = Annotated[
@@ -102,6 +111,7 @@ def check(
 
     Example: [bold]ensue check runs/tuesday --order total[/bold]
     """
+    check_causal(order, causal)
     with output.option("--settle"):
         settle_ns = None if settle is None else parse_duration(settle)
     with output.option("--clock-error"):

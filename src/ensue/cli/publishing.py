@@ -257,13 +257,20 @@ async def _publish(
     timeout_s: float | None,
     messages: list[str] | None,
 ) -> None:
-    bus = await connect_patiently(url, order=order, name=name, wait_s=wait_s)
     source.timeout_s = timeout_s or None
     signals: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, signals.put_nowait, None)
+    connecting = asyncio.ensure_future(
+        connect_patiently(url, order=order, name=name, wait_s=wait_s)
+    )
+    if not await _before(signals, _until_done(connecting)):
+        connecting.cancel()
+        await asyncio.wait((connecting,))
+        raise KeyboardInterrupt
+    bus = connecting.result()
     given = _publish_lines(source, bus) if messages is None else _publish_all(source, bus, messages)
     interrupted = False
     try:
@@ -274,6 +281,10 @@ async def _publish(
         await _see_through(bus, signals, timeout_s, told=interrupted)
     if interrupted:
         raise KeyboardInterrupt
+
+
+async def _until_done(future: "asyncio.Future[Bus]") -> None:
+    await asyncio.wait((future,))
 
 
 async def _see_through(

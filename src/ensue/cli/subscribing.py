@@ -155,7 +155,7 @@ JsonOption = Annotated[
 ]
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help=r"How to print an event, such as '{topic}\t{key}\t{payload}\n'."),
+    typer.Option("--format", help=r"How to print an event, such as '{topic} {key} {payload}\n'; \t is a tab."),
 ]
 
 

@@ -11,6 +11,9 @@ __all__ = ["TopicOrders"]
 TOPICS_MAX = 10_000
 """Topics whose orders are remembered; beyond them it forgets all and may warn again."""
 
+WARNINGS_MAX = 100
+"""Topics that are warned of, at the most: a client must not fill the log."""
+
 logger = logging.getLogger("ensue.server")
 
 
@@ -19,6 +22,7 @@ class TopicOrders:
 
     def __init__(self) -> None:
         self._orders: dict[str, tuple[str, ...]] = {}
+        self._warnings = 0
 
     def note(self, topic: str, order: str) -> None:
         """Remember that a client publishes or reads a topic in an order; warn of a further one."""
@@ -28,7 +32,8 @@ class TopicOrders:
         if len(self._orders) >= TOPICS_MAX:
             self._orders.clear()
         self._orders[topic] = (*known, order)
-        if known:
+        if known and self._warnings < WARNINGS_MAX:
+            self._warnings += 1
             logger.warning(
                 "topic %r is used in %s order: subscribers of one order never get events published "
                 "in another; give all clients of a topic the same order",

@@ -105,7 +105,7 @@ def _sequencer(
     runs_max: int,
 ) -> SequencerConfig:
     # Drawn apart from all else, so that seeds stay what they were.
-    lease_lost_ns = Random(hash(random.getstate()[1])).randrange(10 * MS, SECOND)
+    lease_lost_ns = Random(str(random.getstate()[1])).randrange(10 * MS, SECOND)
     return SequencerConfig(
         carries=carries,
         runs_max=runs_max,
