@@ -155,7 +155,9 @@ JsonOption = Annotated[
 ]
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help=r"How to print an event, such as '{topic} {key} {payload}\n'; \t is a tab."),
+    typer.Option(
+        "--format", help=r"How to print an event, such as '{topic} {key} {payload}\n'; \t is a tab."
+    ),
 ]
 
 

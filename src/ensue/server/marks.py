@@ -2,7 +2,8 @@
 
 A relay has seen all of them first on their way from the client itself, so nobody can know of more. After a restart of the server
 nothing is known of clients that were there before: of such a client everything is believed until it has told, itself, how far it is in a
-topic, which every publisher does within seconds. One that is gone by then publishes nothing that a lie could hide.
+topic, which every publisher does within seconds. One that is gone by then publishes nothing that a lie could hide. Stamps are readings of
+clocks, which a quiet publisher does not tell: none of before the restart can be later than the restart by more than `CLOCK_ERROR_NS`.
 
 Limit: `TOPICS_MAX` topics a client. Beyond, nobody is believed to know of its events there but itself.
 """
@@ -12,13 +13,16 @@ from ensue.protocols.hypercube.frames import Counts
 __all__ = ["Marks"]
 
 TOPICS_MAX = 100_000
+CLOCK_ERROR_NS = 10_000_000_000
+"""By so much a client's clock may be ahead of the server's, at the most."""
 
 
 class Marks:
-    """The marks of one registry's clients. `restored` clients were numbered before the server was started."""
+    """The marks of one registry's clients. `restored` clients were numbered before the server was started, at `started_ns`."""
 
-    def __init__(self, *, restored: int) -> None:
+    def __init__(self, *, restored: int, started_ns: int = 0) -> None:
         self._restored = restored
+        self._latest_restored = started_ns + CLOCK_ERROR_NS
         self._counts: dict[str, Counts] = {}
         """By topic: by client, how many events it has published there."""
         self._topics: dict[int, int] = {}
@@ -65,4 +69,6 @@ class Marks:
     def is_sent(self, number: int, stamp: int) -> bool:
         """Tell whether a client may have sent a message with such a stamp."""
         known = self._stamps.get(number)
-        return number < self._restored if known is None else stamp <= known
+        if known is None:
+            return number < self._restored and stamp <= self._latest_restored
+        return stamp <= known

@@ -39,6 +39,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ensue.clock import system_clock
 from ensue.event import CLOCK
 from ensue.protocols.core import Frame
 from ensue.protocols.gossip import frames as gossip
@@ -77,7 +78,8 @@ class Relay:
         self._registry = registry
         self._key = blake2b(registry.name.encode(), key=key, digest_size=KEY_BYTES).digest()
         self._epoch = registry.epoch
-        self._marks = Marks(restored=len(registry.names))
+        now_ns = system_clock().now_ns()
+        self._marks = Marks(restored=len(registry.names), started_ns=now_ns)
         self._checks: Mapping[type[Frame], Callable[[_Pass, Any], Frame]] = {
             cube.Publication: self._publication,
             cube.Fill: self._fill,
