@@ -8,10 +8,10 @@ not even the standard library is imported before that.
 TYPE_CHECKING = False  # As type checkers know it; `typing` would be imported for it.
 if TYPE_CHECKING:
     from ensue.client import Bus, ReceivedEvent, Subscription, connect
-    from ensue.client.planned import PlannedTransaction
+    from ensue.client.content.plan import PlannedTransaction
+    from ensue.client.content.transaction import InvitedTransaction, Transaction
     from ensue.client.policies import Park, Parked, PerKey, Progress, Retry, Sequential, Stop
-    from ensue.client.transaction import InvitedTransaction, Transaction
-    from ensue.errors import (
+    from ensue.core.errors import (
         AccessDenied,
         BadInput,
         ConfigurationError,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
         TransportError,
         UnsupportedOrder,
     )
-    from ensue.event import Event, Stamp
-    from ensue.order import Causal, Deadline, Merged, Order, Total
+    from ensue.core.event import Event, Stamp
+    from ensue.core.order import Causal, Deadline, Merged, Order, Total
 
 __all__ = [
     "AccessDenied",
@@ -90,12 +90,12 @@ __version__ = "0.1.0"
 
 # From light to heavy: an error class is found before the client is imported.
 _HOMES = (
-    "ensue.errors",
-    "ensue.event",
-    "ensue.order",
+    "ensue.core.errors",
+    "ensue.core.event",
+    "ensue.core.order",
     "ensue.client.policies",
-    "ensue.client.transaction",
-    "ensue.client.planned",
+    "ensue.client.content.transaction",
+    "ensue.client.content.plan",
     "ensue.client",
 )
 

@@ -1,19 +1,19 @@
-"""Clocks, injected wherever time is read: the machine's, and one that tests move by hand.
+"""Injected clocks: the machine's, and one that tests move by hand.
 
-`SystemClock` follows the wall clock and never goes back. It reads the wall clock and the monotonic clock together; the
-difference of the two changes only when somebody steps the wall clock, or when the machine was suspended.
+`SystemClock` follows the wall clock and never goes back. It reads the wall clock and the monotonic
+clock together; their difference changes only if the wall clock is stepped or the machine suspended.
 
-- A step forward, and the time of a suspension, is followed at once.
-- A step back is slewed: the reading runs at half speed until the wall clock has caught up. A clock that was set back by D is
-  right again 2 D later.
+- It follows a step forward, or the time of a suspension, at once.
+- It slews a step back: the reading runs at half speed until the wall clock has caught up. After a
+  step back by D it is right again within 2 D.
 
-Both are logged as warnings. Adjustments that the system slews itself move both clocks alike, and need nothing.
+It logs both as warnings. Slewing by the system itself moves both clocks alike.
 
-HAZARD: clocks of two machines differ by whatever their synchronization leaves. What is read from traces of several
-machines is only as good as that.
+HAZARD: clocks of two machines differ by their synchronization error. Times in traces of several
+machines are only as accurate as that.
 
-HAZARD: timers run by the event loop's clock, which does not step. After a step forward a lease or timeout that is judged by
-this clock ends early; while a step back is slewed it takes up to twice as long.
+HAZARD: timers use the event loop's clock, which does not step. After a step forward, a lease or
+timeout judged by this clock ends early; during a slew it takes up to twice as long.
 """
 
 import logging
@@ -23,16 +23,16 @@ from functools import cache
 from threading import Lock
 from typing import Protocol
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["SLEW_FACTOR", "Clock", "ManualClock", "SystemClock", "system_clock"]
 
 SLEW_FACTOR = 2
-"""A step back by D is corrected within so many times D."""
+"""A step back by D is corrected within this many times D."""
 TOLERANCE_NS = 100_000
-"""Smaller differences between the two clocks are not looked into: reading both takes time."""
+"""Ignore smaller differences between the two clocks: reading both takes time."""
 STEP_NS = 10_000_000
-"""Smaller corrections are not logged."""
+"""Log no smaller corrections."""
 SAMPLES_MAX = 8
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -41,14 +41,14 @@ _log = logging.getLogger("ensue")
 
 
 class Clock(Protocol):
-    """Something that tells the time in nanoseconds."""
+    """A clock in nanoseconds."""
 
     def now_ns(self) -> int:
         """Return the time; never less than it returned before."""
 
 
 class _Line:
-    """How the reading follows from the monotonic clock; never changed, only replaced."""
+    """Immutable mapping from the monotonic clock to the reading."""
 
     __slots__ = ("ahead_ns", "offset_ns", "since_ns")
 
@@ -56,9 +56,9 @@ class _Line:
         self.offset_ns = offset_ns
         """Wall clock minus monotonic clock."""
         self.ahead_ns = ahead_ns
-        """By how much the reading was ahead of the wall clock …"""
+        """How far the reading was ahead of the wall clock at `since_ns`."""
         self.since_ns = since_ns
-        """… when the monotonic clock showed this."""
+        """Monotonic time at which `ahead_ns` was measured."""
 
     def read(self, steady_ns: int) -> int:
         """Return the reading at a monotonic time."""
@@ -71,8 +71,8 @@ class _Line:
 class SystemClock:
     """The machine's clock: wall time that never goes back.
 
-    Time sources are for tests; each returns nanoseconds. `boot_ns` is a monotonic clock that goes on while the machine is
-    suspended, or None where there is none: a suspension then looks like a step forward.
+    Tests inject the time sources, which return nanoseconds. `boot_ns` is a monotonic clock that
+    also counts suspensions; without it a suspension looks like a step forward.
     """
 
     __slots__ = ("_boot_ns", "_line", "_lock", "_steady_ns", "_suspended_ns", "_wall_ns")
@@ -102,7 +102,7 @@ class SystemClock:
         return self._follow()
 
     def _follow(self) -> int:
-        """Look closer at the two clocks, and follow the wall clock if it was stepped."""
+        """Compare the clocks precisely, and follow the wall clock if it was stepped."""
         with self._lock:
             offset_ns, steady_ns = self._sample()
             line = self._line
@@ -117,8 +117,8 @@ class SystemClock:
     def _sample(self) -> tuple[int, int]:
         """Return wall minus monotonic time, and the monotonic time.
 
-        The wall clock is read between two readings of the monotonic one. Where they are far apart the process was
-        held up, and it reads again.
+        Reads the wall clock between two readings of the monotonic one. If these are far apart, the
+        process was preempted, and it reads again.
         """
         best_ns, found = None, (0, 0)
         for _ in range(SAMPLES_MAX):
@@ -133,7 +133,7 @@ class SystemClock:
         return found
 
     def _suspended(self) -> int:
-        """Return how long the machine was suspended since it booted."""
+        """Return how long the machine has been suspended since boot."""
         return 0 if self._boot_ns is None else self._boot_ns() - self._steady_ns()
 
     def _warn(self, step_ns: int, ahead_ns: int) -> None:
@@ -154,19 +154,19 @@ class SystemClock:
 
 
 def _machine_boot_ns() -> Callable[[], int] | None:
-    """Return what reads the clock that counts suspensions, where there is one."""
+    """Return a reader of the clock that counts suspensions, if there is one."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return None if clock_id is None else lambda: time.clock_gettime_ns(clock_id)
 
 
 @cache
 def system_clock() -> SystemClock:
-    """Return the process's clock: all of its buses and servers read one, and a step is logged once."""
+    """Return the clock shared by all buses and servers of this process."""
     return SystemClock()
 
 
 class ManualClock:
-    """A clock for tests: it stands still until it is moved."""
+    """A clock for tests that only moves by hand."""
 
     __slots__ = ("_now_ns",)
 
@@ -174,12 +174,12 @@ class ManualClock:
         self._now_ns = now_ns
 
     def now_ns(self) -> int:
-        """Return the time it was moved to."""
+        """Return the current reading."""
         return self._now_ns
 
     def advance(self, by_ns: int) -> int:
         """Move the clock forward and return the new time."""
         if by_ns < 0:
-            raise BadInput(f"a clock is only moved forward, not by {by_ns} ns")
+            raise BadInput(f"by_ns must not be negative, got {by_ns}")
         self._now_ns += by_ns
         return self._now_ns

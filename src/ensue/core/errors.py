@@ -1,12 +1,12 @@
-"""Every error Ensue raises: one shallow tree, the facts as attributes, one line of text.
+"""All errors: one shallow tree, facts as attributes, one line of text.
 
-`retriable` says whether the same call may succeed later without changing anything.
+`retriable` says whether the same call may succeed later, unchanged.
 """
 
 import re
 from typing import ClassVar
 
-from ensue.event import Event
+from ensue.core.event import Event
 
 __all__ = [
     "AccessDenied",
@@ -53,21 +53,21 @@ _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 
 
 class EnsueError(Exception):
-    """The root of all errors of this library."""
+    """Root of all errors of this library."""
 
     retriable: ClassVar[bool] = False
 
 
 class BadInput(EnsueError, ValueError):
-    """A file, an option or a value given by a person can't be used; the text says where and why."""
+    """A file, option or value is unusable; the text says where and why."""
 
 
 class ConfigurationError(BadInput):
-    """A configuration contradicts itself or the guarantee asked for."""
+    """A configuration contradicts itself or the requested guarantee."""
 
 
 class FilterError(BadInput):
-    """A filter's text can't be read; `position` is where, counted from 0, in `text`."""
+    """A filter does not parse; `position` is the offset in `text`, from 0."""
 
     def __init__(self, message: str, *, text: str, position: int) -> None:
         super().__init__(message)
@@ -76,11 +76,11 @@ class FilterError(BadInput):
 
 
 class LocalProtocolError(EnsueError):
-    """This program misused a protocol object."""
+    """This program called something that is not possible now."""
 
 
 class RemoteProtocolError(EnsueError):
-    """A peer broke the protocol: its frame was refused and had no effect."""
+    """A peer violated the protocol; its frame had no effect."""
 
     def __init__(self, message: str, *, peer: str = "") -> None:
         super().__init__(message)
@@ -88,19 +88,19 @@ class RemoteProtocolError(EnsueError):
 
 
 class TransportError(EnsueError, ConnectionError):
-    """Bytes could not be carried."""
+    """A connection failed."""
 
     retriable = True
 
 
 class HandshakeFailed(TransportError):
-    """TLS, the login or the protocol of a connection failed: connecting again as configured is of no use."""
+    """TLS, login or protocol of a connection failed; retrying does not help."""
 
     retriable = False
 
 
 class AccessDenied(EnsueError, PermissionError):
-    """A server refused who asked, or what was asked for; `reason` is its word."""
+    """A server rejected the credentials or the request; see `reason`."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
@@ -108,7 +108,7 @@ class AccessDenied(EnsueError, PermissionError):
 
 
 class UnsupportedOrder(EnsueError, ValueError):
-    """The transport can't carry the order asked for."""
+    """The transport cannot carry the requested order."""
 
     def __init__(self, message: str, *, order: str, transport: str) -> None:
         super().__init__(message)
@@ -119,7 +119,8 @@ class UnsupportedOrder(EnsueError, ValueError):
 class LimitReached(EnsueError):
     """A named limit was hit; `limit` names it and `value` is its size.
 
-    Where a limit refuses an event, a subscription, a transaction or a connection, the error is also of the kind that such a refusal has.
+    A limit that refuses an event, subscription, transaction or connection raises a subclass that is
+    also the error of that refusal.
     """
 
     retriable = True
@@ -132,13 +133,13 @@ class LimitReached(EnsueError):
 
 
 class ConnectionLimitReached(LimitReached, TransportError):
-    """A server ended a connection because of a limit."""
+    """A server closed a connection because of a limit."""
 
 
 class EventVoided(EnsueError):
-    """The lease of the event's stamp ran out before the event was out: nobody received it.
+    """The lease expired before the event was published; no subscriber got it.
 
-    Publishing again gives it a new place in the order.
+    Publish it again: it gets a new place in the order.
     """
 
     retriable = True
@@ -149,9 +150,10 @@ class EventVoided(EnsueError):
 
 
 class EventsInDoubt(EnsueError, TimeoutError):
-    """Published events without a receipt: each of them is out, will be, or never will be.
+    """Receipts are missing: each event is published, will be, or never will be.
 
-    `count` is how many; `events` are the ids of the first `IDS_MAX` of them. Publishing one again may publish it twice.
+    `count` is their number; `events` has the ids of the first `IDS_MAX`. Publishing one of them
+    again may publish it twice.
     """
 
     IDS_MAX: ClassVar[int] = 1_000
@@ -163,13 +165,13 @@ class EventsInDoubt(EnsueError, TimeoutError):
 
 
 class PublishTimeout(EnsueError, TimeoutError):
-    """There was no room for an event within its timeout: nothing was published."""
+    """No room for an event within its timeout; nothing was published."""
 
     retriable = True
 
 
 class EventRefused(EnsueError):
-    """The sequencer would not order the event: nobody received it. `reason` is its word."""
+    """The sequencer refused the event; no subscriber got it. See `reason`."""
 
     def __init__(self, message: str, *, event: str, reason: str) -> None:
         super().__init__(message)
@@ -178,7 +180,7 @@ class EventRefused(EnsueError):
 
 
 class SubscriptionRefused(EnsueError):
-    """The sequencer refused a change of subscription; `reason` is its word."""
+    """The sequencer refused a subscription change; see `reason`."""
 
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
@@ -186,7 +188,7 @@ class SubscriptionRefused(EnsueError):
 
 
 class EventLimitReached(LimitReached, EventRefused):
-    """An event was refused because of a limit: nobody received it."""
+    """A limit refused an event; no subscriber got it."""
 
     def __init__(self, message: str, *, event: str, reason: str, limit: str, value: int) -> None:
         LimitReached.__init__(self, message, limit=limit, value=value, reason=reason)
@@ -194,16 +196,16 @@ class EventLimitReached(LimitReached, EventRefused):
 
 
 class SubscriptionLimitReached(LimitReached, SubscriptionRefused):
-    """A subscription was refused because of a limit."""
+    """A limit refused a subscription."""
 
     def __init__(self, message: str, *, reason: str, limit: str, value: int) -> None:
         LimitReached.__init__(self, message, limit=limit, value=value, reason=reason)
 
 
 class HandlerFailed(EnsueError):
-    """A run of a subscription has stopped at an event: it was given up, and not acknowledged.
+    """A handler failed, and `run` stopped; the event is not acknowledged.
 
-    `cause` is what the handler raised at its last attempt, or why the event could not be parked.
+    `cause` is the exception of the last attempt, or why the event could not be parked.
     """
 
     def __init__(
@@ -217,17 +219,18 @@ class HandlerFailed(EnsueError):
 
 
 class InternalError(EnsueError, RuntimeError):
-    """Something failed that must not, and what it was part of is over; the cause is what was raised.
+    """A bug: the bus or subscription has ended; `__cause__` is the exception.
 
-    What was under way may have taken effect, or not.
+    Operations under way may or may not have taken effect.
     """
 
 
 class SubscriptionLost(EnsueError):
-    """A subscription is over, and not by its reader's will; `reason` says why.
+    """The server or transport ended a subscription; `reason` says why.
 
-    `superseded`: another process uses the durable name. `expired`: its client was away for too long. `forgotten`: the
-    server keeps nothing of it any more. `replaced`, `rolled back`, `damaged`: as for `LogLost`, which is the cause.
+    `superseded`: another process uses the durable name. `expired`: the client was away too long.
+    `forgotten`: the server has no record of it. `replaced`, `rolled back`, `damaged`: as for
+    `LogLost`, which is the cause.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -236,7 +239,7 @@ class SubscriptionLost(EnsueError):
 
 
 class TransactionAborted(EnsueError):
-    """Nothing of a transaction has happened; `reason` says why: a conflict, a timeout, somebody who is gone."""
+    """A transaction had no effect; `reason`: conflict, timeout, departed client."""
 
     retriable = True
 
@@ -247,7 +250,7 @@ class TransactionAborted(EnsueError):
 
 
 class TransactionLimitReached(LimitReached, TransactionAborted):
-    """Nothing of a transaction has happened, because of a limit."""
+    """A limit aborted a transaction; it had no effect."""
 
     def __init__(
         self, message: str, *, reason: str, limit: str, value: int, transaction: str = ""
@@ -257,11 +260,11 @@ class TransactionLimitReached(LimitReached, TransactionAborted):
 
 
 class TransactionPending(EnsueError, TimeoutError):
-    """A transaction was handed in, or was to be committed, and what came of it is not known yet: it must not be repeated."""
+    """The outcome of a transaction is not known yet: do not repeat it."""
 
 
 class LogDamaged(EnsueError):
-    """A file of an event log is not what was written there; `path` names it."""
+    """A file of an event log is damaged; `path` names it."""
 
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
@@ -269,10 +272,10 @@ class LogDamaged(EnsueError):
 
 
 class LogLost(EnsueError):
-    """The log of a server is not the one that this client knows, or can't be read: connect anew to go on.
+    """A server lost its log: receipted events may be gone. Connect again to continue.
 
-    `server` names it. `reason` is `replaced`: it has another log; `rolled back`: it goes on from an older copy, or from
-    before events that were delivered; or `damaged`. Events may be gone that had receipts.
+    `server` names it. `reason` is `replaced` (another log), `rolled back` (an older copy, or a
+    state before delivered events) or `damaged`.
     """
 
     def __init__(self, message: str, *, server: str, reason: str) -> None:
@@ -282,7 +285,7 @@ class LogLost(EnsueError):
 
 
 class LogInUse(EnsueError):
-    """Somebody else writes to the event log: it takes one writer at a time."""
+    """Another process writes to the event log: it takes one writer at a time."""
 
     retriable = True
 
@@ -292,7 +295,7 @@ class LogInUse(EnsueError):
 
 
 class OffsetsGone(EnsueError, LookupError):
-    """Events of a topic from `start` up to, not including, `end` are not, or no longer, in the log."""
+    """Events `start` to `end`, exclusive, of a topic are not in the log."""
 
     def __init__(self, message: str, *, topic: str, start: int, end: int) -> None:
         super().__init__(message)
@@ -313,12 +316,12 @@ class MissingExtra(EnsueError, ImportError):
 
 
 def limit_reason(what: str, limit: str, value: int, how: str) -> str:
-    """Return why a limit refuses something, and how to go on: nodes and servers tell it as the reason."""
+    """Format the reason of a refusal by a limit, with what to do about it."""
     return f"{what} (limit {limit}={value}): {how}"
 
 
 def limit_in(reason: str) -> tuple[str, int] | None:
-    """Return the name and the size of the limit that a reason names, if it does."""
+    """Return name and size of the limit in a reason, if there is one."""
     found = _LIMIT.search(_QUOTED.sub("", reason))  # Names that clients chose are quoted.
     return None if found is None else (found[1], int(found[2]))
 
@@ -360,7 +363,7 @@ def refused_client(message: str, *, reason: str) -> AccessDenied | LimitReached:
 
 
 def ended_connection(message: str, *, reason: str) -> TransportError:
-    """Return the error of a connection that a server ended: also `LimitReached` if a limit did."""
+    """Return the error of a closed connection: also `LimitReached` if a limit did it."""
     found = limit_in(reason)
     if found is None:
         return TransportError(message)

@@ -21,20 +21,20 @@ __all__ = [
 ]
 
 COUNT_MAX = 2**62
-"""No count of events is larger: sums of two still fit into 64 bits."""
+"""Largest event count: the sum of two still fits into 64 bits."""
 CLOCK = "@r"
-"""The entry that says what a publisher's clock showed, in stamps that are made by clocks."""
+"""Stamp entry of the publisher's clock, in orders by clocks."""
 DEADLINE = "@d"
-"""The entry that says until when an event is of use, on the clock of whoever receives it, in stamps that have a deadline."""
+"""Stamp entry of the deadline, on the receiver's clock."""
 NAME_LENGTH_MAX = 255
-"""Characters of a topic or a client's name, at the most."""
+"""Maximum characters of a topic or client name."""
 SECOND_NS = 1_000_000_000
 SHOWN_MAX = 80
-"""Bytes of a payload, a key or a header that `repr` shows, at the most."""
+"""Maximum bytes of a payload, key or header that `repr` shows."""
 _FIXED_BYTES = 64
-"""What numbers, flags and lengths of an event take at the most."""
+"""Upper bound of an event's numbers, flags and lengths."""
 _ENTRY_BYTES = 14
-"""What lengths and a count take beside a name."""
+"""Upper bound of the lengths and the count beside a name."""
 
 
 def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
@@ -43,7 +43,7 @@ def event_id(publisher: str, topic: str, publisher_seq: int) -> str:
 
 
 def shorten(value: bytes | str) -> str:
-    """Return the `repr` of a value, or of its beginning and how long it is."""
+    """Return the `repr` of a value, or of its beginning with its length."""
     if len(value) <= SHOWN_MAX:
         return repr(value)
     unit = "bytes" if isinstance(value, bytes) else "characters"
@@ -53,7 +53,7 @@ def shorten(value: bytes | str) -> str:
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 Proof = Annotated[bytes, msgspec.Meta(max_length=16)]
-"""A server's seal, a MAC, on what it knows to be true; empty: none. Clients carry it and can't make one."""
+"""A server's MAC on a claim it verified; empty: none. Clients pass it on and cannot forge it."""
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -65,14 +65,14 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkno
     changed since the previous event of that topic.
 
     A stamp that is made by clocks has other entries, which all begin with `@`: see
-    `ensue.protocols.merge.timestamps`.
+    `ensue.protocols.merged.timestamps`.
     """
 
     entries: dict[Name, Count]
     whole: bool = True
 
     def __repr__(self) -> str:
-        # Topics may hold control characters, and whoever prints this a terminal.
+        # Topics may hold control characters: keep them off terminals.
         inside = ", ".join(
             f"{topic if topic.isprintable() else ascii(topic)[1:-1]}:{count}"
             for topic, count in self.entries.items()
@@ -102,23 +102,23 @@ class Event(
     stamp: Stamp | None = None
     """Present once ordered."""
     place: Count = 0
-    """Which event of all topics it is that its server put out: 1, 2, 3, …; 0: nobody counts."""
+    """1, 2, 3, … over all topics of its server; 0 where no server counts."""
     void: bool = False
-    """True: a placeholder for an event whose publisher vanished; stepped over, never shown."""
+    """A placeholder for an event whose publisher vanished; never delivered."""
 
     def __repr__(self) -> str:
-        told = [
+        parts = [
             f"id={self.id!r}",
             f"payload={shorten(self.payload)}",
         ]
         if self.key is not None:
-            told.append(f"key={shorten(self.key)}")
+            parts.append(f"key={shorten(self.key)}")
         if self.headers:
             inside = ", ".join(f"{shorten(k)}: {shorten(v)}" for k, v in self.headers.items())
-            told.append(f"headers={{{inside}}}")
+            parts.append(f"headers={{{inside}}}")
         if self.stamp is not None:
-            told.append(f"stamp={self.stamp!r}")
-        return f"Event({', '.join(told)}{', void=True' if self.void else ''})"
+            parts.append(f"stamp={self.stamp!r}")
+        return f"Event({', '.join(parts)}{', void=True' if self.void else ''})"
 
     @property
     def id(self) -> str:
@@ -127,7 +127,7 @@ class Event(
 
     @property
     def counted(self) -> bool:
-        """Whether the stamp says which event of its topic it is: there is one, and not made by clocks."""
+        """Whether the stamp counts events, unlike one made by clocks."""
         return self.stamp is not None and CLOCK not in self.stamp.entries
 
     @property
@@ -137,7 +137,7 @@ class Event(
 
     @property
     def deadline(self) -> float | None:
-        """Until when the event is of use, in seconds since the epoch; None: for ever, or not known yet.
+        """Deadline in seconds since the epoch; None without one, or before it is known.
 
         Each process judges it by its own clock, which follows the wall clock.
         """
@@ -151,7 +151,7 @@ def text_bytes(text: str) -> int:
 
 
 def wire_bytes(event: Event) -> int:
-    """Return how many bytes an event takes in a message: never less than it does, and hardly more."""
+    """Return a tight upper bound of an event's bytes in a message."""
     topic, publisher = event.topic, event.publisher
     size = _FIXED_BYTES + len(event.payload)
     # As `text_bytes` does: every event comes through here.

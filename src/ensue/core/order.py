@@ -4,10 +4,11 @@
 carry it is decided when a bus is connected or a subscription made, and refused by name.
 """
 
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = [
     "ORDERS",
@@ -15,7 +16,9 @@ __all__ = [
     "Deadline",
     "Merged",
     "Order",
+    "Promise",
     "Total",
+    "order_name",
     "parse",
     "spelled",
     "written",
@@ -30,19 +33,20 @@ DEADLINE_MAX_MS = 86_400_000
 
 
 class _Spelled(type):
-    """Says how an order is written where it was written otherwise, as Python would not."""
+    """Checks keyword arguments, and shows the right call in errors."""
 
     def __call__(cls: type[T], *given: Any, **named: Any) -> T:
         known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         if given:
             shown = ", ".join(map(repr, given))
             raise BadInput(
-                f"{cls.__name__} is told what by name, not {shown}: write {spelled(cls)}"
+                f"{cls.__name__} takes keyword arguments only, got {shown}: write {spelled(cls)}"
             )
         for name in named:
             if name not in known:
                 raise BadInput(
-                    f"{cls.__name__} has no {name!r}; expected {', '.join(known)}: write {spelled(cls)}"
+                    f"{cls.__name__} has no {name!r}; expected {', '.join(known)}: "
+                    f"write {spelled(cls)}"
                 )
         missing = [name for name in _required(cls) if name not in named]
         if missing:
@@ -75,10 +79,35 @@ def written(order: "Order | None") -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What a trace is checked for."""
+
+    rules: tuple[str, ...]
+    """Rules of `ensue.checkers`, in the order in which a report lists them. The last is `complete`."""
+    causal_unless_lossy: bool = False
+    """Whether the rule `causal` holds only on a transport that loses nothing, and may be left out."""
+    owes_gaps: bool = True
+    """Whether a subscriber is owed an event if a later one of its publisher and topic arrived."""
+    judges: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict)
+    """Rules that `ensue.checkers` does not have: functions of a `History` and a `Collector`."""
+    check: Callable[..., Any] | None = None
+    """Checks a whole trace, if its rows are of another kind: a function of rows and `violations_max`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order(metaclass=_Spelled):
     """What is promised about the sequence in which events are delivered."""
 
     name: ClassVar[str] = "none"
+    promises: ClassVar[Mapping[str, Promise]] = {
+        "none": Promise(rules=("positions", "complete"), owes_gaps=False)
+    }
+    """By label: what traces are checked for."""
+
+    @property
+    def label(self) -> str:
+        """The name of this order in traces and on the wire."""
+        return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +115,11 @@ class Total(Order):
     """Two events reach all their common subscribers in one order, whatever their topics."""
 
     name: ClassVar[str] = "total"
+    promises: ClassVar[Mapping[str, Promise]] = {
+        "total": Promise(
+            rules=("fifo", "total", "causal", "positions", "complete"), causal_unless_lossy=True
+        )
+    }
 
     time_to_live: float | None = None
     """How many seconds an event waits for missing ones where the transport loses events; what
@@ -119,6 +153,10 @@ class Causal(Order):
     """No effect before its cause, with no broker in the middle."""
 
     name: ClassVar[str] = "causal"
+    promises: ClassVar[Mapping[str, Promise]] = {
+        "causal": Promise(rules=("fifo", "causal", "positions", "complete")),
+        "causal-topic": Promise(rules=("fifo", "causal-topic", "positions", "complete")),
+    }
 
     across_topics: bool = True
     """False: within each topic alone, which costs less where there are many topics."""
@@ -130,12 +168,20 @@ class Causal(Order):
             raise BadInput(f"across_topics is True or False, not {self.across_topics!r}")
         _check_held_max(self.held_max)
 
+    @property
+    def label(self) -> str:
+        """The name of this order in traces and on the wire."""
+        return "causal" if self.across_topics else "causal-topic"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Merged(Order):
     """Everyone merges the streams identically and causally, by clocks alone."""
 
     name: ClassVar[str] = "merged"
+    promises: ClassVar[Mapping[str, Promise]] = {
+        "merged": Promise(rules=("fifo", "global", "causal", "positions", "complete"))
+    }
 
     epsilon: float
     """How many seconds two clocks may differ."""
@@ -144,18 +190,19 @@ class Merged(Order):
     tick: float = 0.001
     """How many seconds a tick of the clocks has; epsilon and delta are rounded up to ticks."""
     late: str = "drop"
-    """What becomes of an event that comes too late for its place: `drop`, or `deliver` at once, tagged."""
+    """What becomes of an event that comes too late for its place: `drop`, or `deliver` at once,
+    tagged."""
     held_max: int = 65_536
     """Events a subscription holds back at the most."""
 
     def __post_init__(self) -> None:
-        for field in ("epsilon", "delta", "tick"):
-            value = getattr(self, field)
+        for name in ("epsilon", "delta", "tick"):
+            value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(f"{field} is a number of seconds, not {value!r}")
+                raise BadInput(f"{name} is a number of seconds, not {value!r}")
             if not 0 <= value <= TIME_TO_LIVE_MAX_S:
                 raise BadInput(
-                    f"{field} must be from 0 to {TIME_TO_LIVE_MAX_S} seconds, not {value}"
+                    f"{name} must be from 0 to {TIME_TO_LIVE_MAX_S} seconds, not {value}"
                 )
         if self.tick < 1e-6:
             raise BadInput(f"tick must be at least a microsecond, not {self.tick} seconds")
@@ -171,11 +218,15 @@ class Deadline(Order):
     """Causal and on time, or dropped."""
 
     name: ClassVar[str] = "deadline"
+    promises: ClassVar[Mapping[str, Promise]] = {
+        "deadline": Promise(rules=("fifo", "causal", "deadline", "positions", "complete"))
+    }
 
     ms: float
     """How many milliseconds after it was published an event is still of use."""
     on_late: str = "drop"
-    """What becomes of an event that comes later, or would break the order: `drop`, or `tag` to be given it at once with a verdict."""
+    """What becomes of an event that comes later, or would break the order: `drop`, or `tag` to be
+    given it at once with a verdict."""
     held_max: int = 65_536
     """Events of a bus that wait for others at the most; further ones are dropped."""
 
@@ -189,19 +240,24 @@ class Deadline(Order):
         _check_held_max(self.held_max)
 
 
-ORDERS: tuple[type[Order], ...] = (Total, Causal, Merged, Deadline)
-"""All there are."""
+ORDERS: list[type[Order]] = [Total, Causal, Merged, Deadline]
+"""The orders that an application can choose; `ensue.orders.register` adds one."""
 
-_BY_NAME = {"total": Total(), "causal": Causal(), "none": None}
+
+def order_name(order: Order | None) -> str:
+    """Return the name of an order in traces and on the wire."""
+    return Order.name if order is None else order.label
 
 
 def parse(text: str) -> Order | None:
-    """Return the order of a name: `total`, `causal`, or `none` for no order at all."""
+    """Return the order of a name, without options: `total`, `causal`, or `none` for no order."""
     if not isinstance(text, str):
         raise BadInput(f"an order is named by a str, not {type(text).__name__}")
-    try:
-        return _BY_NAME[text.strip().lower()]
-    except KeyError:
-        raise BadInput(
-            f"there is no order {text!r}; expected one of {', '.join(_BY_NAME)}"
-        ) from None
+    plain = {each.name: each for each in ORDERS if not _required(each)}
+    name = text.strip().lower()
+    if name == Order.name:
+        return None
+    if name not in plain:
+        known = ", ".join((*plain, Order.name))
+        raise BadInput(f"there is no order {text!r}; expected one of {known}")
+    return plain[name]()

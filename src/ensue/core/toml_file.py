@@ -1,9 +1,8 @@
-"""Files of TOML, read strictly, and the words for what is wrong with them.
+"""Strict TOML files, with errors that name the place and the fix.
 
-A key nobody knows, a value of another kind or one that is missing is refused with the file, the place
-in it (`subscribers[1].changes[0].at`) and how to mend it. What a file may hold is a `msgspec.Struct`
-with `forbid_unknown_fields`; values that are written as text, such as durations, are types of their
-own that a hook reads.
+An unknown key, a value of another type or a missing value raises `BadInput` with the file, the
+place in it (`subscribers[1].changes[0].at`) and how to fix it. A `msgspec.Struct` with
+`forbid_unknown_fields` defines the file; a hook reads values written as text, such as durations.
 """
 
 import re
@@ -16,12 +15,12 @@ from typing import Any, Generic, TypeVar, Union
 import msgspec
 from msgspec import inspect
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["FILE_BYTES_MAX", "TableReader", "parse_json", "read_text"]
 
 FILE_BYTES_MAX = 10_000_000
-"""A longer file is none that a person wrote."""
+"""Refuse longer files: people do not write them."""
 
 _PLACE = re.compile(r" - at `\$([^`]*)`")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -61,7 +60,7 @@ def read_text(path: str | Path, *, what: str, hint: str) -> str:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Return what JSON stands for, whatever it is."""
+    """Parse JSON of any kind."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -72,8 +71,8 @@ def parse_json(text: bytes | str) -> Any:
 class TableReader(Generic[T]):
     """Reads files that hold one kind of table.
 
-    `read_value` turns what TOML holds into the types that are the file's own. `written_as` says for
-    such a type which tables it may be written as; `told_under` is the key that those are told under.
+    `read_value` converts TOML values to the file's own types. `written_as` maps such a type to the
+    tables it may be written as; `listed_under` is the key under which `keys` lists these.
     """
 
     def __init__(
@@ -82,13 +81,13 @@ class TableReader(Generic[T]):
         *,
         read_value: Callable[[type, Any], Any] | None = None,
         written_as: Mapping[type, Any] | None = None,
-        told_under: str = "",
+        listed_under: str = "",
     ) -> None:
         self._kind = kind
         self._read_value = read_value
         self._decode_json = msgspec.json.Decoder(kind, dec_hook=read_value).decode
         self._written_as = written_as or {}
-        self._told_under = told_under
+        self._listed_under = listed_under
 
     def loads(self, text: str, *, source: str) -> T:
         """Read text; `source` is what errors call it."""
@@ -109,21 +108,21 @@ class TableReader(Generic[T]):
             return self.read(parse_json(text), json=True)
 
     def read(self, raw: Any, *, json: bool = False) -> T:
-        """Read what a file holds; of JSON, errors are told in its words."""
+        """Convert parsed TOML; with `json`, errors use the words of JSON."""
         try:
             return msgspec.convert(raw, self._kind, dec_hook=self._read_value)
         except msgspec.ValidationError as error:
             raise BadInput(self._explain(error, raw, json=json)) from None
 
     def keys(self) -> list[str]:
-        """List every key a file may have, as `table.key`, so that the manual can be held against it."""
+        """List every key a file may have, as `table.key`: the manual must have each."""
         return list(dict.fromkeys(self._keys(inspect.type_info(self._kind), "")))
 
     def _keys(self, info: inspect.Type, place: str) -> Iterator[str]:
         for struct in self._structs(info):
             if struct.tag_field is not None:
-                # Told once, not in each of the places where such a table may stand.
-                place = self._told_under
+                # Listed once, not at each place where such a table may stand.
+                place = self._listed_under
                 yield f"{place}.{struct.tag_field}"
             for field in struct.fields:
                 name = f"{place}.{field.encode_name}".lstrip(".")
@@ -146,7 +145,8 @@ class TableReader(Generic[T]):
     def _explain(self, error: msgspec.ValidationError, raw: Any, *, json: bool) -> str:
         """Say where and what in words for people who never heard of objects and arrays."""
         text = str(error)
-        # A value within a table of its own names its own place first and that of the table after it.
+        # A value within a table of its own names its own place first and that of the table after
+        # it.
         path = "".join(reversed(_PLACE.findall(text)))
         what = _PLACE.sub("", text)
         place, info = self._locate(path, raw)
@@ -170,7 +170,8 @@ class TableReader(Generic[T]):
     def _locate(self, path: str, raw: Any) -> tuple[str, inspect.Type]:
         """Follow a path of msgspec; return it as a place in the file, and the type expected there.
 
-        msgspec doesn't say which key of a map is wrong, so the first that can't be read is looked for.
+        msgspec doesn't say which key of a map is wrong, so the first that can't be read is looked
+        for.
         """
         place, info, here = "", inspect.type_info(self._kind), raw
         for key, index in _STEP.findall(path):

@@ -1,6 +1,7 @@
 """The one record that every run writes and every checker and Spark job reads.
 
-A trace is a Parquet dataset: a directory, one row per observable event. See `docs/trace.md`.
+A trace is a Parquet dataset: a directory, one row per observable event. See
+`docs/reference/trace.md`.
 
 In memory a trace is a list of `Row`. On disk it is columns: `write` turns rows into one array a
 column, sorts them by run, node and step, and writes one file a call; `read` does the reverse
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ensue.errors import BadInput, MissingExtra
+from ensue.core.errors import BadInput, MissingExtra
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,7 +156,7 @@ def write(
             raise BadInput(f"column {field.name!r} needs a value in each row")
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_arrays(columns, schema=wanted)
-    # Under a name that nobody reads until it is whole: a stream may be watching the directory.
+    # Under a temporary name until it is whole: a stream may be watching the directory.
     unfinished = folder / f".{path.name}.unfinished"
     try:
         pq.write_table(table, str(unfinished), compression="zstd")
@@ -175,7 +176,7 @@ def read(source: str | Path) -> list[Row]:
 
 
 def digest(rows: Iterable[Row]) -> str:
-    """Return a hash that is equal for two traces with the same rows, in whatever sequence.
+    """Return a hash that is equal for traces with the same rows, in any sequence.
 
     The names of the runs are left out, so that two runs of one seed compare equal.
     """
@@ -199,7 +200,8 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
 def files(source: Path) -> Sequence[Path]:
     """List the Parquet files of a trace, here and in folders below.
 
-    Files and folders whose names begin with `_` or `.` are other tools' notes, and what is not done yet.
+    Files and folders whose names begin with `_` or `.` are other tools' notes, and what is not done
+    yet.
     """
     if source.is_file():
         return [source]
@@ -245,7 +247,7 @@ def unreadable(path: Path, error: Exception) -> BadInput:
 
 
 def check_columns(path: Path, found: "pa.Schema", null_counts: Mapping[str, int]) -> None:
-    """Refuse a file whose columns are not those of a trace; `null_counts` are those of some of them."""
+    """Raise BadInput unless the columns are a trace's; `null_counts` may be partial."""
     wanted = schema()
     for field in wanted:
         if found.names.count(field.name) != 1:

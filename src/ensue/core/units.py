@@ -1,10 +1,10 @@
-"""Durations and sizes as people write them: `250ms`, `7d`, `10GB`. In numbers: nanoseconds and bytes."""
+"""Durations and sizes as text: `250ms`, `7d`, `10GB`, to nanoseconds and bytes."""
 
 import math
 import re
 from typing import Any
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["NUMBER", "duration_ns", "parse_duration", "parse_size", "shown", "size_bytes"]
 
@@ -57,7 +57,10 @@ def duration_ns(raw: Any, *, negative: bool = False) -> int:
     if raw == 0 and not isinstance(raw, bool | str):
         return 0
     if isinstance(raw, int | float) and not isinstance(raw, bool):
-        raise ValueError(f'a duration needs a unit: write "{raw}ms" or "{raw}s", not {raw}')  # noqa: TRY004 — reported like every other value
+        # A ValueError, like every other bad value.
+        raise ValueError(  # noqa: TRY004
+            f'a duration needs a unit: write "{raw}ms" or "{raw}s", not {raw}'
+        )
     match = NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     if match is None or match[2] not in UNITS_NS:
         raise ValueError(f"expected a duration like {example}; not {shown(raw)}")

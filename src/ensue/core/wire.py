@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ensue.errors import RemoteProtocolError
-from ensue.event import Name
+from ensue.core.errors import RemoteProtocolError
+from ensue.core.event import Name
 
 __all__ = ["FRAME_BYTES_MAX", "VERSION", "Codec", "Records", "bundle"]
 
