@@ -1,16 +1,19 @@
-"""Topics and nothing more: whoever listens gets what is put out, once, with no log and no order.
+"""Fan-out: each event goes to its topic's listeners once, without log or order.
 
-This is what a plain broker gives, for orders that ask no more of it: events stamped by clocks are sorted by those who
-get them. A server has an exchange for each such order beside its station, under a name of its own (`exchange_of`). What is put out goes to whoever is
-attached at that moment and is then forgotten; nothing is persisted. After a restart nobody is attached: those
-who listen ask again when their connection is back.
+This is what a plain broker gives, for orders that need no more: events stamped by clocks are sorted
+by their subscribers. A server has an exchange for each such order beside its station, under a name
+of its own (`exchange_of`). An event goes to the listeners attached at that moment and is then
+forgotten; nothing is persisted. After a restart there are no listeners: they attach again when
+their connection is back.
 
-Answers: `Accepted`, it went out; `Attached`, you listen; `Declined`, you may not.
+Answers: `Accepted`, the event was sent; `Attached`, the listener is attached; `Declined`, refused.
 
-Clients whose order needs equal settings agree on them first (`Agree`, `Agreed`). The first client decides, for as long as any is there that agreed. One whose
-connection is lost counts as there for `ABSENCE_NS`, so that a newcomer does not change the terms of clients that reconnect.
+Clients whose order needs equal settings agree on them first (`Agree`, `Agreed`). The first client
+decides, for as long as any client that agreed is there. One whose connection is lost counts as
+there for `ABSENCE_NS`, so that a new client does not change the terms of clients that reconnect.
 
-HAZARD: terms are not persisted. After a restart the client that asks first decides, and those with other terms are refused.
+HAZARD: terms are not persisted. After a restart the client that asks first decides, and those with
+other terms are refused.
 
 Limit: `attachments_max` listeners of all topics together; more are declined.
 """
@@ -20,32 +23,37 @@ from typing import Annotated
 
 import msgspec
 
-from ensue.errors import limit_reason
-from ensue.event import Name
-from ensue.protocols.core import Effect, Frame, Multicast, Send
-from ensue.protocols.ens import Accepted, Attached, AttachRequest, DetachRequest, Notify, Put
+from ensue.core.errors import limit_reason
+from ensue.core.event import Name
+from ensue.protocols.interface import Effect, Frame, Multicast, Send
+from ensue.protocols.topic_log.frames import (
+    Accepted,
+    Attached,
+    AttachRequest,
+    DetachRequest,
+    Notify,
+    Put,
+)
 
-__all__ = ["EXCHANGED", "FRAMES", "Agree", "Agreed", "Declined", "Exchange", "exchange_of"]
+__all__ = ["FRAMES", "Agree", "Agreed", "Declined", "Exchange", "exchange_of"]
 
 ABSENCE_NS = 10_000_000_000
-"""How long a client whose connection was lost still holds others to its terms."""
+"""How long the terms of a client whose connection was lost still count."""
 ATTACHMENTS_MAX = 1_000_000
 TERMS_LENGTH_MAX = 128
-EXCHANGED = ("merged", "none")
-"""The orders that ask for nothing but topics."""
 
 
 def exchange_of(station: str, order: str) -> str:
-    """Return the name of a station's exchange for an order. No client's name holds a slash."""
+    """Return a station's exchange name for an order; client names have no slash."""
     return f"{station}/{order}"
 
 
 class Declined(Frame, frozen=True, tag=60):
-    """You may not listen to a topic; or, with an event, it may not go out, and reaches nobody."""
+    """A topic can't be attached; or, with an event, it is not sent to any listener."""
 
     topic: Name
     event: str
-    """Empty: it is about listening."""
+    """The id of a refused event; empty: an attachment is refused."""
     reason: str
 
 
@@ -53,13 +61,13 @@ Terms = Annotated[str, msgspec.Meta(max_length=TERMS_LENGTH_MAX)]
 
 
 class Agree(Frame, frozen=True, tag=61):
-    """These are my terms; empty: I leave, and hold nobody to them."""
+    """The terms of a client; empty: it leaves, and its terms end."""
 
     terms: Terms
 
 
 class Agreed(Frame, frozen=True, tag=62):
-    """These are the terms of all who are there. If they are not yours, you are not one of them."""
+    """The terms of all clients. A client with other terms is not one of them."""
 
     terms: Terms
 
@@ -73,27 +81,27 @@ class Exchange:
     def __init__(self, *, name: str, attachments_max: int = ATTACHMENTS_MAX) -> None:
         self.name = name
         self.passed_on = 0
-        """Events that went out, those included that nobody listened to."""
+        """Events that were sent, also to topics without listeners."""
         self.attachments = 0
         self._attachments_max = attachments_max
         self._listeners: dict[str, dict[str, None]] = {}
         self._peers: dict[str, tuple[str, ...]] = {}
-        """The same as one value a topic, so that a topic's events travel together."""
+        """A cache: topic to its listeners as one value, so that its events travel together."""
         self._topics: dict[str, dict[str, None]] = {}
-        """By peer."""
+        """Peer to the topics that it is attached to."""
         self.terms = ""
-        """What those who are there have agreed on; empty: nothing."""
+        """What the clients have agreed on; empty: nothing."""
         self._parties: dict[str, int | None] = {}
-        """Who has agreed; and until when that counts, of those whose connection was lost."""
+        """Clients that agreed, to until when they count if their connection was lost."""
         self._effects: list[Effect] = []
 
     def listeners(self, topic: str) -> tuple[str, ...]:
-        """Return who is attached to a topic."""
+        """Return the listeners of a topic."""
         return tuple(self._listeners.get(topic, ()))
 
     @property
     def members(self) -> dict[str, int]:
-        """Who is attached, and to how many topics."""
+        """Listeners to the number of their topics."""
         return {peer: len(topics) for peer, topics in self._topics.items()}
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -125,14 +133,14 @@ class Exchange:
             self._detach(topic, peer)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: an exchange keeps no time."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return None: an exchange keeps no time."""
+        """Return None: there are no timers."""
         return None
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -144,7 +152,7 @@ class Exchange:
             self._parties = {
                 name: due_ns
                 for name, due_ns in self._parties.items()
-                # One that is due later than that was lost before this clock went back.
+                # A later time is from before the clock was set back.
                 if due_ns is None or now_ns < due_ns <= now_ns + ABSENCE_NS
             }
             if not self._parties.keys() - {peer}:

@@ -1,16 +1,18 @@
-"""What is said to the event notification service (ENS), and what it answers.
+"""The frames between clients and the event notification service (ENS).
 
-The service keeps a log per topic and fans events out to whoever attached: `ensue.protocols.topic_log`.
+The service keeps a log per topic and fans events out to its listeners:
+`ensue.protocols.topic_log.log`.
 """
 
 import msgspec
 
-from ensue.errors import ConfigurationError
-from ensue.event import Count, Event, Name, Proof
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame
+from ensue.core.errors import ConfigurationError
+from ensue.core.event import Count, Event, Name, Proof
+from ensue.protocols.interface import Attach, Broadcast, Detach, Frame
 
 __all__ = [
     "FRAMES",
+    "NOTIFY",
     "Accepted",
     "AttachRequest",
     "Attached",
@@ -25,36 +27,40 @@ __all__ = [
     "Taken",
     "matches",
     "request_for",
+    "topic_of",
 ]
+
+NOTIFY = b"\x92\x07"
+"""What stands before the event in an encoded `Notify`."""
 
 
 class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an ENS node keeps and for how long."""
+    """Limits and options of an ENS node."""
 
     keeps_log: bool = True
     retained_max: int = 1_000_000
     """Events kept per topic."""
     cached_max: int = 16_384
-    """Events of a topic in memory, where somebody else keeps them all."""
+    """Events of a topic in memory, where a store keeps them all."""
     batch_max: int = 256
-    """Events sent in answer to one `AttachRequest`, …"""
+    """Events sent in answer to one `AttachRequest`."""
     batch_bytes_max: int = 1024 * 1024
-    """… but no more once they come to this. Also the bytes of an answer to a `Fetch`, which travels
-    whole, unless one event alone is more."""
+    """Bytes sent in answer to one `AttachRequest`, plus one event. Also the bytes of an answer to a
+    `Fetch`, which is one message, unless one event alone is more."""
     fetch_max: int = 4096
-    """Events in one answer to a `Fetch`; topics looked at for one that asks for topics."""
+    """Events in one answer to a `Fetch`; topics examined for one that asks for topics."""
     burst_bytes_max: int = 4 * 1024 * 1024
-    """Of events and topics in answer to what was asked at once; whoever gets less asks again."""
+    """Bytes in answer to the requests of one batch; a peer that gets less asks again."""
     whole_every: int = 256
-    """Slots of a topic after which a stamp is made whole, where somebody else keeps the events."""
+    """Slots of a topic after which a stamp is made whole, where a store keeps the events."""
     listeners_max: int = 100_000
-    """Peers attached to one topic; more are not sent anything new, and have to ask."""
+    """Peers attached to one topic; more are sent nothing new, and have to ask."""
     attachments_max: int = 1_000_000
-    """The same of all topics together."""
+    """Peers attached to all topics together."""
     gives_places: bool = False
-    """Number all events as they are put out, whatever their topics (`Event.place`)."""
+    """Number all events as they are published, whatever their topics (`Event.place`)."""
     durable: bool = True
-    """False: nothing is persisted, for a service that lives and dies with its process."""
+    """False: persist nothing, for a service that lives and dies with its process."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -69,7 +75,8 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
             "attachments_max",
         ):
             if getattr(self, field) < 1:
-                raise ConfigurationError(f"EnsConfig.{field} must be at least 1")
+                value = getattr(self, field)
+                raise ConfigurationError(f"EnsConfig.{field} must be at least 1, not {value}")
 
 
 class Put(Frame, frozen=True, tag=1):
@@ -77,11 +84,11 @@ class Put(Frame, frozen=True, tag=1):
 
     event: Event
     proof: Proof = b""
-    """Of who gave the event its stamp, where that is asked for."""
+    """The seal of the server that gave the event its stamp, where one is needed."""
 
 
 class Accepted(Frame, frozen=True, tag=2):
-    """The event is in its slot for good."""
+    """The event has its slot for good."""
 
     topic: Name
     event: str
@@ -89,7 +96,7 @@ class Accepted(Frame, frozen=True, tag=2):
 
 
 class Taken(Frame, frozen=True, tag=3):
-    """Another event holds the slot: this one reaches nobody."""
+    """Another event holds the slot: this one reaches no subscriber."""
 
     topic: Name
     event: str
@@ -97,16 +104,16 @@ class Taken(Frame, frozen=True, tag=3):
 
 
 class AttachRequest(Frame, frozen=True, tag=4):
-    """Send me the events of a topic from a slot on (0: only new ones), and new ones as they come."""
+    """Request the events of a topic from a slot on (0: only new ones), and new ones."""
 
     topic: Name
     from_slot: Count
 
 
 class Attached(Frame, frozen=True, tag=5):
-    """You are attached: slots below `first` can't be had, none at or beyond `next` is taken.
+    """The peer is attached: slots below `first` are gone, from `next` on free.
 
-    What was asked for has been sent up to `sent`, that slot not included.
+    The requested events have been sent up to `sent`, that slot not included.
     """
 
     topic: Name
@@ -116,71 +123,71 @@ class Attached(Frame, frozen=True, tag=5):
 
 
 class DetachRequest(Frame, frozen=True, tag=6):
-    """Send me no more events of this topic."""
+    """Request no more events of a topic."""
 
     topic: Name
 
 
 class Notify(Frame, frozen=True, tag=7):
-    """An event of a topic that you are attached to."""
+    """An event of a topic that the peer is attached to."""
 
     event: Event
 
 
 class Forward(Frame, frozen=True, tag=7):
-    """A `Notify` with an event that is encoded already: made to be sent, and received as a `Notify`."""
+    """A `Notify` with an encoded event: only sent, and received as a `Notify`."""
 
     event: msgspec.Raw
 
 
 class Fetch(Frame, frozen=True, tag=10):
-    """Send me the events of a topic from a slot up to, not including, another; nothing follows.
+    """Request the events of a topic from a slot up to another, which is not included.
 
-    What is sent ends before the first slot that is not filled yet.
+    The answer ends before the first slot that is not filled yet. No new events follow.
     """
 
     topic: Name
     start: Count
     stop: Count
-    """0: as far as there is any."""
+    """0: all."""
     place: Count = 0
-    """Pass over events that were put out before this place."""
+    """Skip events published before this place."""
     survey: tuple[Name, ...] | None = None
-    """Given: tell no events, but which topics there are (`Surveyed`) that match `topic` as well as any
-    of these: a topic, a prefix with everything below it (`audit.*`), or all (`*`). Of the topics in the
-    order in which they came up, `start` are passed over."""
+    """Given: request no events but a list of topics (`Surveyed`) that match `topic` as well as any
+    of these: a topic, a prefix with everything below it (`audit.*`), or all (`*`). Of the topics,
+    in the order in which they were first used, `start` are skipped."""
 
     def asks_for(self, topic: str) -> bool:
-        """Tell whether a topic is to be told of."""
+        """Return whether a topic is to be listed."""
         return matches(topic, self.topic) and any(
             matches(topic, pattern) for pattern in self.survey or ()
         )
 
 
 class Fetched(Frame, frozen=True, tag=11):
-    """Events that were fetched, in the order of their slots. Ask again from `next` on for more."""
+    """Fetched events, in the order of their slots. Fetch from `next` on for more."""
 
     topic: Name
     start: Count
-    """What was asked for."""
+    """The first requested slot."""
     first: Count
-    """Slots below can't be had any more."""
+    """Slots below are not kept any more."""
     next: Count
-    """The slot behind the last one looked at."""
+    """The slot after the last one examined."""
     end: Count
     """The next free slot of the topic."""
     events: tuple[Event, ...]
 
 
 class Surveyed(Frame, frozen=True, tag=13):
-    """Topics that have had events. Ask again from `next` on for more, unless that is `end`."""
+    """Topics that have had events. Ask from `next` on for more, unless that is `end`."""
 
     start: Count
-    """What was asked for."""
+    """How many topics were skipped, as requested."""
     next: Count
     end: Count
     topics: dict[Name, tuple[Count, Count]]
-    """The first slot that can be had, and the first one that is not filled yet."""
+    """Topic to its first slot that is kept, and its first one that is not filled yet."""
 
 
 FRAMES: tuple[type[Frame], ...] = (
@@ -198,7 +205,7 @@ FRAMES: tuple[type[Frame], ...] = (
 
 
 def request_for(effect: Broadcast | Attach | Detach) -> Frame:
-    """Turn an effect meant for the ENS into the frame that asks a `TopicLog` for it."""
+    """Return the frame that carries an effect for the ENS to a `TopicLog`."""
     match effect:
         case Broadcast(event=event, proof=proof):
             return Put(event=event, proof=proof)
@@ -208,8 +215,13 @@ def request_for(effect: Broadcast | Attach | Detach) -> Frame:
             return DetachRequest(topic=topic)
 
 
+def topic_of(frame: Frame) -> str:
+    """Return the topic of a notification; empty for any other frame."""
+    return frame.event.topic if isinstance(frame, Notify) else ""
+
+
 def matches(topic: str, pattern: str) -> bool:
-    """Tell whether a pattern is a topic, a prefix of it up to a dot (`audit.*`), or all (`*`)."""
+    """Return whether a pattern matches: a topic, a prefix (`audit.*`) or all (`*`)."""
     if pattern.endswith(".*"):
         return topic.startswith(pattern[:-1])
     return pattern in ("*", topic)

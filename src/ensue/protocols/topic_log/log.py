@@ -1,46 +1,50 @@
-"""The event notification service (ENS) as a node: a log per topic, fanned out to whoever attached.
+"""The event notification service (ENS) as a node: a log per topic, fanned out.
 
 Guarantees
 - One event per slot. The first event put into a slot of a topic stays there; a different one that
-  comes later is answered with `Taken` and reaches nobody. This is what makes voiding a stamp safe:
-  the void and a late original compete for one slot, and everybody sees the same winner.
-- Putting the same stamped event again is harmless: it is `Accepted` again. One that is not counted
-  gets a new slot each time; whoever uses those tells repetitions apart itself.
-- With a log (`keeps_log`), whoever attaches from a slot is sent everything from there on, so an
-  event lost on its way can be had again: this is the reliable ENS. It is sent in batches that are
-  asked for one by one, and new events only follow once the last batch has been: whoever is slow
-  reads at its own pace. Without a log, an event is sent once to whoever is attached at that
-  moment and is then forgotten: the unreliable ENS.
+  comes later is answered with `Taken` and reaches no subscriber. This makes voiding a stamp safe:
+  the void and a late original compete for one slot, and every subscriber sees the same winner.
+- Putting the same stamped event again is harmless: it is `Accepted` again. An event without a count
+  gets a new slot each time; its subscribers have to drop repetitions themselves.
+- With a log (`keeps_log`), a peer that attaches from a slot is sent everything from there on, so it
+  can get a lost event again: this is the reliable ENS. Events are sent in batches that the peer
+  requests one by one, and new events only follow after the last batch: a slow peer reads at its own
+  pace. Without a log, an event is sent once to the peers attached at that moment and is then
+  forgotten: the unreliable ENS.
 
 It does not order: notifications travel apart and overtake each other.
 
-Events are kept in memory, or by somebody else (`kept`), who has what was persisted and decides how
-long: then memory holds only the last `cached_max` of a topic. Those are read in ranges, from anywhere,
-so now and then a stamp that leaves entries out is made whole before it is put out (`whole_every`,
-`WHOLE_PLACES`), and one that is fetched from the middle on begins with a whole stamp, if what is kept tells it.
+Events are kept in memory, or by a store (`kept`), which has what was persisted and decides how
+long: then memory holds only the last `cached_max` of a topic. Stored events are read in ranges,
+from anywhere, so from time to time a stamp that leaves entries out is made whole before it is
+published (`whole_every`, `WHOLE_PLACES`), and a range that starts in the middle begins with a whole
+stamp, if the kept events allow it.
 
 Limits: `retained_max` events a topic (older ones are dropped, and `Attached.first` says so);
-`batch_max` events an answer to one `AttachRequest`, `fetch_max` events or topics one to a `Fetch`, and
-`batch_bytes_max` bytes either, unless one event alone is more; `listeners_max` listeners a topic, `attachments_max` of all topics.
+`batch_max` events in the answer to one `AttachRequest`, `fetch_max` events or topics in one to a
+`Fetch`, and `batch_bytes_max` bytes in either, unless one event alone is more; `listeners_max`
+listeners a topic, `attachments_max` of all topics.
 
-HAZARD: a publisher that repeats an event after `retained_max` newer ones can't be told any more whether
-it is out; it is told that it is not.
+HAZARD: to a publisher that repeats an event after `retained_max` newer ones the log can't say any
+more whether it was published; it answers that it was not.
 
 HAZARD: a broker with no conditional publish can't refuse the later of two events for one slot.
-There, a publisher paused for longer than its lease between looking at its clock and sending may
-be seen by some subscribers and not by others.
+There, some subscribers and not others may see an event of a publisher that was paused for longer
+than its lease between reading its clock and sending.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
 import msgspec
 
-from ensue.event import Event, Stamp, text_bytes, wire_bytes
-from ensue.protocols.core import Effect, Frame, Multicast, Persist, Send
-from ensue.protocols.ens import (
+from ensue.core.event import Event, Stamp, text_bytes, wire_bytes
+from ensue.core.wire import Records
+from ensue.protocols.interface import Effect, Frame, Multicast, Persist, Send
+from ensue.protocols.topic_log.frames import (
+    NOTIFY,
     Accepted,
     Attached,
     AttachRequest,
@@ -54,16 +58,15 @@ from ensue.protocols.ens import (
     Surveyed,
     Taken,
 )
-from ensue.protocols.slot_search import SlotSearch
-from ensue.protocols.topic_state import RECENT, KeptEvents, Topic, made_whole
-from ensue.wire import Records
+from ensue.protocols.topic_log.slot_search import SlotSearch
+from ensue.protocols.topic_log.topic import RECENT, KeptEvents, Topic, made_whole
 
 __all__ = ["EnsConfig", "KeptEvents", "TopicLog"]
 
 BOUNDS_BYTES = 32
-"""What a topic takes in an answer beside its name."""
+"""Bytes of a topic in an answer beside its name."""
 PEERS_MAX = 10_000
-"""Sets of listeners that are remembered as one, over all topics."""
+"""Sets of listeners in the cache, over all topics."""
 
 _EVENT = Records[Event](Event)
 _FIRST = Records[int | tuple[int, int]](int | tuple[int, int])
@@ -91,11 +94,13 @@ class TopicLog:
         self._burst = 0
         self._search = SlotSearch()
         self._attached: dict[str, dict[str, None]] = {}
-        """Who is attached to which topics."""
+        """Peer to the topics that it is attached to."""
         self._attachments = 0
         self._peers: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.placed = 0
-        """How many events have been put out, whatever their topics."""
+        """How many events have been published, whatever their topics."""
+        self.on_accepted: Callable[[Event, int], None] | None = None
+        """Called with each event that gets a slot, and the slot."""
         if kept is not None:
             for topic, (first, following) in kept.bounds().items():
                 log = self._topic(topic)
@@ -127,10 +132,10 @@ class TopicLog:
                 pass  # Not for an ENS: a stray frame changes nothing.
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: an ENS keeps no time."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return None: an ENS keeps no time."""
+        """Return None: there are no timers."""
         return None
 
     def trim(self, topic: str, first: int) -> None:
@@ -145,7 +150,7 @@ class TopicLog:
         log.hole = log.filled if log.filled < log.next else 0
         self._persist_first(topic, log)
         if self.config.gives_places:
-            # It may have been the last event whose place said how many there were.
+            # The dropped events may have had the last place, which says how many there were.
             self._persist("place/", _FIRST.encode(self.placed))
 
     def forget(self, peer: str) -> None:
@@ -158,16 +163,16 @@ class TopicLog:
         return {topic: log.next - 1 for topic, log in self._topics.items()}
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Return each topic's first slot that can be had and its next free one."""
+        """Return each topic's first slot that is kept and its next free one."""
         return {topic: (log.first, log.next) for topic, log in self._topics.items()}
 
     def bounds_of(self, topic: str) -> tuple[int, int]:
-        """Return those of one topic, without looking at the others."""
+        """Return the bounds of one topic."""
         log = self._topics.get(topic)
         return (1, 1) if log is None else (log.first, log.next)
 
     def slot_of(self, event: Event) -> int:
-        """Return the slot of an event that was put out before a restart; 0: it is not known any more."""
+        """Return the slot of an event published before a restart, or 0 if it is not known."""
         log = self._topics.get(event.topic)
         if log is None:
             return 0
@@ -201,12 +206,12 @@ class TopicLog:
             self._effects.append(Persist(key, value))
 
     def _persist_first(self, topic: str, log: Topic) -> None:
-        """Persist where a topic begins, and its first empty slot if there are filled ones behind it."""
+        """Persist a topic's first slot, and its first empty one if filled ones follow."""
         known = (log.first, log.hole) if log.hole else log.first
         self._persist(f"first/{topic}", None if known == 1 else _FIRST.encode(known))
 
     def _find(self, topic: str, log: Topic, slot: int) -> Event | bytes | None:
-        """Return the event in a slot, or what is kept of it elsewhere."""
+        """Return the event in a slot, or its bytes in the store."""
         found = log.events.get(slot)
         if found is None and self._kept is not None and log.first <= slot < log.next:
             return self._kept.event(topic, slot)
@@ -257,10 +262,7 @@ class TopicLog:
                 log.step_over(event, self.config.whole_every)
 
     def append(self, event: Event, stamp: Stamp) -> int:
-        """Put an event with a stamp that was just made into its slot; return how many bytes it is.
-
-        Nobody is answered.
-        """
+        """Put an event with a new stamp into its slot, without answer; return its bytes."""
         topic = event.topic
         slot = stamp.entries[topic]
         log = self._topics.get(topic) or self._topic(topic)
@@ -274,7 +276,7 @@ class TopicLog:
         log = self._topic(topic)
         slot = event.slot if event.counted else log.next
         if slot is None:
-            return  # A stamp without an entry for its own topic is nobody's.
+            return  # No node makes a stamp without an entry for its own topic.
         present = self._event(topic, log, slot) if slot < log.next else None
         if present is not None or slot < log.first:
             same = present is not None and (present.id, present.void) == (event.id, event.void)
@@ -292,9 +294,9 @@ class TopicLog:
         return self.placed
 
     def _accept(self, event: Event, log: Topic, slot: int) -> int:
-        """Keep an event and send it out; return how many bytes are persisted."""
+        """Keep an event and send it to the listeners; return the persisted bytes."""
         topic, config, effects = event.topic, self.config, self._effects
-        # Without a log the payload is not kept, only who holds the slot, so that it stays taken.
+        # Without a log only the id is kept, so that the slot stays taken.
         keeps_log = config.keeps_log
         in_turn = self._kept is not None and slot == log.filled
         if in_turn and (slot >= log.whole_slot or event.place >= log.whole_place):
@@ -302,6 +304,8 @@ class TopicLog:
         kept = event if keeps_log else msgspec.structs.replace(event, payload=b"")
         encoded = _EVENT.encode(kept) if config.durable else b""
         dropped = self._store(kept, log, slot, encoded)
+        if self.on_accepted is not None:
+            self.on_accepted(event, slot)
         if config.durable:
             effects.append(Persist(f"event/{slot}/{topic}", encoded))
             if dropped is not None:
@@ -311,17 +315,17 @@ class TopicLog:
                 self._note_filled(topic, log)
         if log.attached:
             if log.peers is None:
-                # Alike for topics with the same listeners, so that these can be served together.
+                # One tuple for topics with the same listeners, so that these are served together.
                 if len(self._peers) >= PEERS_MAX:
                     self._peers.clear()
                 peers = tuple(log.attached)
                 log.peers = self._peers.setdefault(peers, peers)
-            known = encoded if keeps_log else b""
+            known = NOTIFY + encoded if encoded and keeps_log else b""
             effects.append(Multicast(topic, log.peers, Notify(event=event), known))
         return len(encoded)
 
     def _note_filled(self, topic: str, log: Topic) -> None:
-        """Persist about where the first empty slot is, so that a restart need not look for it."""
+        """Persist roughly where the first empty slot is, to spare a restart the search."""
         hole = log.filled if log.filled < log.next else 0
         if not hole or log.hole <= log.first or hole - log.hole >= RECENT:
             log.hole = hole
@@ -339,7 +343,7 @@ class TopicLog:
         limit = min(self._burst + self.config.batch_bytes_max, self.config.burst_bytes_max)
         while slot < stop and self._burst < limit:
             found = self._find(topic, log, slot)
-            if isinstance(found, bytes):  # As it was persisted: nobody here looks into it.
+            if isinstance(found, bytes):  # As it was persisted: it is not decoded here.
                 self._effects.append(Send(source, Forward(event=msgspec.Raw(found))))
                 self._burst += len(found)
             elif found is not None:
@@ -349,7 +353,7 @@ class TopicLog:
         if slot == log.next:
             self._listen(topic, log, source)
         else:
-            # There is more: what is new would only have to wait for it over there.
+            # There is more: new events would only have to wait for it at the peer.
             self._detach(topic, source)
         answer = Attached(topic=topic, first=log.first, next=log.next, sent=slot)
         self._effects.append(Send(source, answer))
@@ -372,12 +376,12 @@ class TopicLog:
             and self._burst < limit
             and (event := self._event(topic, log, slot)) is not None
         ):
-            if not events and slot > frame.start:  # Whoever asks has not had the one before it.
+            if not events and slot > frame.start:  # The peer has not read the event before it.
                 earlier = range(slot - 1, log.first - 1, -1)
                 event = made_whole(event, (self._event(topic, log, each) for each in earlier))
             size = wire_bytes(event)
             if events and self._burst + size > limit:
-                break  # Here it is one message, which may not be too large for the way.
+                break  # The answer is one message, which must not be too large.
             events.append(event)
             self._burst += size
             slot += 1
@@ -444,7 +448,7 @@ class TopicLog:
             if isinstance(first, tuple):
                 first, log.hole = first
                 log.filled = log.hole
-                if log.hole == first:  # Who keeps the events can't know of empty slots before them.
+                if log.hole == first:  # The store can't know of empty slots before its first event.
                     log.first = first
             log.first = max(log.first, first)
             log.next = max(log.next, log.first)

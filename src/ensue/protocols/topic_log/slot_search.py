@@ -1,16 +1,18 @@
-"""Find the slot of an event that was put out before a restart.
+"""A search for the slot of an event that was published before a restart.
 
-A node remembers the slots of recent events in memory. After a restart a publisher may ask again about an event that is out, and the log is the
-only witness of its slot. The log is read backwards from where it ended, once: what was passed is remembered.
+A node persists the slots of events that their publishers have not settled
+(`ensue.protocols.total.slots`). This search is for the rest: records that an earlier version wrote
+without slots, and late copies of settled requests, whose answers change nothing. The log is read
+backwards from its end, once: what was read is remembered.
 
-Limits: `SLOTS_MAX` slots of a topic are read, and `TOPICS_MAX` topics remembered, the last that were asked for. An event further back has no slot
-here.
+Limits: `SLOTS_MAX` slots of a topic are read, and the last `TOPICS_MAX` topics remembered. The slot
+of an event further back is not found.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ensue.event import Event
+from ensue.core.event import Event
 
 __all__ = ["SlotSearch"]
 
@@ -19,20 +21,20 @@ TOPICS_MAX = 8
 
 
 class _Passed:
-    """The slots of one topic that were read, from some slot on."""
+    """The slots of one topic that were read."""
 
     __slots__ = ("lowest", "slots", "stop")
 
     def __init__(self, end: int) -> None:
         self.lowest = end
-        """The last slot that was read."""
+        """The lowest slot that was read."""
         self.stop = end - SLOTS_MAX
         self.slots: dict[str, dict[int, int]] = {}
-        """By publisher: the numbers of its events, falling, and their slots."""
+        """Publisher to the numbers of its events, falling, to their slots."""
 
 
 class SlotSearch:
-    """Remembers what was read of logs."""
+    """The search, and what it has read of each log."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[str, _Passed] = OrderedDict()
@@ -40,7 +42,7 @@ class SlotSearch:
     def find(
         self, event: Event, *, first: int, end: int, read: Callable[[int], Event | None]
     ) -> int:
-        """Return the slot of an event among `first` to `end`, which `read` reads; 0: it is not known."""
+        """Return the slot of an event among `first` to `end`, which `read` reads, or 0."""
         passed = self._topics.get(event.topic)
         if passed is None:
             passed = self._topics[event.topic] = _Passed(end)
@@ -49,7 +51,7 @@ class SlotSearch:
         self._topics.move_to_end(event.topic)
         own = passed.slots.setdefault(event.publisher, {})
         lowest = next(reversed(own), None)
-        # A publisher's events are numbered as they follow each other.
+        # A publisher's event numbers rise with their slots.
         while lowest is None or lowest > event.publisher_seq:
             slot = passed.lowest - 1
             if slot < max(first, passed.stop):

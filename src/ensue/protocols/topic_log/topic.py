@@ -1,4 +1,4 @@
-"""The log of one topic: which slots are taken, what is kept in memory of them, and who listens.
+"""The log of one topic: taken slots, events in memory, and listeners.
 
 `TopicLog` has one of these for each topic, and all the rules.
 """
@@ -9,20 +9,20 @@ from typing import Protocol
 
 import msgspec
 
-from ensue.event import Event, Stamp
+from ensue.core.event import Event, Stamp
 
 __all__ = ["RECENT", "KeptEvents", "Topic", "made_whole"]
 
 WHOLE_PLACES = 16_384
-"""After so many events of all topics, a topic's next stamp is whole: logs are dropped in large pieces."""
+"""Events of all topics after which a topic's next stamp is whole: logs drop large pieces."""
 
 
 RECENT = 1024
-"""So many of the last slots of a topic are looked at for the last place that was given."""
+"""The last slots of a topic that are searched for the last place."""
 
 
 def made_whole(event: Event, earlier: Iterable[Event | None]) -> Event:
-    """Return an event with a whole stamp, if those of its topic before it, the nearest first, tell what that is."""
+    """Return an event with a whole stamp, if `earlier` ones, latest first, allow it."""
     stamp = event.stamp
     if stamp is None or stamp.whole:
         return event
@@ -38,7 +38,7 @@ def made_whole(event: Event, earlier: Iterable[Event | None]) -> Event:
 
 
 class KeptEvents(Protocol):
-    """Whoever keeps the events that were persisted, under `event/SLOT/TOPIC`."""
+    """The store of persisted events, which are under `event/SLOT/TOPIC`."""
 
     def event(self, topic: str, slot: int) -> bytes | None:
         """Return the event in a slot as it was persisted."""
@@ -65,7 +65,7 @@ class Topic:
 
     def __init__(self) -> None:
         self.events: OrderedDict[int, Event | bytes] = OrderedDict()
-        """All that are kept; or, as they were persisted, the latest of those that somebody else keeps."""
+        """All that are kept; or, as they were persisted, the latest of those in the store."""
         self.first = 1
         self.next = 1
         self.filled = 1
@@ -75,14 +75,14 @@ class Topic:
         self.stamp: dict[str, int] | None = None
         """The whole entries of the event before `filled`; None: not known."""
         self.whole_slot = 0
-        """From this slot on, …"""
+        """From this slot on the next stamp is made whole."""
         self.whole_place = 0
-        """… and from this place on, the next stamp is to be made whole."""
+        """From this place on the next stamp is made whole."""
         self.attached: dict[str, None] = {}
         self.peers: tuple[str, ...] | None = ()  # The same as a tuple; None: to be made.
 
     def step_over(self, event: Event, whole_every: int) -> None:
-        """Step over the first slot that was not filled: this is its event. Read its stamp."""
+        """Fill the first slot that was not filled with its event, and read its stamp."""
         stamp = event.stamp
         if stamp is not None:
             if stamp.whole:
@@ -94,7 +94,7 @@ class Topic:
         self.filled += 1
 
     def made_whole(self, event: Event) -> Event:
-        """Return an event whose turn it is, with a whole stamp if it is known what that is."""
+        """Return the event of slot `filled`, with a whole stamp if that is known."""
         stamp = event.stamp
         if stamp is None or stamp.whole or self.stamp is None:
             return event

@@ -1,10 +1,10 @@
-"""The configuration that sequencer nodes, publishers and subscribers of one chain share."""
+"""The configuration of a chain: its sequencers, publishers and subscribers."""
 
 from collections.abc import Mapping
 
 import msgspec
 
-from ensue.errors import ConfigurationError
+from ensue.core.errors import ConfigurationError
 
 __all__ = ["SequencerConfig"]
 
@@ -13,66 +13,66 @@ SECOND_NS = 1_000_000_000
 
 
 class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Named limits, waits and choices. Everybody on one chain must be given the same values."""
+    """Limits, waits and options, which must be equal at all nodes and clients."""
 
     groups: int = 1
     """Topics are ordered together when this many subscriptions share them: 1, or 2 with `fixed`."""
     fixed: Mapping[str, tuple[str, ...]] | None = None
-    """Subscriber to topics, for ever. Needed by `groups=2`; changes are refused."""
+    """Subscriber to topics, for good. Needed by `groups=2`; changes are refused."""
     reliable: bool = True
-    """Whether lost notifications can be had again from the ENS."""
+    """Whether the ENS can send lost notifications again."""
     leave_out: bool = True
     """Leave stamp entries out that have not changed since the topic's previous event."""
     publisher_order: bool = True
-    """A publisher's events keep their order across topics, so that order is causal: a request to
-    another node waits for the stamps of all earlier ones. False: only within a topic, and
-    requests to different nodes don't wait for each other."""
+    """Keep a publisher's order across topics, so that order is causal: a request to another node
+    waits for the stamps of all earlier ones. False: keep it only within a topic; requests to
+    different nodes don't wait for each other."""
     carries: bool = False
-    """Each node keeps the log of its topics (`ensue.protocols.station`), and publishers send their
-    events along with the requests: an event whose stamp one node can make is out in one step, with
-    no lease and nothing to confirm."""
+    """Each node keeps the log of its topics (`ensue.protocols.total.station`), and publishers send
+    events with their requests: an event whose stamp one node can make is published in one step,
+    with no lease and nothing to confirm."""
     durable: bool = True
-    """False: nothing is persisted, for a chain that lives and dies with one process."""
+    """False: persist nothing, for a chain that lives and dies with one process."""
     lease_ns: int = 10 * SECOND_NS
-    """A publisher that has not got its event out so long after the stamp was made loses the slot."""
+    """How long a publisher may take from stamp to publication; after that it loses the slot."""
     retry_ns: int = 500 * MILLISECOND_NS
-    """Requests that got no answer are repeated after so long. Publishers wait twice as long each time,
-    up to eight times this or a quarter of a lease."""
+    """How long to wait for an answer before repeating a request. Publishers wait twice as long each
+    time, up to eight times this or a quarter of a lease."""
     poll_ns: int = 2 * SECOND_NS
-    """A subscriber asks the ENS so often whether it missed something."""
+    """How often a subscriber asks the ENS whether it missed something."""
     forget_ns: int = 600 * SECOND_NS
-    """A publisher not heard of for so long may be forgotten if room is needed, although it has not
-    said that it knows the fate of everything it asked for."""
+    """How long a publisher must be silent to be forgotten if room is needed, although it may not
+    know the fate of all its requests."""
     gap_ns: int = 200 * MILLISECOND_NS
-    """A subscriber that holds something back asks the ENS for the missing after so long."""
+    """How long a subscriber holds events back before it asks the ENS for missing ones."""
     window: int = 1024
-    """Events a publisher may have asked one node for and not heard of."""
+    """Unanswered requests of one publisher at one node."""
     runs_max: int = 2
-    """Requests, each of many events, that a publisher has under way before what it publishes waits for an
-    answer, to go together. More: a busy node gets many small requests, and is busier."""
+    """Open requests, each of many events, before further events wait for an answer, to be requested
+    together. More: a busy node gets many small requests, and is busier."""
     outgoing_max: int = 65_536
-    """Events a publisher may have under way."""
+    """Unsettled events of one publisher."""
     held_max: int = 65_536
     """Events a subscriber may hold back; the `b` of the paper."""
     time_to_live_ns: int = SECOND_NS
     """How long an event is held back for missing ones, if the ENS is unreliable."""
     missing_max: int = 65_536
-    """Slots given up that a subscriber remembers, to tell a late event from a repeated one."""
+    """Skipped slots that a subscriber remembers, to tell a late event from a repeated one."""
     topics_max: int = 1_000_000
-    """Topics a node knows. This limit and the next three are looked at where a request enters the chain;
-    what a neighbour passes on is always carried out."""
+    """Topics a node knows. This limit and the next three are checked where a request enters the
+    chain; what a neighbor passes on is always carried out."""
     pairs_max: int = 4_000_000
-    """Pairs of topics that subscriptions share, at one node: a subscription to 1,000 topics of its own
-    makes a million of them, of about 100 bytes each. Beyond, changes are refused."""
+    """Pairs of topics that subscriptions share, at one node: a subscription to 1,000 topics of its
+    own makes a million of them, of about 100 bytes each. Beyond, changes are refused."""
     group_max: int = 20_000
-    """Topics that are ordered together with one topic, each of whose stamps may name them all. Beyond,
-    changes are refused."""
+    """Topics that are ordered together with one topic, each of whose stamps may name them all.
+    Beyond, changes are refused."""
     clients_max: int = 100_000
     """Publishers, and subscribers, that a node remembers: until they say goodbye, or, for
-    publishers, until room is needed and nothing of theirs is open. Then newcomers are refused.
-    Leave ample room: publishers at the limit of two nodes can come to wait for each other."""
+    publishers, until room is needed and nothing of theirs is open. Beyond, new ones are refused.
+    Leave ample room: publishers at the limit of two nodes can wait for each other."""
     lease_lost_ns: int = SECOND_NS
-    """The lease of a publisher whose connection is lost, if that is shorter: it has so long to come back."""
+    """The lease of a publisher whose connection is lost, if that is shorter."""
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):

@@ -1,30 +1,30 @@
-"""How a client finds out who the stations of a chain are, where it knows nothing but a broker.
+"""Discovery: how a client that knows only a broker finds the stations of a chain.
 
-The first station of the chain answers under a name that everybody knows. Questions and answers may be
-lost: whoever asks asks again.
+The first station of the chain answers under a well-known name. Requests and answers may be lost:
+clients repeat their requests.
 """
 
 from collections.abc import Sequence
 
-from ensue.event import Count, Name
-from ensue.protocols.core import Effect, Frame, Send
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.placement import Placement
+from ensue.core.event import Count, Name
+from ensue.protocols.interface import Effect, Frame, Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.placement import Placement
 
-__all__ = ["FRAMES", "GUIDE", "Described", "Discover", "Guide"]
+__all__ = ["DISCOVERY_NAME", "FRAMES", "Described", "Discover", "DiscoveryNode"]
 
-GUIDE = "chain"
-"""The name that everybody knows. Clients' names hold a `~` or are those of durable subscriptions."""
+DISCOVERY_NAME = "chain"
+"""The well-known name. Client names hold a `~` or are those of durable subscriptions."""
 
 
 class Discover(Frame, frozen=True, tag=50):
-    """Ask who is in the chain."""
+    """Ask for the stations of the chain."""
 
     number: Count
 
 
 class Described(Frame, frozen=True, tag=51):
-    """Who is in the chain, and what everybody in it goes by."""
+    """The stations of the chain, and its configuration."""
 
     number: Count
     nodes: tuple[tuple[Name, tuple[Name, ...]], ...]
@@ -42,31 +42,31 @@ class Described(Frame, frozen=True, tag=51):
 FRAMES: tuple[type[Frame], ...] = (Discover, Described)
 
 
-class Guide:
-    """Answers whoever asks. `answer` is what it says, but for the number of the question."""
+class DiscoveryNode:
+    """The discovery node. `answer` is its answer, but for the number of the request."""
 
     def __init__(self, answer: Described) -> None:
-        self.name = GUIDE
+        self.name = DISCOVERY_NAME
         self._answer = answer
         self._effects: list[Effect] = []
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Answer a question."""
+        """Answer a request."""
         del now_ns
         if isinstance(frame, Discover):
-            told = Described(
+            answer = Described(
                 number=frame.number,
                 nodes=self._answer.nodes,
                 closed=self._answer.closed,
                 config=self._answer.config,
             )
-            self._effects.append(Send(source, told))
+            self._effects.append(Send(source, answer))
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: a guide keeps no time."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return None: a guide keeps no time."""
+        """Return None: there are no timers."""
         return None
 
     def take_effects(self) -> Sequence[Effect]:

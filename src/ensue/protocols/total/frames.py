@@ -1,35 +1,36 @@
-"""What publishers, subscribers and sequencer nodes tell each other.
+"""The frames between publishers, subscribers and sequencers.
 
-| frame | from | to | says |
+| frame | from | to | meaning |
 |---|---|---|---|
 | StampRequest | publisher | the topics' node (the origin) | order these events |
-| Fill | node | next node | go on with this stamp |
-| Stamped | last node | publisher | here are your stamps |
-| Confirm | publisher | last node | these events are out, or given up |
+| Fill | node | next node | a stamp on its way up the chain |
+| Stamped | last node | publisher | the stamps |
+| Confirm | publisher | last node | these events are published, or given up |
 | Repeat | origin | last node | answer this request again |
-| Voided | last node | publisher | the lease ran out: these reach nobody |
-| ChangeRequest | subscriber | first node | change my subscription |
-| ChangeFill | node | next node | go on with this change |
-| Changed | last node | subscriber | here is your cut |
+| Voided | last node | publisher | the lease ran out: these reach no subscriber |
+| ChangeRequest | subscriber | first node | change this subscription |
+| ChangeFill | node | next node | a change on its way up the chain |
+| Changed | last node | subscriber | the cut |
 | ChangeRepeat | first node | nodes of its other topics | answer this change again |
-| OrderRequest | publisher | the topics' node, which keeps their log | order these events and put them out |
-| Out | node | publisher | these are out |
-| Expired | station | subscriber | you were taken out of the chain |
-| Forget | publisher, subscriber | nodes | I am gone: no need to remember me |
-| Refused | node | publisher, subscriber | not possible, and why |
+| OrderRequest | publisher | the node that keeps the topics' log | order and publish these events |
+| Out | node | publisher | these events are published |
+| Expired | station | subscriber | the subscriber was removed from the chain |
+| Forget | publisher, subscriber | nodes | goodbye: no need to remember the sender |
+| Refused | node | publisher, subscriber | the request is refused, and why |
 
-Between nodes of the chain frames travel over numbered links (`ensue.protocols.link`). Everything
-else may be lost, repeated or overtaken: requests are repeated until answered, and a repeated one
-is answered with the same words.
+Between nodes of the chain frames travel over numbered links (`ensue.protocols.shared.link`).
+Everything else may be lost, repeated or overtaken: requests are repeated until answered, and a
+repeated request gets the same answer.
 """
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ensue.event import Count, Event, Name, Proof, Stamp, text_bytes
-from ensue.protocols import ens, link
-from ensue.protocols.core import Frame
+from ensue.core.event import Count, Event, Name, Proof, Stamp, text_bytes
+from ensue.protocols.interface import Frame
+from ensue.protocols.shared import link
+from ensue.protocols.topic_log import frames
 
 __all__ = [
     "FRAMES",
@@ -53,19 +54,19 @@ __all__ = [
 ]
 
 STAMPED_BYTES_MAX = 256 * 1024
-"""Stamps in one answer, unless one alone is larger: whatever carries frames takes that much."""
+"""Bytes of stamps in one answer, unless one alone is larger: every transport takes that much."""
 ENTRY_BYTES = 16
-"""What a number or a count takes beside a name, and more."""
+"""An upper bound for the bytes of a number or a count beside a name."""
 
 
 class StampRequest(Frame, frozen=True, tag=16):
-    """Order a run of events, numbered from `number` on, all of topics hosted by one node."""
+    """Order a run of events, numbered from `number` on, of topics of one node."""
 
     number: Count
     """1, 2, 3, … per publisher and origin."""
     topics: tuple[Name, ...]
     settled: Count
-    """Every number below this one is settled: nobody will ask for it again."""
+    """Every number below is settled: the publisher will not repeat it."""
 
 
 class Fill(Frame, frozen=True, tag=17):
@@ -86,7 +87,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
     number: Count
     stamp: Stamp
     proof: Proof = b""
-    """The chain's seal on it (`seals`), for whoever keeps the log; empty: none is asked for."""
+    """The chain's seal on it (`stamp_seals`), for the server that keeps the log; empty: none."""
 
 
 class Stamped(Frame, frozen=True, tag=18):
@@ -101,20 +102,20 @@ class Confirm(Frame, frozen=True, tag=19):
 
     origin: Name
     slots: tuple[tuple[Count, Count], ...]
-    """Request numbers, and the slots their stamps gave."""
+    """Request numbers and the slots of their stamps."""
     settled: Count
-    """The publisher will not ask again for any number below."""
+    """The publisher will not repeat any number below."""
 
 
 class Repeat(Frame, frozen=True, tag=20):
-    """A publisher asked again for a stamp that this node completes."""
+    """A publisher repeated a request for a stamp that this node completes."""
 
     publisher: Name
     number: Count
 
 
 class Voided(Frame, frozen=True, tag=21):
-    """These requests' slots were given up: their events reach nobody."""
+    """The slots of these requests are void: their events reach no subscriber."""
 
     origin: Name
     numbers: tuple[Count, ...]
@@ -141,21 +142,21 @@ class ChangeFill(Frame, frozen=True, tag=23):
 
 
 class Changed(Frame, frozen=True, tag=24):
-    """The change is made everywhere; `cut` is where its topics stood."""
+    """The change is made at all nodes; `cut` has its topics' counts at that moment."""
 
     number: Count
     cut: dict[Name, Count]
 
 
 class ChangeRepeat(Frame, frozen=True, tag=25):
-    """A subscriber asked again for a change that this node completes."""
+    """A subscriber repeated a change that this node completes."""
 
     subscriber: Name
     number: Count
 
 
 class Forget(Frame, frozen=True, tag=27):
-    """The sender has nothing under way and wants nothing: it need not be remembered."""
+    """The sender has nothing open and wants nothing: it need not be remembered."""
 
     number: Count
     """For a publisher: its lowest number not settled. For a subscriber: its last change."""
@@ -163,20 +164,21 @@ class Forget(Frame, frozen=True, tag=27):
 
 
 class Refused(Frame, frozen=True, tag=26):
-    """A request that can't be granted."""
+    """A request is refused."""
 
     number: Count
     reason: str
     seen: Count = 0
-    """Of a change: a later one that was made under this name, by an earlier life of it. The request is good,
+    """Of a change: the number of a later one, by an earlier life of the name. The request is valid,
     and has to be numbered beyond that. 0: there is none."""
 
 
 class OrderRequest(Frame, frozen=True, tag=28):
-    """Order a run of events, as `StampRequest` does, and put them out, all of topics kept there.
+    """Order a run of events, as `StampRequest` does, and publish them.
 
-    An event whose stamp is complete at this node goes out at once, and `Out` is the answer. For any
-    other a stamp comes, and the publisher puts it out itself.
+    All are of topics kept at one node. An event whose stamp is complete there is published at once,
+    and `Out` is the answer. For any other event the publisher gets a stamp, and publishes it
+    itself.
     """
 
     number: Count
@@ -185,15 +187,15 @@ class OrderRequest(Frame, frozen=True, tag=28):
 
 
 class Out(Frame, frozen=True, tag=29):
-    """Events of an `OrderRequest` that are out for good."""
+    """Events of an `OrderRequest` that are published."""
 
     origin: Name
     slots: tuple[tuple[Count, Count], ...]
-    """Request numbers and the slots of their events; 0: out, and the slot is not in the log any more."""
+    """Request numbers and slots; 0: published, and its slot is not in the log any more."""
 
 
 class Expired(Frame, frozen=True, tag=30):
-    """The named subscriber was not heard of for too long: it is not subscribed to anything here."""
+    """The named subscriber was silent for too long and is not subscribed any more."""
 
     name: Name
 
@@ -214,14 +216,14 @@ FRAMES: tuple[type[Frame], ...] = (
     OrderRequest,
     Out,
     Expired,
-    *ens.FRAMES,
+    *frames.FRAMES,
     *link.FRAMES,
 )
-"""Everything that total order puts on a wire."""
+"""All frames of total order."""
 
 
 def stamped(origin: str, grants: Iterable[Grant]) -> Iterator[Stamped]:
-    """Answer requests with their stamps, in as many frames as it takes."""
+    """Yield the answers to requests with stamps, in as many frames as it takes."""
     part: list[Grant] = []
     size = 0
     for grant in grants:

@@ -1,12 +1,12 @@
-"""Which topics must be ordered together, as one sequencer node sees it.
+"""Sequencing groups: which topics must be ordered together, at one sequencer.
 
-The sequencing group of a topic holds every other topic that enough subscriptions share with it
-(one by default: `SequencerConfig.groups`). A node knows the subscriptions that touch its own topics,
-and so, for every topic whose stamps pass through, which of its own topics belong into the stamp.
+The group of a topic holds every other topic that enough subscriptions share with it (one by
+default: `SequencerConfig.groups`). A node knows the subscriptions that touch its own topics, and
+so, for every topic whose stamps pass through, which of its own topics belong into the stamp.
 
-A group also remembers the values last put into a stamp of its topic, so that unchanged ones can be
-left out. That memory is volatile on purpose: without it everything counts as changed, which is
-always right, only longer.
+A group also remembers when the last stamp of its topic was made, so that unchanged entries can be
+left out. That memory is volatile on purpose: without it every entry counts as changed, which is
+always correct, only longer.
 """
 
 from collections import OrderedDict
@@ -68,7 +68,7 @@ class Group:
         """When the topic's previous stamp was made; None: the next one must be whole."""
 
     def fill(self, entries: dict[str, int], counters: Counters, *, whole: bool) -> None:
-        """Add this node's entries to a stamp, leaving out what has not changed unless `whole`.
+        """Add this node's entries to a stamp, only changed ones unless `whole`.
 
         Zero entries are always left out: there is nothing to wait for.
         """
@@ -91,7 +91,7 @@ class Group:
 
 
 class Groups:
-    """The subscriptions that touch a node's topics, and the groups that follow from them."""
+    """The subscriptions to a node's topics, and the groups that follow from them."""
 
     __slots__ = ("_needed", "_shared", "pairs", "subscriptions")
 
@@ -102,7 +102,7 @@ class Groups:
         """Topic to topic: how many subscriptions include both. Covers every topic of every
         subscription known here, the topics of other nodes included."""
         self.pairs = 0
-        """How many entries that are: the square of the topics of a subscription, unless shared."""
+        """The entries in `_shared`: the square of the topics of a subscription, unless shared."""
 
     def replace(self, subscriber: str, topics: Iterable[str]) -> None:
         """Put a new subscription in the place of the subscriber's old one."""
@@ -113,21 +113,21 @@ class Groups:
             self._count(new, 1)
 
     def partners(self, topic: str) -> list[str]:
-        """List the other topics of a topic's group, in no particular but a repeatable order."""
+        """List the other topics of a topic's group, in an arbitrary but repeatable order."""
         shared = self._shared.get(topic)
         if not shared:
             return []
         return [other for other, count in shared.items() if count >= self._needed]
 
     def sizes(self) -> tuple[int, int]:
-        """Return how many topics are ordered together with others, and the size of the largest group."""
+        """Return how many topics are ordered with others, and the largest group's size."""
         if self._needed == 1:
             return len(self._shared), 1 + max(map(len, self._shared.values()), default=0)
         found = [len(self.partners(topic)) for topic in self._shared]
         return sum(map(bool, found)), 1 + max(found, default=0)
 
     def largest_with(self, topics: Sequence[str]) -> int:
-        """Return how many topics a group has at the most if these come to share a subscription."""
+        """Return the largest size of a group if these topics come to share a subscription."""
         shared = self._shared
         return len(topics) + max((len(shared.get(topic, ())) for topic in topics), default=0)
 

@@ -1,9 +1,9 @@
-"""What a subscriber holds back, and when it lets go.
+"""The hold-back queue of a subscriber: which events wait, and which one is next.
 
 `PositionQueue`: groups by one common subscription. All topics of a subscription are ordered with
 each other, so the entries of a stamp over the subscriber's topics add up to the event's position in
-that subscriber's order. The queue is a table of integers: the event at `position + 1` is next, and a
-missing integer is a gap.
+that subscriber's order. The queue is a table of integers: the event at `position + 1` is next, and
+a missing integer is a gap.
 
 - An entry left out stands for the value of the topic's previous event. Events of one topic are
   therefore read in slot order; each updates a running sum by the entries it names. Reading starts
@@ -15,10 +15,13 @@ missing integer is a gap.
 - An event that names a topic which is being joined waits for the cut: whether something of that
   topic comes before it can't be known earlier.
 
-`HoldBack` is what this queue and the one for groups by two (`vectors`) share. Both work on a
-reliable ENS and on one that loses. On the latter stamps are whole, `force` lets the
-first held event go although something before it is missing, and what turns up later than that is
-late: `offer` says so.
+`VectorQueue`: groups by two common subscriptions. A subscriber's topics need not all be ordered
+with each other, so sums mean nothing: an event is next when it is the next of its topic and the
+clocks have reached every entry it names.
+
+Both work on a reliable ENS and on one that loses. On the latter stamps are whole, `force` releases
+the first held event although something before it is missing, and what arrives later than that is
+`late`.
 
 Limits: `held_max` events held; `missing_max` given-up slots remembered.
 """
@@ -28,9 +31,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from ensue.event import Event
+from ensue.core.event import Event
 
-__all__ = ["Held", "HoldBack", "PositionQueue"]
+__all__ = ["Held", "HoldBack", "PositionQueue", "VectorQueue"]
 
 Offer = Literal["next", "held", "duplicate", "late", "overflow", "not_subscribed", "before_join"]
 
@@ -45,30 +48,30 @@ class Held:
         self.slot = slot
         self.since_ns = since_ns
         self.gone = False
-        """Delivered or dropped: the queue by age still has to forget it."""
+        """Delivered or dropped, and still in the queue by age."""
 
 
 class HoldBack(ABC):
-    """The clocks of a subscriber and what waits for them."""
+    """The clocks of a subscriber and the events that wait for them."""
 
     def __init__(self, *, held_max: int, missing_max: int) -> None:
         self.clock: dict[str, int] = {}
-        """Topic to the slot last delivered or stepped over."""
+        """Topic to the slot last delivered or skipped."""
         self.base: dict[str, int] = {}
         """Topic to the cut at which it was joined."""
         self.joining: dict[str, None] = {}
         """Topics whose cut is not known yet; their events are held."""
         self.held: dict[str, dict[int, Held]] = {}
-        """Topic to slot to event: everything that waits."""
+        """Topic to slot to event."""
         self.held_count = 0
         self._held_max = held_max
         self._missing_max = missing_max
         self._by_age: deque[Held] = deque()
         self._missing: dict[tuple[str, int], None] = {}
-        """Slots that were given up; what turns up of them is late, not repeated."""
+        """Skipped slots; an event that arrives for one is late, not repeated."""
 
     def offer(self, event: Event, slot: int, now_ns: int) -> Offer:
-        """Take in an event, and say what became of it.
+        """Take in an event, and return what became of it.
 
         `next` means that its turn has come and the queue has moved on past it.
         """
@@ -84,7 +87,7 @@ class HoldBack(ABC):
         if clock is not None and slot == clock + 1 and self._pass(event, slot):
             return "next"
         if self.full and (clock is None or slot != clock + 1):
-            # The next event of a topic is taken in all the same: it may be what all wait for.
+            # The next event of a topic is held all the same: all others may wait for it.
             return "overflow"
         held = Held(event, slot, now_ns)
         waiting[slot] = held
@@ -95,14 +98,14 @@ class HoldBack(ABC):
         return "held"
 
     def _behind(self, topic: str, slot: int) -> Offer:
-        """Say what an event is whose slot the clock has passed."""
+        """Return the outcome of an event whose slot the clock has passed."""
         if self._missing.pop((topic, slot), 0) is None:
             return "late"
         return "before_join" if slot <= self.base[topic] else "duplicate"
 
     @property
     def full(self) -> bool:
-        """Whether as much is held as the limit allows."""
+        """Whether `held_max` events are held."""
         return self.held_count >= self._held_max
 
     def await_cut(self, topic: str) -> None:
@@ -143,14 +146,14 @@ class HoldBack(ABC):
 
     @abstractmethod
     def _pass(self, event: Event, slot: int) -> bool:
-        """Move on past an event that just came, the next of its topic, if it is next of all."""
+        """Move on past the next event of a topic, just arrived, if it is next of all."""
 
     @abstractmethod
     def next(self) -> Held | None:
         """Return the event that is next, if it is here, and move on past it."""
 
     def force(self) -> Held | None:
-        """Let the first held event go although something before it is missing."""
+        """Release the first held event although something before it is missing."""
         first = self._first()
         if first is None:
             return None
@@ -168,7 +171,7 @@ class HoldBack(ABC):
         return first
 
     def oldest_ns(self) -> int | None:
-        """Return since when the event held longest, of a joined topic, is held."""
+        """Return since when the oldest held event of a joined topic has been held."""
         by_age = self._by_age
         while by_age and by_age[0].gone:
             by_age.popleft()
@@ -194,7 +197,7 @@ class HoldBack(ABC):
                     del self._missing[next(iter(self._missing))]
 
     def _take(self, held: Held) -> None:
-        """Remove an event that is let go."""
+        """Remove an event that is released."""
         del self.held[held.event.topic][held.slot]
         held.gone = True
         self.held_count -= 1
@@ -207,7 +210,7 @@ class HoldBack(ABC):
 
     @abstractmethod
     def _jumped(self, held: Held) -> None:
-        """Note that clocks jumped because this event was let go before its turn."""
+        """Note that clocks jumped because this event was released before its turn."""
 
     @abstractmethod
     def _index(self, held: Held) -> None:
@@ -215,11 +218,11 @@ class HoldBack(ABC):
 
     @abstractmethod
     def _reindex(self) -> None:
-        """Read all held events again: clocks, topics or cuts have changed."""
+        """Index all held events again: clocks, topics or cuts have changed."""
 
 
 class _Tip:
-    """How far one topic's events have been read, and the sum up to there."""
+    """How far the stamps of one topic have been read, and their sum up to there."""
 
     __slots__ = ("entries", "slot", "total")
 
@@ -242,7 +245,7 @@ class _Tip:
 
 
 class PositionQueue(HoldBack):
-    """Delivery by position. `whole` says that stamps leave nothing out."""
+    """A hold-back queue by position; `whole` if stamps leave nothing out."""
 
     def __init__(self, *, held_max: int, missing_max: int, whole: bool) -> None:
         super().__init__(held_max=held_max, missing_max=missing_max)
@@ -251,7 +254,7 @@ class PositionQueue(HoldBack):
         """The sum of all clocks."""
         self._by_position: dict[int, Held] = {}
         self._tips: dict[str, _Tip] = {}
-        """Topics of which held events have been read, and how far."""
+        """Topic to how far its held events have been read."""
 
     def next(self) -> Held | None:
         """Return the event at the next position, if it is here, and move on past it."""
@@ -275,7 +278,7 @@ class PositionQueue(HoldBack):
             return False
         # How far the stamp's sum is ahead of the clocks' sum is 1 exactly if the event's own
         # entry is all that is ahead. Mostly every other entry equals its clock, which one
-        # comparison of the two tables tells; otherwise they are looked at one by one.
+        # comparison of the two tables shows; otherwise they are compared one by one.
         clock[topic] = slot
         if not entries.items() <= clock.items():
             for name, count in entries.items():
@@ -288,7 +291,7 @@ class PositionQueue(HoldBack):
         return True
 
     def _read(self, event: Event, slot: int) -> int | None:
-        """Work out an event's position; None if it has to wait for a cut or for its predecessor."""
+        """Compute an event's position; None if it waits for a cut or for its predecessor."""
         topic, stamp = event.topic, event.stamp
         assert stamp is not None
         if self.joining and not self.joining.keys().isdisjoint(stamp.entries):
@@ -311,7 +314,7 @@ class PositionQueue(HoldBack):
             self._read_on(held.event.topic)
 
     def _read_on(self, topic: str) -> None:
-        """Work out the positions of held events whose predecessors have been read."""
+        """Compute the positions of held events whose predecessors have been read."""
         if self._whole:
             return
         waiting = self.held[topic]
@@ -328,7 +331,7 @@ class PositionQueue(HoldBack):
         if not self._by_position:
             return None
         if self.joining:
-            # What waits for a cut has no position yet: any of it may come first.
+            # Events that wait for a cut have no position yet: any of them may come first.
             known = sum(len(self.held[topic]) for topic in self.clock)
             if len(self._by_position) < known:
                 return None
@@ -347,3 +350,77 @@ class PositionQueue(HoldBack):
         for topic in self.clock:
             for held in self.held[topic].values():
                 self._index(held)
+
+
+class VectorQueue(HoldBack):
+    """A hold-back queue by clocks, for topics that are not all ordered together."""
+
+    def __init__(self, *, held_max: int, missing_max: int) -> None:
+        super().__init__(held_max=held_max, missing_max=missing_max)
+        self._to_check: deque[str] = deque()
+        """Topics whose first event may have become next."""
+        self._waiters: dict[str, dict[str, None]] = {}
+        """Topic to the topics whose first event waits for it."""
+
+    def next(self) -> Held | None:
+        """Return an event whose turn it is, and move on past it."""
+        while self._to_check:
+            topic = self._to_check.popleft()
+            clock = self.clock.get(topic)
+            held = None if clock is None else self.held[topic].get(clock + 1)
+            if held is None:
+                continue
+            unmet = self._unmet(held.event)
+            if unmet is not None:
+                self._waiters.setdefault(unmet, {})[topic] = None
+                continue
+            self.clock[topic] = held.slot
+            self._take(held)
+            self._to_check.append(topic)
+            self._to_check.extend(self._waiters.pop(topic, ()))
+            return held
+        return None
+
+    def _pass(self, event: Event, slot: int) -> bool:
+        if self._unmet(event) is not None:
+            return False
+        topic = event.topic
+        self.clock[topic] = slot
+        if self.held_count:
+            self._to_check.append(topic)
+            self._to_check.extend(self._waiters.pop(topic, ()))
+        return True
+
+    def _unmet(self, event: Event) -> str | None:
+        """Return a topic whose clock has not reached the event's entry."""
+        stamp = event.stamp
+        assert stamp is not None
+        for topic, count in stamp.entries.items():
+            clock = self.clock.get(topic)
+            if clock is not None and clock < count and topic != event.topic:
+                return topic
+        return None
+
+    def _first(self) -> Held | None:
+        heads = [waiting[min(waiting)] for waiting in self.held.values() if waiting]
+        for head in heads:
+            stamp = head.event.stamp
+            assert stamp is not None
+            if not any(
+                other.slot <= stamp.entries.get(other.event.topic, 0)
+                for other in heads
+                if other is not head
+            ):
+                return head
+        return heads[0] if heads else None
+
+    def _jumped(self, held: Held) -> None:
+        del held  # All clocks may have moved, not only its own.
+        self._reindex()
+
+    def _index(self, held: Held) -> None:
+        self._to_check.append(held.event.topic)
+
+    def _reindex(self) -> None:
+        self._waiters = {}
+        self._to_check = deque(self.clock)

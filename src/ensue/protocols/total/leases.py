@@ -1,25 +1,26 @@
-"""Stamps that were completed here and whose publisher has not confirmed them yet.
+"""Leases: completed stamps whose publishers have not confirmed them yet.
 
-A lease starts when its stamp is complete. If it runs out unconfirmed, the node asks the ENS to put a
-void into the slot. The ENS decides: the void took the slot (a late original is refused and reaches
-nobody) or the original was there before (then all is well). The record stays until the publisher
-confirms, or says that it will not ask again, so that one that comes back gets the same answer.
+A lease starts when its stamp is complete. If it runs out unconfirmed, the node asks the ENS to put
+a void into the slot. The ENS decides: the void took the slot (a late original is refused and
+reaches no subscriber) or the original was there before (then all is well). The record stays until
+the publisher confirms, or will not ask again, so that a publisher that comes back gets the same
+answer.
 
-A publisher whose connection is lost has a shorter lease, `lease_lost_ns` from then on: others wait for its slot. One
-that is back in time has its first lease again, no longer than if it had never been away. Who loses connections
-is told by a driver that sees them; where none does, the lease stays.
+A publisher whose connection is lost has a shorter lease, `lease_lost_ns` from then on: subscribers
+wait for its slot. One that is back in time has its first lease again, no longer than if it had
+never been away. A driver that sees connections reports lost ones; without one, the lease stays.
 
-Every slot that was given away ends up confirmed, out or void; none is forgotten before. A confirmation
-therefore names the slot, and a second stamp for one request (its origin had forgotten the publisher)
-is a ghost: it is never handed out and voided at once.
+Every slot that was given away ends up confirmed, published or void; none is forgotten before. A
+confirmation therefore names the slot, and a second stamp for one request (its origin had forgotten
+the publisher) is a ghost: it is never sent to the publisher, and voided at once.
 """
 
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import takewhile
 
-from ensue.event import Event, Stamp
-from ensue.protocols.sequencer.records import LeaseRecord
+from ensue.core.event import Event, Stamp
+from ensue.protocols.total.records import LeaseRecord
 
 __all__ = ["OPEN", "OUT", "VOID", "VOIDING", "Lease", "Leases"]
 
@@ -63,11 +64,11 @@ class Lease:
         self.state = state
         self.slot = stamp.entries[topic]
         self.due_ns = due_ns
-        """When to void it, or to ask again for the void."""
+        """When to void it, or to repeat the void."""
         self.full_ns = due_ns
         """When to void it if its publisher stays connected."""
         self.entry = 0
-        """Its entry among those that are due; earlier ones don't count."""
+        """The number of its entry in the heap; earlier entries are stale."""
 
     @classmethod
     def restore(cls, record: LeaseRecord, due_ns: int) -> "Lease":
@@ -122,7 +123,7 @@ class _Client:
         self.leases: dict[int, Lease] = {}
         """By request number."""
         self.settled = 0
-        """The publisher will not ask again for numbers below."""
+        """The publisher will not repeat requests below."""
 
 
 class Leases:
@@ -133,18 +134,18 @@ class Leases:
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str], _Client] = {}
         self._due: list[tuple[int, int, Lease]] = []
-        """Each lease that is open or being voided; of several entries of one, its latest counts."""
+        """A heap of open and voiding leases; of several entries of one, the latest counts."""
         self._added = 0
         """Breaks ties in the heap, so that leases themselves are never compared."""
         self._voiding: dict[tuple[str, int], Lease] = {}
-        """By topic and slot: what the ENS's answer to a void names."""
+        """By topic and slot, which the ENS's answer to a void names."""
 
     def open_count(self) -> int:
-        """Count the stamps whose events are not known to be out or void."""
-        return sum(self._counts(entry) for entry in self._due)
+        """Return how many stamps are not known to be published or void."""
+        return sum(self._is_current(entry) for entry in self._due)
 
     def add(self, lease: Lease, *, now_ns: int) -> bool:
-        """Take in a lease; False: there is one for its request, so this one is a ghost."""
+        """Add a lease; False if there is one for its request, so that this one is a ghost."""
         key = (lease.publisher, lease.origin)
         client = self._clients.get(key)
         if client is None:
@@ -157,7 +158,7 @@ class Leases:
         return first is lease
 
     def any_of(self, publisher: str, origin: str) -> bool:
-        """Tell whether a publisher has unconfirmed stamps of an origin here."""
+        """Return whether a publisher has unconfirmed stamps of an origin here."""
         return (publisher, origin) in self._clients
 
     def find(self, publisher: str, origin: str, number: int) -> Lease | None:
@@ -168,7 +169,7 @@ class Leases:
     def confirm(
         self, publisher: str, origin: str, slots: tuple[tuple[int, int], ...], settled: int
     ) -> list[Lease]:
-        """Forget the leases that a publisher is done with, and return them."""
+        """Remove and return the leases that a publisher is done with."""
         client = self._clients.get((publisher, origin))
         if client is None:
             return []
@@ -182,8 +183,8 @@ class Leases:
                 lease.state = OUT
                 self._voiding.pop((lease.topic, slot), None)
                 done.append(lease)
-        # Numbers are added in rising order, so settled ones stand in front. One that is still
-        # open was not confirmed: its slot has to be seen to before it is forgotten.
+        # Numbers are added in rising order, so settled ones come first. One that is still open was
+        # not confirmed: its slot has to be voided or published before it is forgotten.
         for lease in list(takewhile(lambda each: each.number < client.settled, leases.values())):
             if lease.state in (VOID, OUT):
                 del leases[lease.number]
@@ -194,12 +195,12 @@ class Leases:
 
     def next_due_ns(self) -> int | None:
         """Return when the first open lease is due."""
-        while self._due and not self._counts(self._due[0]):
+        while self._due and not self._is_current(self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def take_due(self, now_ns: int, *, again_ns: int) -> list[Lease]:
-        """Return the leases to void now; unanswered ones come again after `again_ns`."""
+        """Return the leases to void now; unanswered ones are due again after `again_ns`."""
         due: list[Lease] = []
         while (first := self.next_due_ns()) is not None and first <= now_ns:
             due.append(heappop(self._due)[2])
@@ -217,7 +218,7 @@ class Leases:
                 self._move(lease, due_ns)
 
     def lengthen(self, publisher: str, origins: Iterable[str]) -> None:
-        """Give the open leases of a publisher back the time that they had at first."""
+        """Restore the first due times of a publisher's open leases."""
         for lease in self._open_of(publisher, origins):
             if lease.due_ns < lease.full_ns:
                 self._move(lease, lease.full_ns)
@@ -237,7 +238,7 @@ class Leases:
         self._schedule(lease)
 
     def resolve(self, topic: str, slot: int, *, state: str) -> tuple[Lease, bool] | None:
-        """Note the ENS's answer to a void; return its lease, and whether it is still needed."""
+        """Note the ENS's answer to a void; return the lease, and whether it is needed."""
         lease = self._voiding.pop((topic, slot), None)
         if lease is None:
             return None
@@ -259,6 +260,6 @@ class Leases:
         heappush(self._due, (lease.due_ns, self._added, lease))
 
     @staticmethod
-    def _counts(entry: tuple[int, int, Lease]) -> bool:
+    def _is_current(entry: tuple[int, int, Lease]) -> bool:
         lease = entry[2]
         return lease.entry == entry[1] and lease.state in (OPEN, VOIDING)

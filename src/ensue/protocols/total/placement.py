@@ -1,21 +1,21 @@
-"""Which sequencer node hosts which topic, and the rank of each.
+"""Placement: which sequencer hosts which topic, and the rank of each topic.
 
-Nodes stand in a chain; the place of a node in it is its stage. Requests travel from lower stages to
+Nodes form a chain; the place of a node in it is its stage. Requests travel from lower stages to
 higher ones, never back. (The paper ranks the other way round: its requests start at the lowest rank
 and climb; here stage 0 is where they start.) A topic's rank is its node's stage, then its place at
 that node.
 
-A placement lasts as long as what was counted under it (`losses`). Events are counted by the node that
-hosts their topic, clients' records are kept by the node that a hash over the whole chain picks, and what
-nodes persist names the others by their stages. Another node would begin to count at 1, and
-subscribers would take its events for those that they had.
+A placement lasts as long as the counters made under it (`losses`). The node that hosts a topic
+counts its events, a hash over the whole chain picks the node that keeps a client's records, and
+records name nodes by their stages. Another node would begin to count at 1, and subscribers would
+take its events for ones that they had.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.sequencer.records import PlacementRecord
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.total.records import PlacementRecord
 
 __all__ = ["Placement", "losses"]
 
@@ -43,18 +43,18 @@ class Placement:
         if not nodes:
             raise ConfigurationError("a placement needs at least one node")
         if len(set(nodes)) != len(nodes):
-            raise ConfigurationError(f"a placement names each node once: {list(nodes)}")
+            raise ConfigurationError(f"a placement must name each node once, got {list(nodes)}")
         self.nodes = tuple(nodes)
         self.closed = closed
         self._stages: dict[str, int] = {}
         self._ranks: dict[str, int] = {}
         self._hashed: dict[str, int] = {}
-        """What hashing has found, so that it is done once a topic."""
+        """A cache: topic to the stage that its hash picks."""
         listed: list[str] = []
         for node in topics or {}:
             if node not in self.nodes:
                 raise ConfigurationError(
-                    f"topics are placed on {node!r}, which is no node of the chain: {list(nodes)}"
+                    f"topics are placed on {node!r}, which is not in the chain: {list(nodes)}"
                 )
         for stage, node in enumerate(self.nodes):
             for topic in (topics or {}).get(node, ()):
@@ -96,7 +96,7 @@ class Placement:
         return stage
 
     def knows(self, topic: str) -> bool:
-        """Tell whether a topic has a place."""
+        """Return whether a topic has a place."""
         return not self.closed or topic in self._stages
 
     def node(self, topic: str) -> str:
@@ -109,7 +109,7 @@ class Placement:
         return self.nodes[int.from_bytes(digest, "big") % len(self.nodes)]
 
     def rank(self, topic: str) -> tuple[int, int, str]:
-        """Return what topics are sorted by: stage, then listed before hashed, then name."""
+        """Return the sort key of a topic: stage, then listed before hashed, then name."""
         return (self.stage(topic), self._ranks.get(topic, len(self.topics)), topic)
 
     def span(self, topics: Iterable[str]) -> tuple[int, int]:
@@ -119,11 +119,11 @@ class Placement:
 
 
 def losses(old: Placement, new: Placement, used: Iterable[str]) -> list[str]:
-    """Say what would be lost if a node went on under another placement; nothing: it may.
+    """List what would be lost under another placement; empty: a node may go on.
 
-    The chain has to stay as it is, and no topic may move: whether one was ever used, only its old
-    node knows, and the new one would not wait for it. A topic may get a place if it had none, and lose
-    it if it is not among the `used` ones that this node knows of. The rank of topics of one node is free.
+    The chain has to stay as it is, and no topic may move: only its old node knows whether it was
+    ever used, and the new one would not wait for it. A topic may get a place if it had none, and
+    lose it if it is not among the `used` ones of this node. Ranks within one node are free.
     """
     if old.nodes != new.nodes:
         return [f"the chain was {', '.join(old.nodes)}, and is to be {', '.join(new.nodes)}"]

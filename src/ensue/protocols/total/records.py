@@ -1,16 +1,16 @@
-"""What nodes, publishers and subscribers persist, and how it is written.
+"""The records that nodes, publishers and subscribers persist.
 
-Keys are plain text, `kind/…`. Where a key ends in a client's or a topic's name, the name comes last,
-because it may contain a slash.
+Keys are plain text, `kind/…`. Where a key ends in a client's or a topic's name, the name comes
+last, because it may contain a slash.
 """
 
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from ensue.event import Event
-from ensue.protocols.lineage import Lineage
-from ensue.wire import Records
+from ensue.core.event import Event
+from ensue.core.lineage import Lineage
+from ensue.core.wire import Records
 
 __all__ = [
     "CHANGED",
@@ -21,6 +21,7 @@ __all__ = [
     "LOG",
     "OUTGOING",
     "PLACEMENT",
+    "PUBLISHER",
     "REGISTRATION",
     "SUBSCRIPTION",
     "ChangeUnderWay",
@@ -31,29 +32,30 @@ __all__ = [
     "OutgoingRecord",
     "PlacementRecord",
     "RegistrationRecord",
+    "SlotRun",
     "SubscriptionRecord",
     "topics_of",
 ]
 
 
 class PlacementRecord(msgspec.Struct, frozen=True, array_like=True):
-    """At a server: which node hosts which topic, as long as its other records are of use."""
+    """At a server: the placement that its other records were made under."""
 
     nodes: tuple[str, ...]
     topics: dict[str, tuple[str, ...]]
-    """Node to the topics that are listed there."""
+    """Node to the topics listed there."""
     closed: bool
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True):
-    """At a node: a subscriber's last change, and its topics if any of them is hosted there."""
+    """At a node: a subscriber's last change, and its topics if any is hosted there."""
 
     number: int
     topics: tuple[str, ...]
 
 
 class ChangedRecord(msgspec.Struct, frozen=True, array_like=True):
-    """At the last node of a change: the answer, in case it is asked for again."""
+    """At the last node of a change: the answer, in case the request is repeated."""
 
     number: int
     cut: dict[str, int]
@@ -100,31 +102,37 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     visited: tuple[str, ...] = ()
     """Nodes that may know the subscriber."""
     begun: bool | None = None
-    """Whether a topic was ever joined: from then on topics begin with what is new, whatever the start. None: an
-    older record, which does not say."""
+    """Whether a topic was ever joined: from then on topics begin with new events, whatever the
+    start. None: an older record, which does not say."""
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
-    """At a subscriber: how far it has come with a topic."""
+    """At a subscriber: its progress with a topic."""
 
     slot: int
     base: int
     place: int = 0
-    """Of the last event that was delivered, in the log of the node; 0: an older record, or nodes that give no places."""
+    """Of the last delivered event, in the node's log; 0: an older record, or no places."""
 
 
 class KnownLog(msgspec.Struct, frozen=True, array_like=True):
-    """At a durable subscriber: which log a node had when it was last heard of."""
+    """At a durable subscriber: the log that a node had at last."""
 
     log: Lineage
     """With its last incarnation alone."""
     place: int = 0
-    """The highest place that was delivered for certain before a later incarnation; 0: a connection tells, or none is known."""
+    """The highest place delivered for certain before a later incarnation; 0: not known."""
 
+
+SlotRun = tuple[int, int, int]
+"""A request number, the slot of its event, and the length of the run in both."""
+PublisherRecord = int | tuple[int, tuple[SlotRun, ...]]
 
 INT = Records[int](int)
+PUBLISHER = Records[PublisherRecord](PublisherRecord)
+"""At a node: a publisher's next request number, and the slots of unsettled requests."""
 LOG = Records[KnownLog](KnownLog)
-"""Which log a node has whose topics a subscription reads."""
+"""At a durable subscriber: the log of a node."""
 PLACEMENT = Records[PlacementRecord](PlacementRecord)
 REGISTRATION = Records[RegistrationRecord](RegistrationRecord)
 CHANGED = Records[ChangedRecord](ChangedRecord)
@@ -133,11 +141,11 @@ OUTGOING = Records[OutgoingRecord](OutgoingRecord)
 SUBSCRIPTION = Records[SubscriptionRecord](SubscriptionRecord)
 CLOCK = Records[ClockRecord](ClockRecord)
 HISTORY = Records[tuple[int, int, int]](tuple[int, int, int])
-"""What is still to come of a topic's past: the next slot, the cut, and the place to start at."""
+"""The unread past of a topic: the next slot, the cut, and the place to start at."""
 
 
 def topics_of(records: Mapping[str, bytes]) -> Iterator[str]:
-    """List the topics that a node's records are about: those it has counted, and those subscribed to."""
+    """List the topics in a node's records: counted ones, and subscribed ones."""
     for key, value in records.items():
         kind, _, rest = key.partition("/")
         if kind == "counter":

@@ -1,14 +1,15 @@
-"""Seals on stamps: the servers of a chain recognize a stamp that one of them gave, whoever brings it.
+"""Seals on stamps: proof that a server of the chain gave a stamp to its publisher.
 
-Where the order of an event takes several servers, its publisher is given the stamp by the last of them, and takes it to the one that keeps the
-topic's log. A seal is a MAC over the publisher, the topic and the stamp, with a key that only the servers have.
+Where the order of an event takes several servers, its publisher gets the stamp from the last of
+them, and takes it to the one that keeps the topic's log. A seal is a MAC over the publisher, the
+topic and the stamp, with a key that only the servers have.
 """
 
 from hashlib import blake2b
 
 import msgspec
 
-from ensue.event import Stamp
+from ensue.core.event import Stamp
 
 __all__ = ["PROOF_BYTES", "stamp_proof"]
 

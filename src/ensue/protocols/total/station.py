@@ -1,23 +1,23 @@
-"""A station: one stage of the chain, the log of its topics, and what clients ask it to remember.
+"""A station: one stage of the chain, its topics' log, and a state store.
 
-Three nodes that share one name, one disk and one batch: whatever a frame causes in any of them is
-persisted together. That is what makes `SequencerConfig.carries` safe: the count of a topic and the
-event that has the slot survive a crash together or not at all.
+Three nodes that share one name, one disk and one batch: what a frame causes in any of them is
+persisted together. That makes `SequencerConfig.carries` safe: the count of a topic and the event
+that has the slot survive a crash together or not at all.
 
-Clients that vanish: a subscriber is heard of again and again, because it asks its topics' logs whether it
-missed something. One with a name of its process's own (`EPHEMERAL` in it) that has not been heard of
-for `expire_ns` is taken out of the chain, as if it had left; if it comes back it is told so
-(`Expired`) and has to start anew under another name. Names that were given by people never expire; but
-after as long a silence nothing new is sent to them, until they ask: then they are sent what they missed.
+Clients that vanish: a subscriber polls the logs of its topics. One with an ephemeral name
+(`EPHEMERAL` in it) that was silent for `expire_ns` is removed from the chain, as if it had left; if
+it comes back it gets `Expired`, and has to start anew under another name. Names that people chose
+never expire; but after as long a silence they are sent nothing new until they ask.
 
-HAZARD: a name that expired is remembered for the last `EXPIRED_MAX`. Whoever comes back later than so
-many others is not told, and misses the order of what was published since.
+HAZARD: the last `EXPIRED_MAX` expired names are remembered. A subscriber that comes back after so
+many others does not get `Expired`, and misses the order of events published since.
 
-Of a subscriber without topics here, as its changes pass by or it has left, nothing is kept after as long a
-silence. A change that a neighbour passes on, or asks for again, breaks the silence.
+A subscriber without topics here, whose changes pass by or that has left, is forgotten after as long
+a silence. A change that a neighbor passes on or repeats breaks the silence.
 
-A publisher whose connection is lost has a shorter lease (`sequencer.leases`). A driver that sees connections says so (`lose`, `regain`). A client is connected
-to every server of its chain, so the one that holds a stamp sees for itself that the stamp's publisher is gone.
+A publisher whose connection is lost has a shorter lease (`leases`). A driver that sees connections
+reports them (`lose`, `regain`). A client is connected to every server of its chain, so the one that
+holds a stamp sees for itself that the stamp's publisher is gone.
 
 The log of a topic is at the station that hosts the topic. A void for a topic of another station
 goes there as a `Put`.
@@ -27,43 +27,40 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from ensue.event import Event
-from ensue.protocols import ens, exchange, guide, keeping, lineage, looking
-from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
-from ensue.protocols.ens import AttachRequest, Put
-from ensue.protocols.gossip import frames as gossip_frames
-from ensue.protocols.hypercube import enrolment
-from ensue.protocols.hypercube import frames as cube_frames
-from ensue.protocols.keeping import Keeper, KeeperConfig
-from ensue.protocols.lineage import Identify, Lineage
-from ensue.protocols.looking import Look
-from ensue.protocols.overlay import nodes as overlay
-from ensue.protocols.sequencer import frames
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
-    ChangeFill,
-    ChangeRepeat,
-    ChangeRequest,
-    Expired,
-    Forget,
-)
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.topic_log import EnsConfig, KeptEvents, TopicLog
+from ensue.core.event import Event
+from ensue.core.lineage import Lineage
+from ensue.protocols.causal import frames as cube_frames
+from ensue.protocols.content import frames as content
+from ensue.protocols.deadline import frames as gossip_frames
+from ensue.protocols.interface import Broadcast, Effect, Frame, Persist, Send
+from ensue.protocols.membership import frames as membership
+from ensue.protocols.shared import state_store
+from ensue.protocols.shared.state_store import StateStore, StateStoreConfig
+from ensue.protocols.topic_log import fanout, log_identity
+from ensue.protocols.topic_log import frames as ens
+from ensue.protocols.topic_log.frames import AttachRequest, Put
+from ensue.protocols.topic_log.log import EnsConfig, KeptEvents, TopicLog
+from ensue.protocols.topic_log.log_identity import Identify
+from ensue.protocols.total import discovery, frames, status
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import ChangeFill, ChangeRepeat, ChangeRequest, Expired, Forget
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.protocols.total.status import StatusRequest
 
 __all__ = ["EPHEMERAL", "FRAMES", "FROM_CLIENTS", "UNNUMBERED", "Station", "StationConfig"]
 
 EPHEMERAL = "~"
-"""Stands in names that die with their process, and in no other."""
+"""Marks names that die with their process."""
 EXPIRED_MAX = 100_000
 WATCHERS_MAX = 10_000
-"""Who asked which log a station has, and is told if it can't be read."""
+"""Clients that asked for the log's identity, and learn if it can't be read."""
 SWEEPS = 4
-"""How often in `expire_ns` the station looks who has vanished."""
+"""How often in `expire_ns` the station looks for vanished subscribers."""
 
 
 class StationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a station does beyond its three parts."""
+    """The options of a station beyond its three parts."""
 
     expire_ns: int | None = None
     """How long a subscriber may be silent; None: for ever."""
@@ -71,17 +68,17 @@ class StationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 FRAMES: tuple[type[Frame], ...] = (
     *frames.FRAMES,
-    *keeping.FRAMES,
-    *guide.FRAMES,
-    *lineage.FRAMES,
-    *looking.FRAMES,
-    *exchange.FRAMES,
-    *enrolment.FRAMES,
+    *state_store.FRAMES,
+    *discovery.FRAMES,
+    *log_identity.FRAMES,
+    *status.FRAMES,
+    *fanout.FRAMES,
+    *membership.FRAMES,
     *cube_frames.FRAMES,
     *gossip_frames.BETWEEN_BROKERS,
-    *overlay.UNNUMBERED,
+    *content.UNNUMBERED,
 )
-"""Everything that stations and their clients tell each other, and what clients tell each other through them."""
+"""All frames between stations and clients, and between clients through stations."""
 
 FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
     (
@@ -94,14 +91,14 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
         ens.AttachRequest,
         ens.DetachRequest,
         ens.Fetch,
-        keeping.Recall,
-        keeping.Remember,
-        keeping.Dismiss,
-        looking.Look,
-        lineage.Identify,
+        state_store.Recall,
+        state_store.Remember,
+        state_store.Dismiss,
+        status.StatusRequest,
+        log_identity.Identify,
     )
 )
-"""What publishers and subscribers send to stations; the rest stations send, to them or each other."""
+"""Frames that publishers and subscribers send to stations; stations send the rest."""
 UNNUMBERED: tuple[type[Frame], ...] = (
     frames.Repeat,
     frames.ChangeRepeat,
@@ -109,13 +106,13 @@ UNNUMBERED: tuple[type[Frame], ...] = (
     ens.Accepted,
     ens.Taken,
 )
-"""What stations tell each other and need no numbered link for: whoever sends these repeats them."""
+"""Frames between stations without a numbered link: their senders repeat them."""
 
 _OF_LOG = ("event/", "first/", "attached/", "place/")
 _OF_KEEPER = ("keeper/", "kept/")
 _EXPIRED = "expired/"
 _FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest, ens.Fetch)
-_FOR_KEEPER = (keeping.Recall, keeping.Remember, keeping.Dismiss)
+_FOR_KEEPER = (state_store.Recall, state_store.Remember, state_store.Dismiss)
 
 
 def _select(records: Mapping[str, bytes], prefixes: tuple[str, ...]) -> dict[str, bytes]:
@@ -136,7 +133,7 @@ class Station:
         config: SequencerConfig,
         station_config: StationConfig | None = None,
         ens_config: EnsConfig | None = None,
-        keeper_config: KeeperConfig | None = None,
+        keeper_config: StateStoreConfig | None = None,
         records: Mapping[str, bytes] | None = None,
         kept: KeptEvents | None = None,
         seal_key: bytes = b"",
@@ -150,7 +147,7 @@ class Station:
         of_others = (*_OF_LOG, *_OF_KEEPER, _EXPIRED)
         of_node = {key: own[key] for key in own if not key.startswith(of_others)}
         self.log = TopicLog(name=name, config=ens_config, records=of_log, kept=kept)
-        self.node = SequencerNode(
+        self.node = Sequencer(
             name=name,
             placement=placement,
             config=config,
@@ -160,25 +157,25 @@ class Station:
             seal_key=seal_key,
             now_ns=now_ns,
         )
-        self.keeper = Keeper(name=name, config=keeper_config, records=of_keeper)
+        self.keeper = StateStore(name=name, config=keeper_config, records=of_keeper)
         self.config = station_config or StationConfig()
         self._now_ns = now_ns
         self._effects: list[Effect] = []
         self._seen: dict[str, int] = {}
-        """Ephemeral subscribers, and whoever is attached to a topic, and when they were last heard of."""
+        """Ephemeral subscribers and attached peers, to when they last sent something."""
         self._expired: dict[str, None] = {}
         self._heard: dict[str, int] = {}
-        """Those whose records are kept, and when they were last heard of."""
-        self.on_look: Callable[[Look, int], Frame] | None = None
-        """Given a question and the time: what to answer. None: such questions are not answered."""
+        """Clients whose records are kept, to when they last sent something."""
+        self.on_look: Callable[[StatusRequest, int], Frame] | None = None
+        """Answers a status request at a time. None: such requests are not answered."""
         self.lineage: Lineage | None = None
-        """Which log this station has, for whoever asks. None: such questions are not answered."""
+        """The identity of this station's log. None: requests for it are not answered."""
         self.watchers: dict[str, None] = {}
-        """The last `WATCHERS_MAX` who asked that, the latest at the end."""
+        """The last `WATCHERS_MAX` clients that asked for it, the latest at the end."""
         self._looked: dict[str, None] = {}
-        """Those whose question the effects hold an answer to."""
+        """Clients whose status answers are among the effects."""
         self.expiries = 0
-        """Subscribers that were taken for vanished since the start."""
+        """Subscribers that expired since the start."""
         for key in _select(own, (_EXPIRED,)):
             self._expired[key.removeprefix(_EXPIRED)] = None
         listeners = (peer for peers in self.log.listeners().values() for peer in peers)
@@ -190,14 +187,16 @@ class Station:
         self._sweep_due_ns = now_ns
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Hand a frame to whom it is for."""
+        """Pass a frame to the part that handles it."""
         self._now_ns = now_ns
         if source in self._seen:
             self._seen[source] = now_ns
         elif source in self._expired:
             self._effects.append(Send(source, Expired(name=source)))
             return
-        elif type(frame) is AttachRequest or (type(frame) is ChangeRequest and EPHEMERAL in source):
+        elif self.config.expire_ns is not None and (
+            type(frame) is AttachRequest or (type(frame) is ChangeRequest and EPHEMERAL in source)
+        ):
             self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
             if type(frame) is not Put or self.may_put(frame.event, source):
@@ -208,34 +207,34 @@ class Station:
                 self._heard[source] = now_ns
             else:
                 self._heard.pop(source, None)
-        elif type(frame) is Look or type(frame) is Identify:
-            self._tell(frame, source, now_ns)
+        elif type(frame) is StatusRequest or type(frame) is Identify:
+            self._answer(frame, source, now_ns)
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
-            self._hear_through_chain(frame, now_ns)
+            self._note_passed_on(frame, now_ns)
 
-    def _tell(self, question: Look | Identify, source: str, now_ns: int) -> None:
-        """Answer who looks at the station, or asks which log it has."""
+    def _answer(self, question: StatusRequest | Identify, source: str, now_ns: int) -> None:
+        """Answer a request for the status or for the identity of the log."""
         if isinstance(question, Identify):
             self.watchers.pop(source, None)
             self.watchers[source] = None
             if len(self.watchers) > WATCHERS_MAX:
                 del self.watchers[next(iter(self.watchers))]
             if self.lineage is not None:
-                self._effects.append(lineage.answer(question, self.lineage, source))
-        # Asked many times at once, it is answered once: there may be much to tell.
+                self._effects.append(log_identity.answer(question, self.lineage, source))
+        # Requests repeated in one batch get one answer: it may be long.
         elif self.on_look is not None and source not in self._looked:
             self._looked[source] = None
             self._effects.append(Send(source, self.on_look(question, now_ns)))
 
     def heard_ns(self, name: str) -> int | None:
-        """Return when a subscriber was last heard of; None: not since the start."""
+        """Return when a subscriber last sent something; None: not since the start."""
         return self._seen.get(name) if EPHEMERAL in name else self._heard.get(name)
 
     def may_put(self, event: Event, source: str) -> bool:
-        """Tell whether an event may have its slot: only one that was given away, by who may have it.
+        """Return whether an event may take its slot: one that was given to its sender.
 
-        An event in a slot that is still to be given would be in the way of the one that gets it.
+        An event in a slot that was not given yet would block the one that gets it.
         """
         topic, slot = event.topic, event.slot
         if not self.placement.knows(topic) or self.placement.node(topic) != self.name:
@@ -246,13 +245,13 @@ class Station:
         return own or source == self.name or source in self.placement.nodes
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Let the sequencer do what is due; look who has vanished."""
+        """Run the sequencer's timers; look for vanished subscribers."""
         self._now_ns = now_ns
         self.node.handle_timer(now_ns=now_ns)
         expire_ns, late_ns = self.config.expire_ns, now_ns - self._sweep_due_ns
         if expire_ns is not None and late_ns >= 0:
             self._sweep_due_ns = now_ns + expire_ns // SWEEPS
-            # While the station stood still nobody was heard: what they said waits to be read.
+            # While the station stood still it read nothing: frames of live subscribers wait.
             for name, seen_ns in self._seen.items():
                 self._seen[name] = min(now_ns, seen_ns + late_ns)
             self._sweep(now_ns, expire_ns)
@@ -265,11 +264,11 @@ class Station:
         return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
 
     def lose(self, name: str, *, now_ns: int) -> None:
-        """Hear that no connection has a name any more."""
+        """Note that no connection has a name any more."""
         self.node.lose(name, now_ns=now_ns)
 
     def regain(self, name: str) -> None:
-        """Hear that a connection has a name."""
+        """Note that a connection has a name."""
         self.node.regain(name)
 
     def trim(self, topic: str, first: int) -> None:
@@ -277,7 +276,7 @@ class Station:
         self.log.trim(topic, first)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done, after the three have told each other what they must."""
+        """Drain the effects, after the three parts have exchanged their frames."""
         effects, self._effects = self._effects, []
         if self._looked:
             self._looked = {}
@@ -290,7 +289,7 @@ class Station:
                 effects.append(Send(home, Put(event=effect.event)))
         for effect in self.log.take_effects():
             if type(effect) is Send and effect.peer == self.name:
-                # The answer to what the sequencer put out or voided.
+                # The answer to what the sequencer published or voided.
                 self.node.receive(effect.frame, source=self.name, now_ns=self._now_ns)
             else:
                 effects.append(effect)
@@ -298,19 +297,19 @@ class Station:
         effects += self.keeper.take_effects()
         return effects
 
-    def _hear_through_chain(self, frame: Frame, now_ns: int) -> None:
-        """Note if a neighbour passed on what a subscriber wants, who may never talk to this station."""
+    def _note_passed_on(self, frame: Frame, now_ns: int) -> None:
+        """Note a passed-on change: its subscriber may never send anything here itself."""
         if not isinstance(frame, ChangeFill | ChangeRepeat):
             return
         name = frame.subscriber
         if name in self._expired:
-            # If this is how it leaves, it is done with; if not, it stays until it has left.
+            # If the change leaves all topics, forget it; if not, it stays until it has left.
             self._forget_subscriber(name, frame.number, now_ns)
-        elif EPHEMERAL in name:
+        elif EPHEMERAL in name and self.config.expire_ns is not None:
             self._seen[name] = now_ns
 
     def _sweep(self, now_ns: int, expire_ns: int) -> None:
-        """Take those out of the chain that have not been heard of."""
+        """Remove subscribers from the chain that were silent for too long."""
         registered = self.node.subscribers()
         for name, seen_ns in list(self._seen.items()):
             if now_ns - seen_ns < expire_ns:
@@ -321,15 +320,15 @@ class Station:
                 continue
             number, topics = registered[name]
             if not topics:
-                # It has nothing here, so it has no reason to be heard of, and may well be alive
-                # elsewhere. It asks for nothing either: if it wants something again it is as new.
+                # It has no topics here, so it has no reason to send anything, and may well be alive
+                # elsewhere. If it subscribes here again it is as new.
                 self._forget_subscriber(name, number, now_ns)
                 continue
             self._expired[name] = None
             self.expiries += 1
             self._effects.append(Persist(f"{_EXPIRED}{name}", b""))
             if self.placement.span(topics)[0] == self.node.stage:
-                # From where it starts the leave travels the chain, as the subscriber's own would.
+                # The leave starts here and travels the chain, as the subscriber's own would.
                 leave = ChangeRequest(number=number + 1, old=topics, new=())
                 self.node.receive(leave, source=name, now_ns=now_ns)
         self._forget_gone(now_ns)
@@ -339,7 +338,7 @@ class Station:
             self._effects.append(Persist(f"{_EXPIRED}{oldest}", None))
 
     def _forget_gone(self, now_ns: int) -> None:
-        """Forget the expired who have left everywhere: they will not say goodbye."""
+        """Forget expired subscribers that have left everywhere: they will not say goodbye."""
         for name, (number, _) in self.node.subscribers().items():
             if name in self._expired:
                 self._forget_subscriber(name, number, now_ns)

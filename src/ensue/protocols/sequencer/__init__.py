@@ -1,1 +1,0 @@
-"""Total order by a chain of sequencer nodes. See `docs/protocols/sequencer.md`."""

@@ -1,0 +1,121 @@
+"""Delivery: hold events back, and release them in order.
+
+Events come out in positions 1, 2, 3, …. On a reliable ENS an event waits for as long as it takes,
+and after `gap_ns` without progress the subscriber requests what is missing (`gap_requests`). On an
+ENS that loses, an event is released when its time to live is over or the buffer is full; what
+arrives later is delivered at once, tagged `out_of_order`.
+"""
+
+from ensue.core.event import Event
+from ensue.protocols.interface import Deliver, Discard
+from ensue.protocols.total.progress import Progress
+from ensue.protocols.total.subscription_state import SubscriptionState
+
+__all__ = ["Delivery"]
+
+
+class Delivery:
+    """The events of one subscription, from the hold-back queue to the application."""
+
+    def __init__(self, state: SubscriptionState, progress: Progress, *, now_ns: int) -> None:
+        self._config = state.config
+        self._queue = state.queue
+        self._progress = progress
+        self._effects = state.effects
+        self.paused = False
+        """Whether the application can't keep up: nothing is delivered until it can."""
+        self.gap_due_ns: int | None = None
+        """When to request what held events wait for; None while nothing is held."""
+        self._expire_from_ns = now_ns
+
+    def notify(self, event: Event, now_ns: int) -> None:
+        """Take in an event, and deliver it and what waited for it, if its turn has come."""
+        stamp = event.stamp
+        slot = None if stamp is None else stamp.entries.get(event.topic)
+        if slot is None:
+            return  # Not stamped: no sequencer ordered it.
+        queue, progress = self._queue, self._progress
+        outcome = queue.offer(event, slot, now_ns)
+        if outcome == "next" and progress.volatile and not event.void:
+            # The fast path: almost every event of a subscription that keeps no records.
+            progress.delivered += 1
+            progress.places[event.topic] = event.place
+            self._effects.append(Deliver(event, progress.delivered))
+            if queue.held_count:
+                self.deliver_ready(now_ns, progress=True)
+            return
+        if outcome == "overflow" and not self._config.reliable:
+            self._force(now_ns)
+            outcome = queue.offer(event, slot, now_ns)
+        if outcome == "next":
+            self.release(event, slot, now_ns, now_ns)
+            if queue.held_count:
+                self.deliver_ready(now_ns, progress=True)
+        elif outcome == "held":
+            self.deliver_ready(now_ns)
+        elif outcome == "late" and not event.void:
+            progress.handled(event.topic, queue.clock[event.topic], count=True)
+            self._effects.append(Deliver(event, progress.delivered, "out_of_order"))
+        else:
+            self._effects.append(Discard(event, outcome))
+
+    def deliver_ready(self, now_ns: int, *, progress: bool = False) -> None:
+        """Release held events whose turn has come; `progress`: one was delivered before."""
+        while (held := self._queue.next()) is not None:
+            self.release(held.event, held.slot, held.since_ns, now_ns)
+            progress = True
+        if progress or self.gap_due_ns is None:
+            self.expect_progress(now_ns)
+
+    def release(self, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
+        """Deliver an event that was held since a time, or discard it if it is void."""
+        progress = self._progress
+        progress.places[event.topic] = event.place
+        progress.handled(event.topic, slot, count=not event.void)
+        if event.void:
+            self._effects.append(Discard(event, "void"))
+        else:
+            self._effects.append(Deliver(event, progress.delivered, "", now_ns - since_ns))
+
+    def start_at(self, topic: str, cut: int) -> None:
+        """Deliver a topic's events from behind its cut on."""
+        for event in self._queue.join(topic, cut):
+            self._effects.append(Discard(event, "before_join"))
+        self._progress.persist_clock(topic, cut)
+
+    def expect_progress(self, now_ns: int) -> None:
+        """Wait for `gap_ns` before requesting what held events wait for."""
+        waiting = self._queue.held_count > 0
+        self.gap_due_ns = now_ns + self._config.gap_ns if waiting else None
+
+    def expire(self, now_ns: int) -> None:
+        """Release what has been held for its time to live, and what comes before it."""
+        while (oldest := self._queue.oldest_ns()) is not None:
+            if oldest + self._config.time_to_live_ns > now_ns:
+                break
+            if not self._force(now_ns):
+                # All held events wait for a cut, which will come.
+                self._expire_from_ns = now_ns + self._config.time_to_live_ns
+                break
+
+    def expiry_due_ns(self) -> int | None:
+        """Return when the next held event's time to live is over."""
+        oldest = self._queue.oldest_ns()
+        if oldest is None:
+            return None
+        return max(oldest + self._config.time_to_live_ns, self._expire_from_ns)
+
+    def _force(self, now_ns: int) -> bool:
+        """Release the first held event before its turn; False if there is none."""
+        queue = self._queue
+        forced = queue.force()
+        if forced is None:
+            return False
+        assert forced.event.stamp is not None
+        for topic in forced.event.stamp.entries:
+            # Clocks that skipped something must not fall back after a restart.
+            if topic != forced.event.topic and topic in queue.clock:
+                self._progress.handled(topic, queue.clock[topic], count=False)
+        self.release(forced.event, forced.slot, forced.since_ns, now_ns)
+        self.deliver_ready(now_ns)
+        return True

@@ -1,0 +1,176 @@
+"""Gap requests: how a subscriber asks the logs of its topics for events it missed.
+
+From time to time it polls how far the logs are. Events that it lacks are mostly on their way,
+behind other events or past them, and a request would make the log send all of that twice, to a
+subscriber that is busy enough. So it looks again after `gap_ns`, and requests what is still missing
+of what there was. It requests at once only where events are held back for `gap_ns` without
+progress, or where a connection was lost.
+
+The answer to one request may be hundreds of events, and its end leads to the next request.
+Repeating a request before its answer has arrived makes the log send all of it again; and if the end
+of each answer led to a next request, two requests on one topic would go on side by side until the
+subscriber has caught up. The slower a log answers, the more requests it would get.
+
+Guarantee: a topic has one open request. It is repeated after `gap_ns`, then after twice that, and
+so on up to `BACKOFF_POLLS_MAX` times `poll_ns`; only the answer to the latest leads to a next one.
+"""
+
+from collections.abc import Callable
+
+from ensue.protocols.interface import Attach, Detach
+from ensue.protocols.topic_log.frames import Attached
+from ensue.protocols.total.backfill import Backfill
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.delivery import Delivery
+from ensue.protocols.total.subscription_state import SubscriptionState
+
+__all__ = ["GapRequests", "OpenRequests"]
+
+BACKOFF_POLLS_MAX = 4
+"""The longest wait for a log that does not answer, in times `poll_ns`."""
+
+
+class OpenRequests:
+    """The open request of each topic."""
+
+    __slots__ = ("_open", "_wait_ns", "_wait_ns_max")
+
+    def __init__(self, config: SequencerConfig) -> None:
+        self._wait_ns = config.gap_ns
+        self._wait_ns_max = max(config.gap_ns, BACKOFF_POLLS_MAX * config.poll_ns)
+        self._open: dict[str, tuple[int, int, int]] = {}
+        """Topic to the requested slot, how long to wait for the answer, and until when."""
+
+    def ask(self, topic: str, slot: int, now_ns: int) -> bool:
+        """Note a request from a slot on; False if it is too early to repeat the open one."""
+        wait_ns = self._wait_ns
+        earlier = self._open.get(topic)
+        if earlier is not None:
+            if now_ns < earlier[2]:
+                return False
+            wait_ns = min(2 * earlier[1], self._wait_ns_max)
+        self._open[topic] = (slot, wait_ns, now_ns + wait_ns)
+        return True
+
+    def is_open(self, topic: str) -> bool:
+        """Return whether a request on a topic has not been answered."""
+        return topic in self._open
+
+    def answered(self, frame: Attached) -> bool:
+        """Note an answer; False if it does not answer the open request."""
+        request = self._open.get(frame.topic)
+        if request is None or (frame.sent < frame.next and frame.sent <= request[0]):
+            return False
+        del self._open[frame.topic]
+        return True
+
+    def drop(self, topic: str) -> None:
+        """Expect no answer on a topic any more: it was left."""
+        self._open.pop(topic, None)
+
+    def drop_all(self) -> None:
+        """Expect no answer any more: a connection was lost."""
+        self._open.clear()
+
+
+class GapRequests:
+    """The part of a subscriber that notices and requests what it missed.
+
+    `on_fallen_behind` is called with a topic whose log no longer keeps what is missing.
+    """
+
+    def __init__(
+        self,
+        state: SubscriptionState,
+        delivery: Delivery,
+        backfill: Backfill,
+        *,
+        on_fallen_behind: Callable[[str, int], None],
+        now_ns: int,
+    ) -> None:
+        self._config = state.config
+        self._queue = state.queue
+        self._delivery = delivery
+        self._backfill = backfill
+        self._effects = state.effects
+        self._on_fallen_behind = on_fallen_behind
+        self._requests = OpenRequests(state.config)
+        self.poll_due_ns = now_ns
+        self._ends: dict[str, int] = {}
+        """Topics that had more than has arrived when last polled, and the slot they end before."""
+        self._ends_due_ns = now_ns
+        """When to check whether that has arrived."""
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Request what held events wait for, or poll how far the logs are."""
+        gap_due_ns = self._delivery.gap_due_ns
+        if gap_due_ns is not None and gap_due_ns <= now_ns:
+            self.ask_all(now_ns)
+        elif self.poll_due_ns <= now_ns:
+            self._poll(now_ns)
+        if self._ends and self._ends_due_ns <= now_ns:
+            ends, self._ends = self._ends, {}
+            for topic, end in ends.items():
+                if topic in self._queue.clock and self._queue.first_missing(topic) < end:
+                    self.ask(topic, now_ns)
+
+    def next_timer_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        due_ns = self.poll_due_ns
+        if self._delivery.gap_due_ns is not None:
+            due_ns = min(due_ns, self._delivery.gap_due_ns)
+        return min(due_ns, self._ends_due_ns) if self._ends else due_ns
+
+    def ask_all(self, now_ns: int) -> None:
+        """Request what is missing of all topics; while paused, only show presence."""
+        if self._delivery.paused:
+            topics = (*self._queue.clock, *self._backfill.topics)
+            self._effects.extend(Detach(topic) for topic in topics)
+        else:
+            for topic in self._queue.clock:
+                self.ask(topic, now_ns)
+        self.poll_due_ns = now_ns + self._config.poll_ns
+        self._delivery.expect_progress(now_ns)
+
+    def ask(self, topic: str, now_ns: int) -> None:
+        """Request what is missing of a topic, unless the answer may be on its way."""
+        missing = self._queue.first_missing(topic)
+        if self._requests.ask(topic, missing, now_ns) or not self._config.reliable:
+            self._effects.append(Attach(topic, missing))
+
+    def repeat(self, now_ns: int) -> None:
+        """Request now what is missing: a connection was lost."""
+        self._requests.drop_all()
+        self.ask_all(now_ns)
+
+    def leave(self, topic: str) -> None:
+        """Expect no answer on a topic any more."""
+        self._requests.drop(topic)
+
+    def on_attached(self, frame: Attached, now_ns: int) -> None:
+        """Learn how far a log is, and whether it has sent what was requested."""
+        topic = frame.topic
+        missing = self._queue.first_missing(topic)
+        latest = self._requests.answered(frame)
+        if missing < frame.first:
+            self._on_fallen_behind(topic, now_ns)
+        elif frame.sent < frame.next:
+            if latest and missing >= frame.sent:
+                # All that was sent has arrived, and there is more.
+                self.ask(topic, now_ns)
+        elif not latest and missing < frame.next:
+            if not self._ends:
+                self._ends_due_ns = now_ns + self._config.gap_ns
+            self._ends[topic] = frame.next
+
+    def _poll(self, now_ns: int) -> None:
+        """Ask the logs how far they are, and to send new events."""
+        if self._delivery.paused or not self._config.reliable:
+            self.ask_all(now_ns)
+            return
+        for topic in self._queue.clock:
+            if self._requests.is_open(topic):
+                self.ask(topic, now_ns)
+            else:
+                self._effects.append(Attach(topic, 0))
+        self.poll_due_ns = now_ns + self._config.poll_ns

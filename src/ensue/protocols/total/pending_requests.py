@@ -1,0 +1,176 @@
+"""Pending requests of a publisher: what has no answer yet, and when to repeat it.
+
+Events are requested in runs: the requests of one frame are due together. What is left of a run that
+got no answer is repeated after `retry_ns`, then after twice that, and so on up to a bound. If any
+request was answered since the run was sent, the node is there and the run was lost, so the wait
+begins anew. So a node that is away or overloaded does not get the same window over and over.
+
+An occasional publisher does not wait. But a request costs its node as much as dozens of events, so
+while `runs_max` of them are open, further events wait for an answer, and are then requested
+together, unless there are `TOGETHER` events by then. The longer answers take, the more events go
+together, so that a busy node gets fewer requests and not more.
+
+The bound is at most a quarter of a lease: a stamp whose answer was lost has to be requested again
+while the publisher can still use its slot.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from ensue.core.event import Event
+from ensue.protocols.total.config import SequencerConfig
+
+__all__ = ["TOGETHER", "Backoff", "Key", "Lane", "PendingEvent", "Route", "Run"]
+
+BACKOFF_RETRIES_MAX = 8
+"""The longest wait for an answer, in times `retry_ns`, if the lease allows."""
+TOGETHER = 256
+"""So many events are requested without waiting for an answer."""
+
+Key = tuple[str, int]
+"""The topic of an event and its number there: unique at its publisher, cheaper than its id."""
+
+
+class Run:
+    """The requests of one frame: consecutive numbers at one origin."""
+
+    __slots__ = ("due_ns", "first", "open", "sent_ns", "stop", "wait_ns")
+
+    def __init__(self, first: int, stop: int, sent_ns: int, wait_ns: int) -> None:
+        self.first = first
+        self.stop = stop
+        """The number after the last."""
+        self.open = stop - first
+        """How many of them have no answer."""
+        self.sent_ns = sent_ns
+        self.wait_ns = wait_ns
+        self.due_ns = sent_ns + wait_ns
+
+
+class PendingEvent(msgspec.Struct, gc=False):
+    """One unsettled event of a publisher."""
+
+    event: Event
+    origin: str
+    number: int
+    place: int
+    """Its place among all events of this publisher."""
+    restored: bool = False
+    """Restored after a restart: it may have been stamped, and published, already. HAZARD: so a
+    refusal, which may be as old, does not settle it, and an event that is always refused is
+    requested for ever."""
+    run: Run | None = None
+    """The run it was last requested with, while there is no answer."""
+    granted_by: str = ""
+    """The node that completed the stamp; empty until stamped."""
+    proof: bytes = b""
+    """The seal on the stamp."""
+    settled: bool = False
+    due_ns: int = 0
+    """When to repeat the broadcast of a stamped event."""
+    wait_ns: int = 0
+    """How long the publisher waits for its answer."""
+
+    @property
+    def key(self) -> Key:
+        """Identifies it where its request number is not known."""
+        return (self.event.topic, self.event.publisher_seq)
+
+
+class Backoff:
+    """The wait for an answer, doubled each time up to a bound."""
+
+    __slots__ = ("_most_ns", "least_ns")
+
+    def __init__(self, config: SequencerConfig) -> None:
+        self.least_ns = config.retry_ns
+        bound_ns = min(BACKOFF_RETRIES_MAX * config.retry_ns, config.lease_ns // 4)
+        self._most_ns = max(config.retry_ns, bound_ns)
+
+    def after(self, wait_ns: int) -> int:
+        """Return how long to wait after a wait without an answer."""
+        return min(2 * wait_ns, self._most_ns)
+
+
+class Lane:
+    """Events that are stamped in publication order: all, or those of one origin."""
+
+    __slots__ = ("answered_ns", "due_ns", "in_flight", "origin", "runs", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[PendingEvent] = deque()
+        self.runs: deque[Run] = deque()
+        """The runs in the order they were sent; all open ones are at one origin."""
+        self.in_flight = 0
+        """How many requests are open."""
+        self.due_ns = 0
+        """No open request has to be repeated before this."""
+        self.origin = ""
+        """The origin of the requests in flight."""
+        self.answered_ns = -1
+        """When a request was last answered."""
+
+    def sent(self, run: Run, events: Iterable[PendingEvent]) -> None:
+        """Note that a run was sent: new requests, or open ones again."""
+        runs = self.runs
+        self.due_ns = min(self.due_ns, run.due_ns) if self.in_flight else run.due_ns
+        for pending in events:
+            if pending.run is None:
+                self.in_flight += 1
+            else:
+                pending.run.open -= 1
+            pending.run = run
+        runs.append(run)
+
+    def waits_for_more(self, runs_max: int) -> bool:
+        """Return whether waiting events should wait for the next answer, to go together."""
+        if not self.in_flight or len(self.waiting) >= TOGETHER:
+            return False
+        runs = self.runs
+        while runs and not runs[0].open:
+            runs.popleft()
+        return len(runs) >= runs_max
+
+    def answered(self, pending: PendingEvent, now_ns: int) -> None:
+        """Note that a request, if it is open, was answered."""
+        self.answered_ns = now_ns
+        run = pending.run
+        if run is not None:
+            run.open -= 1
+            self.in_flight -= 1
+            pending.run = None
+
+    def take_overdue(self, now_ns: int) -> list[Run]:
+        """Remove and return the runs that are due; forget those that are answered."""
+        overdue = [run for run in self.runs if run.open and run.due_ns <= now_ns]
+        self.runs = deque(run for run in self.runs if run.open and run.due_ns > now_ns)
+        self.due_ns = min((run.due_ns for run in self.runs), default=now_ns)
+        return overdue
+
+    @staticmethod
+    def open(runs: Iterable[Run], unsettled: Mapping[int, PendingEvent]) -> list[PendingEvent]:
+        """Return the open events of some runs, by number."""
+        found = [
+            pending
+            for run in runs
+            for number in range(run.first, run.stop)
+            if (pending := unsettled.get(number)) is not None and pending.run is run
+        ]
+        return sorted(found, key=lambda each: each.number)
+
+
+class Route:
+    """Where the events of a topic go."""
+
+    __slots__ = ("lane", "origin", "unsettled")
+
+    def __init__(
+        self, origin: str, unsettled: "OrderedDict[int, PendingEvent]", lane: Lane
+    ) -> None:
+        self.origin = origin
+        """The node that hosts the topic."""
+        self.unsettled = unsettled
+        """The unsettled events of that node."""
+        self.lane = lane

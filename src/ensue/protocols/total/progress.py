@@ -1,0 +1,145 @@
+"""How far a subscription has come with each topic, and the records of that.
+
+Progress is persisted when an event is delivered, or, if the application acknowledges, when it does
+so: a restart goes on behind the last event that was handled. There are three kinds of progress:
+
+- `clock/TOPIC`: a joined topic, behind its cut;
+- `history/TOPIC`: a topic that is being backfilled: the next slot, the cut, and the place to start
+  at (0 once the first slot is known);
+- `fallen` in the subscription's own record: a topic that fell behind what the log keeps, until it
+  is joined anew.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from ensue.protocols.interface import Acknowledged, Persist
+from ensue.protocols.total.records import CLOCK, HISTORY, INT, ClockRecord
+from ensue.protocols.total.subscription_state import SubscriptionState
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """The progress of one subscription; `persist_state` writes its own record."""
+
+    def __init__(
+        self,
+        state: SubscriptionState,
+        *,
+        acknowledge_each: bool,
+        persist_state: Callable[[], None],
+    ) -> None:
+        self._durable = state.config.durable
+        self._queue = state.queue
+        self._effects = state.effects
+        self._acknowledge_each = acknowledge_each
+        self._persist_state = persist_state
+        self.volatile = not acknowledge_each and not self._durable
+        """Whether nothing has to be kept of what was delivered."""
+        self.delivered = 0
+        """The position of the last delivered event."""
+        self.places: dict[str, int] = {}
+        """Topic to the place of its last event."""
+        self.unacknowledged: deque[tuple[int, str, int]] = deque()
+        """Position, topic and slot of each delivered or skipped event; no topic once it is left."""
+        self.histories: dict[str, tuple[int, int]] = {}
+        """Topics with a `history` record to their cuts and the places they start at."""
+        self.fallen: dict[str, int] = {}
+        """Topics to join anew, to the first slot that is not known to be handled."""
+        self.reached: dict[str, int] = {}
+        """Of these the first slot that was not delivered, within this incarnation."""
+
+    # -- Events -----------------------------------------------------------------------------------
+
+    def handled(self, topic: str, slot: int, *, count: bool) -> None:
+        """Note how far a topic has come; `count` if the application gets an event for it."""
+        if count:
+            self.delivered += 1
+        if self._acknowledge_each:
+            self.unacknowledged.append((self.delivered, topic, slot))
+        elif self._durable:
+            self._advance(topic, slot)
+            self._effects.append(Persist("delivered", INT.encode(self.delivered)))
+
+    def acknowledge(self, position: int) -> None:
+        """Note that the application has handled every event up to a position."""
+        position = min(position, self.delivered)
+        handled: dict[str, int] = {}
+        while self.unacknowledged and self.unacknowledged[0][0] <= position:
+            _, topic, slot = self.unacknowledged.popleft()
+            handled[topic] = slot
+        for topic, slot in handled.items():
+            if topic:
+                self._advance(topic, slot)
+        if handled and self._durable:
+            self._effects.append(Persist("delivered", INT.encode(position)))
+            self._effects.append(Acknowledged(position))
+
+    # -- Topics -----------------------------------------------------------------------------------
+
+    def leave(self, topic: str) -> None:
+        """Forget how far a topic has come: the application leaves it.
+
+        Joined again, it starts at a new cut. Its unacknowledged events count for their positions
+        alone from now on.
+        """
+        self.forget_fallen(topic)
+        self.unacknowledged = deque(
+            (position, "" if each == topic else each, slot)
+            for position, each, slot in self.unacknowledged
+        )
+
+    def fall(self, topic: str) -> None:
+        """Note how far a topic has come that is going to be joined anew."""
+        reached = self._queue.clock[topic] + 1
+        open_slots = (slot for _, each, slot in self.unacknowledged if each == topic)
+        self.fallen[topic] = next(open_slots, reached)
+        self.reached[topic] = reached
+
+    def forget_fallen(self, topic: str) -> None:
+        """Do not join a topic anew."""
+        self.fallen.pop(topic, None)
+        self.reached.pop(topic, None)
+
+    def begin_history(self, topic: str, slot: int, cut: int, place: int) -> None:
+        """Note that a topic is read from a slot and a place up to its cut."""
+        self.histories[topic] = (cut, place)
+        self.persist_history(topic, slot)
+
+    def end_history(self, topic: str) -> None:
+        """Note that a topic's history is not read any more."""
+        if self.histories.pop(topic, None) is not None and self._durable:
+            self._effects.append(Persist(f"history/{topic}", None))
+
+    # -- Records ----------------------------------------------------------------------------------
+
+    def persist_clock(self, topic: str, slot: int) -> None:
+        """Write how far a joined topic has come."""
+        if self._durable:
+            record = ClockRecord(slot, self._queue.base[topic], self.places.get(topic, 0))
+            self._effects.append(Persist(f"clock/{topic}", CLOCK.encode(record)))
+
+    def persist_history(self, topic: str, slot: int) -> None:
+        """Write how far a topic's history has been read."""
+        if self._durable:
+            record = (slot, *self.histories[topic])
+            self._effects.append(Persist(f"history/{topic}", HISTORY.encode(record)))
+
+    def _advance(self, topic: str, slot: int) -> None:
+        """Write that a topic was handled up to a slot, in its history or beyond."""
+        if topic in self.fallen:
+            # The topic has no clock until its cut comes; what is handled meanwhile still counts.
+            self.fallen[topic] = slot + 1
+            self._persist_state()
+            return
+        base = self._queue.base.get(topic)
+        history = self.histories.get(topic)
+        if history is not None:
+            if slot < history[0] or base is None:
+                # A topic whose history is read, and that waits for others, has no clock yet.
+                self.persist_history(topic, slot + 1)
+                return
+            self.end_history(topic)
+        if base is not None and (history is not None or slot > base):
+            self.persist_clock(topic, max(slot, base))
