@@ -1,35 +1,36 @@
-"""What may be delivered when: barriers, start vectors, and how far one node is in each topic.
+"""The delivery rule: barriers, start vectors, and the progress of one node in each topic.
 
-`delivered` says, per topic and source, up to which number everything is delivered or was before this
-node's time. An event is delivered when it is the next of its source and `delivered` covers its barrier.
-A barrier names direct predecessors only: whoever delivers an event takes its barrier out of its own and
-puts the event in.
+`delivered` holds, per topic and source, up to which number all events are delivered or skipped.
+An event is delivered when it is the next of its source and `delivered` covers its barrier. A
+barrier names direct predecessors only: delivering an event removes its barrier from this node's
+own, and adds the event.
 
-**Start vectors.** A joiner starts from the greatest of what all others have delivered or published
-themselves, and skips what that covers. Every such vector is closed under causes, and so is their
-maximum: nothing that is skipped comes after something that is not. (The paper takes the first number
-it happens to receive, which neither says what will never come nor is closed: errata 4 and 5.) Only what this
-node has delivered itself counts as known to it: what it skipped stays in the barriers it passes on.
+**Start vectors.** A joiner starts from the maximum of what all others have delivered or
+published, and skips what that covers. Every such vector is closed under causes, and so is their
+maximum: no skipped event comes after one that is not skipped. (The paper takes the first number
+it happens to receive, which neither says what will never come nor is closed: errata 4 and 5.)
+Only delivered events count as known to this node: skipped ones stay in the barriers that it
+passes on.
 
-**Across topics** a barrier has a part for each topic: the latest events of that topic in the past of
-the event, none of which comes before another. A receiver looks at the parts of topics that it is in, and
-waits while it is joining one. It passes on the others, as it can't tell which of them are outdated beyond
-the numbers of one source. That is why a barrier grows with the topics that a node has heard of.
+**Across topics** a barrier has a part for each topic: the latest events of that topic in the past
+of the event, none of which precedes another. A receiver checks the parts of topics that it is in,
+and waits while it is joining one. It passes on the other parts, because it cannot tell which of
+them are outdated beyond the numbers of one source. So a barrier grows with the topics that a node
+has heard of.
 
-**Giving up.** An event may depend on another one that is gone with all who had it. Whoever is in that topic would wait for
-ever. After some patience the event is skipped, by its number (`forsaking`), and who is away then is in doubt: none of its
-events is taken until it is back and has said how many to skip. That may cost events of sources that were wrongly taken for
-gone, never order.
+**Skipping.** An event may depend on another one that was lost with all nodes that had it. After
+`patience_ns` the lost event is skipped by its number (`loss_recovery`), and sources that are away
+are in doubt: none of their events is taken until they are back and have said how many to skip.
+That may cost events of sources wrongly taken for gone, never order.
 
-The past of an event is closed only if its source is in the topic. So across topics a node that has
-delivered anything publishes on a topic only while it is in it, if need be without telling its
-application of the events there (`node`).
+The past of an event is closed only if its source is in the topic. So across topics, a node that
+has delivered anything publishes on a topic only while it is a member, if need be without
+subscribing its application (`publications`).
 """
 
 from collections.abc import Iterator
 
-from ensue.protocols.hypercube.frames import Counts, Item
-from ensue.protocols.hypercube.trees import raise_counts
+from ensue.protocols.causal.frames import Counts, Item, raise_counts
 
 __all__ = ["IN", "JOINING", "OUT", "Causality", "TopicState"]
 
@@ -37,7 +38,7 @@ OUT, JOINING, IN = "out", "joining", "in"
 
 
 class TopicState:
-    """One topic at one node."""
+    """The state of one topic at one node."""
 
     __slots__ = (
         "barrier",
@@ -57,37 +58,37 @@ class TopicState:
         self.name = name
         self.state = OUT
         self.own = 0
-        """How many events this node has published here."""
+        """Number of events that this node has published here."""
         self.delivered: Counts = {}
-        """Never cleared: it says what a later join need not ask for."""
+        """Never cleared: a later join need not ask for these events."""
         self.start: Counts = {}
-        """What was skipped on joining."""
+        """What was skipped at the start."""
         self.barrier: Counts = {}
-        """The direct predecessors, in this topic, of whatever this node publishes next."""
+        """Direct predecessors, in this topic, of the next event that this node publishes."""
         self.doubt = 0
-        """Sources, as a set, whose events are not taken for now."""
+        """Sources in doubt, as a set: their events are not taken for now."""
         self.received: Counts = {}
-        """Up to which number everything is here, delivered or not, where it is beyond `delivered`."""
+        """Up to which number all events are here, where that is beyond `delivered`."""
         self.refused: Counts = {}
-        """The last that came of a source and for which there was no room, where it is beyond what is here."""
+        """By source: the last event that was dropped for want of room."""
         self.held: dict[tuple[int, int], Item] = {}
-        """By source and number: what waits."""
+        """By source and number: events that wait."""
         self.since_ns: dict[tuple[int, int], int] = {}
-        """When it came."""
+        """When each of them arrived."""
 
     def have(self, source: int) -> int:
-        """Return up to which number everything of a source is here."""
+        """Return up to which number all events of a source are here."""
         return max(self.received.get(source, 0), self.delivered.get(source, 0))
 
     def haves(self) -> Counts:
-        """Return the same of all sources."""
+        """Return the same for all sources."""
         counts = dict(self.delivered)
         raise_counts(counts, self.received)
         return counts
 
 
 class Causality:
-    """All topics of one node."""
+    """The delivery rule of one node, over all its topics."""
 
     def __init__(self, me: int, *, across: bool, held_max: int) -> None:
         self.me = me
@@ -95,25 +96,25 @@ class Causality:
         self._held_max = held_max
         self.topics: dict[str, TopicState] = {}
         self._blocked: dict[tuple[str, int], list[tuple[str, int]]] = {}
-        """By topic and source that is not far enough: the topic and source of what waits for it."""
+        """By topic and source that lags: the topics and sources that wait for it."""
         self._look: list[tuple[str, int]] = []
-        """Topics and sources whose next event may have become deliverable."""
+        """Topics and sources whose next event may be deliverable."""
         self.dropped: list[tuple[str, int, int]] = []
-        """Topic, source and number of what was held in vain, to be taken by whoever keeps records."""
+        """Topic, source and number of held events that were dropped; the node drains this."""
         self.changed: dict[str, None] = {}
-        """Topics in which something came, was delivered or dropped, to be taken by whoever looks."""
+        """Topics in which events arrived, were delivered or dropped; the node drains this."""
         self.has_foreign_past = False
-        """Whether anything of others comes before what this node publishes next."""
+        """Whether events of other nodes precede the next event of this node."""
 
     def topic(self, name: str) -> TopicState:
-        """Return a topic, new if nothing is known of it."""
+        """Return the state of a topic; create it if necessary."""
         state = self.topics.get(name)
         if state is None:
             state = self.topics[name] = TopicState(name)
         return state
 
     def publish(self, topic: str) -> dict[str, Counts]:
-        """Make this node's next event of a topic part of its past; return the barrier to send."""
+        """Add this node's next event of a topic to its past; return the barrier to send."""
         state = self.topic(topic)
         state.own += 1
         after: dict[str, Counts] = {}
@@ -128,7 +129,7 @@ class Causality:
         return after
 
     def receive(self, item: Item, source: int, *, now_ns: int) -> bool:
-        """Take an event in; False if it is of no use: known, or nobody here is in its topic."""
+        """Take an event in; False if it is a duplicate or not for this node."""
         event = item.event
         state = self.topics.get(event.topic)
         if state is None or state.state == OUT or source == self.me:
@@ -141,7 +142,7 @@ class Causality:
             return False
         is_next = number == state.delivered.get(source, 0) + 1
         if len(state.held) >= self._held_max and not is_next:
-            # It will be asked for, and missed if nobody has it then: its source may take it for received.
+            # Its source may take it for received: remember that it has to be requested.
             state.refused[source] = max(number, state.refused.get(source, 0))
             return False
         state.held[key] = item
@@ -153,12 +154,12 @@ class Causality:
         return True
 
     def is_full(self, topic: str) -> bool:
-        """Tell whether there is no room in a topic but for what can be delivered next."""
+        """Return whether a topic has room only for the next deliverable event."""
         state = self.topics.get(topic)
         return state is not None and len(state.held) >= self._held_max
 
     def ready(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield what can be delivered, in order: the event, its source, and since when it was here."""
+        """Yield deliverable events in order: the item, its source, and when it arrived."""
         while self._look:
             topic, source = self._look.pop()
             state = self.topics[topic]
@@ -178,13 +179,13 @@ class Causality:
             yield item, source, since_ns
 
     def join(self, topic: str) -> None:
-        """Begin to join a topic: from now on what comes is held."""
+        """Begin to join a topic: from now on received events are held."""
         state = self.topic(topic)
         state.state = JOINING
         self._forget_held(state)
 
     def uncovered(self, topic: str, vector: Counts) -> Counts:
-        """Return what a node that starts from a vector would be given too late: its effects were delivered."""
+        """Return events that a start from this vector would deliver after their effects."""
         state = self.topic(topic)
         return {
             source: count
@@ -193,7 +194,7 @@ class Causality:
         }
 
     def joined(self, topic: str, vector: Counts, doubt: int = 0) -> list[Item]:
-        """Start from a vector; return what was held in vain because it is covered."""
+        """Start from a vector; return the held events that it covers."""
         state = self.topic(topic)
         state.state = IN
         state.doubt = doubt
@@ -202,7 +203,7 @@ class Causality:
         return items
 
     def skip(self, topic: str, vector: Counts) -> list[Item]:
-        """Take what a vector covers for delivered; return what was held of it in vain."""
+        """Skip what a vector covers; return the held events that are dropped."""
         state = self.topic(topic)
         for source, count in vector.items():
             if state.delivered.get(source, 0) < count:
@@ -226,14 +227,14 @@ class Causality:
         return items
 
     def leave(self, topic: str) -> None:
-        """Leave a topic; what is known of it stays known."""
+        """Leave a topic; its progress is kept."""
         state = self.topic(topic)
         state.state = OUT
         self._forget_held(state)
         self._look_everywhere()
 
     def missing(self, topic: str) -> dict[tuple[str, int], int]:
-        """Say what keeps the events of a topic waiting: up to which number, by topic and source."""
+        """Return what held events wait for: up to which number, by topic and source."""
         state = self.topics[topic]
         wanted: dict[tuple[str, int], int] = {}
         for source in sorted({source for source, _ in state.held}):
@@ -253,7 +254,7 @@ class Causality:
         return wanted
 
     def first_needed(self, topic: str, source: int) -> int:
-        """Return the first event of a source that is not here and that anything held needs; 0 if there is none."""
+        """Return the first missing event of a source that a held event needs, or 0."""
         have = self.topic(topic).have(source)
         needed = [number - 1 for each, number in self.topic(topic).held if each == source]
         needed.append(self.topic(topic).refused.get(source, 0))
@@ -266,7 +267,7 @@ class Causality:
         return min((number for number in needed if number > have), default=0)
 
     def _missing(self, item: Item) -> tuple[str, int] | None:
-        """Return a topic and source that must be further before an event is delivered."""
+        """Return a topic and source that must progress before an event is delivered."""
         for name, counts in item.after.items():
             state = self.topics.get(name)
             if state is None or state.state == OUT:
@@ -280,7 +281,7 @@ class Causality:
         return None
 
     def _learn(self, state: TopicState, item: Item, source: int) -> None:
-        """Make a delivered event a direct predecessor of what this node publishes next."""
+        """Make a delivered event a direct predecessor of this node's next event."""
         for name, counts in item.after.items():
             if name == state.name:
                 for other, count in counts.items():
@@ -292,7 +293,7 @@ class Causality:
         self.has_foreign_past = True
 
     def _pass_on(self, state: TopicState, counts: Counts) -> None:
-        """Keep what an event of another topic says of this one, unless this node saw it itself."""
+        """Keep the part of a barrier about another topic, unless it is delivered here."""
         for source, count in counts.items():
             seen = state.start.get(source, 0) < count <= state.delivered.get(source, 0)
             if state.state == IN and seen:
@@ -317,7 +318,7 @@ class Causality:
         state.refused.clear()
 
     def _count(self, state: TopicState, source: int) -> None:
-        """Count on over what is held of a source with nothing missing."""
+        """Advance `received` over held events of a source without a gap."""
         number = state.have(source)
         while (source, number + 1) in state.held:
             number += 1
@@ -327,7 +328,7 @@ class Causality:
             state.refused.pop(source, None)
 
     def _look_everywhere(self) -> None:
-        """Look at all that waits, since a topic was joined or left."""
+        """Recheck all held events after a topic was joined or left."""
         self._blocked.clear()
         self._look = [
             (name, source)

@@ -1,50 +1,50 @@
-"""Who leaves questions unanswered, and is therefore suspected of being away.
+"""The failure detector: suspect nodes that leave requests unanswered.
 
-A node is suspected when something that needs an answer has gone without any sign of life for
-`suspect_ns`, and no longer once it is heard of again. A suspicion may be wrong. It decides who is
-asked to forward and for whom one waits: whoever was passed over gets what it lacks when it is back. It also lets an event be given up
-in the end, and then whoever is suspected is in doubt (`forsaking`): so it never decides what is delivered before what.
+A node is suspected when a request has gone without a sign of life for `suspect_ns`, until it is
+heard again. A suspicion may be wrong. It decides which nodes relay and which are waited for; a node
+that was routed around gets what it lacks when it is back. A suspicion can also let an event be
+skipped, and then the suspected node is in doubt (`loss_recovery`): it never decides the order.
 """
 
-from ensue.protocols.hypercube.cube import bits
+from ensue.protocols.causal.hypercube import bits
 
-__all__ = ["Suspects"]
+__all__ = ["FailureDetector"]
 
 
-class Suspects:
-    """What one node thinks of the others."""
+class FailureDetector:
+    """The suspicions of one node."""
 
     __slots__ = ("_asked_ns", "_suspect_ns", "suspected")
 
     def __init__(self, suspect_ns: int) -> None:
         self._suspect_ns = suspect_ns
         self._asked_ns: dict[int, int] = {}
-        """Since when each has owed a sign of life."""
+        """Since when each node has owed a sign of life."""
         self.suspected = 0
-        """As a set."""
+        """Suspected nodes, as a set."""
 
     def ask(self, node: int, now_ns: int) -> None:
-        """Note that a node was sent something that needs an answer."""
+        """Record that a node was sent a request."""
         since_ns = self._asked_ns.setdefault(node, now_ns)
         if since_ns > now_ns:
             self._asked_ns[node] = now_ns  # The clock went back.
 
     def heard(self, node: int) -> bool:
-        """Note a sign of life; return whether the node was suspected until now."""
+        """Record a sign of life; return whether the node was suspected."""
         self._asked_ns.pop(node, None)
         was = bool(self.suspected >> node & 1)
         self.suspected &= ~(1 << node)
         return was
 
     def away(self, node: int, now_ns: int) -> bool:
-        """Tell whether a node is to be given up, from what is known now."""
+        """Return whether a node is suspected now."""
         since_ns = self._asked_ns.get(node)
         if since_ns is not None and now_ns - since_ns >= self._suspect_ns:
             self.suspected |= 1 << node
         return bool(self.suspected >> node & 1)
 
     def some(self, count: int, turn: int) -> list[int]:
-        """Return up to `count` of the suspected, others each turn."""
+        """Return up to `count` suspected nodes, different ones each turn."""
         all_of_them = list(bits(self.suspected))
         if len(all_of_them) <= count:
             return all_of_them

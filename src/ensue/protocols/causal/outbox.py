@@ -1,35 +1,35 @@
-"""A node's own events on their way: numbered, in batches, with a window, settled one after the other.
+"""The outbox of a topic: this node's events on their way, in batches, with a window.
 
-The paper sends one message of a topic at a time and waits until everybody has acknowledged it, so that
-receivers get the messages of a source in order. Here receivers put them in order by their numbers, and
-a source has up to `window` messages of a topic under way. What is published while the window is full
-goes out together, up to `batch_max` events and `batch_bytes_max` bytes in a message.
+The paper sends one message of a topic at a time and waits until all members have acknowledged it,
+so that receivers get the messages of a source in order. Here receivers sort by number, and a source
+has up to `window` messages of a topic under way. Events published while the window is full go out
+together, up to `batch_max` events and `batch_bytes_max` bytes per message.
 
-An event is settled when every member that can be reached has it, and at least one has, if there are
-any. Members that can't be reached get it when they are back (`repair`).
+An event is settled when every reachable member has it, and at least one, if there are any. Members
+that cannot be reached get it when they are back (`repair`).
 """
 
 from collections import deque
 
-from ensue.event import Event
-from ensue.protocols.core import Effect, Settle
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Item, Publication, item_bytes
-from ensue.protocols.hypercube.trees import Relay, Trees
+from ensue.core.event import Event
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import Item, Publication, item_bytes
+from ensue.protocols.causal.trees import Relay, Trees
+from ensue.protocols.interface import Effect, Settle
 
 __all__ = ["Outbox"]
 
 
 class Outbox:
-    """The events of one node and topic that are not settled."""
+    """Unsettled events of one node and topic."""
 
     __slots__ = ("_config", "_done", "_queue", "_under_way", "settled", "topic", "unsettled")
 
-    def __init__(self, topic: str, config: HypercubeConfig, settled: int = 0) -> None:
+    def __init__(self, topic: str, config: CausalConfig, settled: int = 0) -> None:
         self.topic = topic
         self._config = config
         self.settled = settled
-        """Up to which number all are settled."""
+        """Up to which number all events are settled."""
         self.unsettled: dict[int, Event] = {}
         self._queue: deque[Item] = deque()
         self._under_way = 0
@@ -41,12 +41,12 @@ class Outbox:
         return bool(self._queue)
 
     def add(self, item: Item) -> None:
-        """Put an event behind the others."""
+        """Append an event."""
         self.unsettled[item.event.publisher_seq] = item.event
         self._queue.append(item)
 
     def pump(self, trees: Trees, targets: int, *, now_ns: int) -> list[Effect]:
-        """Send what the window allows."""
+        """Send what the window has room for."""
         effects: list[Effect] = []
         while self._queue and self._under_way < self._config.window:
             items = self._next_batch()
@@ -69,7 +69,7 @@ class Outbox:
         return tuple(items)
 
     def done(self, relay: Relay) -> list[Effect]:
-        """Take note that a message went as far as it can."""
+        """Settle the events of a finished message."""
         assert isinstance(relay.message, Publication)
         self._under_way -= 1
         return self._settle(relay.message.items)

@@ -1,15 +1,15 @@
-"""What a node of a cube persists, and how it is written.
+"""Records that a causal node persists.
 
 Keys are plain text, `kind/…`; a topic comes last, because it may contain a slash.
 """
 
 import msgspec
 
-from ensue.event import Event
-from ensue.protocols.hypercube.causality import TopicState
-from ensue.protocols.hypercube.cube import bits
-from ensue.protocols.hypercube.frames import Counts, Item, Row
-from ensue.wire import Records
+from ensue.core.event import Event
+from ensue.core.wire import Records
+from ensue.protocols.causal.causality import TopicState
+from ensue.protocols.causal.frames import Counts, Item, Row
+from ensue.protocols.causal.hypercube import bits
 
 __all__ = [
     "ITEM",
@@ -27,16 +27,16 @@ __all__ = [
 
 
 class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What a node knows of itself."""
+    """Run and position of a node."""
 
     run: int
-    """How many times it was started."""
+    """How many times the node was started."""
     position: int
-    """How many events its application got."""
+    """Number of events delivered to the application."""
 
 
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True):
-    """How far a node is in a topic."""
+    """Progress of a node in a topic."""
 
     state: str
     wanted: bool
@@ -56,18 +56,18 @@ WAITING = Records[Event](Event)
 
 
 def kept_key(topic: str, source: int, number: int) -> str:
-    """Return the key of a kept event."""
+    """Return the key of a cached or held event."""
     return f"kept/{source}/{number}/{topic}"
 
 
 def parse_kept(key: str) -> tuple[str, int, int]:
-    """Return topic, source and number of a kept event."""
+    """Return topic, source and number from such a key."""
     _, source, number, topic = key.split("/", 3)
     return topic, int(source), int(number)
 
 
 def topic_record(state: TopicState, *, wanted: bool, settled: int) -> TopicRecord:
-    """Return what is written of a topic."""
+    """Return the record of a topic."""
     return TopicRecord(
         state=state.state,
         wanted=wanted,
@@ -81,7 +81,7 @@ def topic_record(state: TopicState, *, wanted: bool, settled: int) -> TopicRecor
 
 
 def restore_topic(state: TopicState, record: TopicRecord) -> None:
-    """Have a topic be as it was written."""
+    """Restore a topic from its record."""
     state.state = record.state
     state.own = record.own
     state.delivered = dict(record.delivered)

@@ -1,33 +1,38 @@
-"""Spanning trees: hand a message to a set of nodes, and learn who has got it.
+"""Spanning trees: bring a message to a set of nodes, and learn which of them got it.
 
-The source decides who gets a message (the paper lets every forwarder decide by its own view, so that a
-forwarder that is joining or leaving cuts off those below it; erratum 1). A copy names the child and, as
-`below`, everybody of the child's cluster whom the child has to see to; the child splits those over its own
-clusters. A forwarder's own view plays no part.
+The source decides who gets a message. (In the paper every forwarder decides by its own view, so
+a forwarder that is joining or leaving cuts off the nodes below it: erratum 1.) A copy names the
+child and, as `below`, all nodes of the child's cluster that the child has to reach; the child
+splits those over its own clusters. The view of a forwarder plays no part.
 
-A child answers when everybody below has answered, or can't be reached. Receipts say who is covered,
-node by node: a receipt that is lost, late or of another attempt never claims too much, which matters for
-the start vectors of a joiner. A parent that waits too long sends its copy again; a child that is there
-answers that at once with what it knows so far. One that stays silent is suspected, and its part of
-the cluster goes to the next node that is not (`Suspects`).
+A child answers when all nodes below it have answered or cannot be reached. Receipts name the
+covered nodes one by one: a receipt that is lost, late or of another attempt never claims too much,
+which matters for start vectors. A parent retransmits a copy that is not answered; a child that
+is alive answers at once with what it knows so far. A silent child is suspected, and its part of the
+cluster goes to the next node that is not suspected (`FailureDetector`).
 
-Only what was sent by this very process run is believed: tokens begin at a number that no earlier run
-has used, so that nobody's old receipt fits a new copy.
+Tokens begin at a number that no earlier run used, so an old receipt never fits a new copy.
 
-HAZARD: a node that lost its records and bears its old name would use tokens again. Give it a new name.
+HAZARD: a node that lost its records and keeps its name reuses tokens. Give it a new name.
 
-Limits: `batch_bytes_max` of rows in a receipt; `FINISHED_MAX` answers are remembered for parents that ask again; beyond, a message is passed
-on once more, which costs copies and nothing else.
+Limits: `batch_bytes_max` of rows in a receipt; `FINISHED_MAX` receipts are kept for parents that
+ask again. Beyond that a message is relayed once more, which costs copies and nothing else.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 
 import msgspec
 
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.cube import (
-    Cube,
+from ensue.protocols.causal.frames import (
+    Change,
+    Counts,
+    Publication,
+    Receipt,
+    Row,
+    raise_counts,
+    row_bytes,
+)
+from ensue.protocols.causal.hypercube import (
     bits,
     block,
     cluster_of,
@@ -36,26 +41,17 @@ from ensue.protocols.hypercube.cube import (
     split,
     unpack,
 )
-from ensue.protocols.hypercube.frames import Change, Counts, Publication, Receipt, Row, row_bytes
-from ensue.protocols.hypercube.suspects import Suspects
+from ensue.protocols.causal.node_state import NodeState
 
-__all__ = ["FINISHED_MAX", "Message", "Relay", "Trees", "raise_counts"]
+__all__ = ["FINISHED_MAX", "Message", "Relay", "Trees"]
 
 FINISHED_MAX = 1024
 
 Message = Publication | Change
-Sender = Callable[[int, Publication | Change | Receipt], None]
-
-
-def raise_counts(counts: Counts, others: Counts) -> None:
-    """Raise counts to those of others where these are greater."""
-    for source, count in others.items():
-        if counts.get(source, 0) < count:
-            counts[source] = count
 
 
 class _Copy:
-    """A message on its way to one child."""
+    """A copy of a message for one child."""
 
     __slots__ = ("child", "due_ns", "frame", "height", "relay", "since_ns", "targets", "wait_ns")
 
@@ -66,20 +62,20 @@ class _Copy:
         self.child = child
         self.height = height
         self.targets = targets
-        """The child, and whom it has to see to."""
+        """The child, and the nodes that it has to reach."""
         self.frame = frame
         self.due_ns = 0
         self.wait_ns = 0
         self.since_ns = 0
-        """When it was first sent."""
+        """When the copy was first sent."""
 
 
 class Relay:
-    """A message, and those whom one node has to see to."""
+    """A message, and the nodes that one node has to reach with it."""
 
     __slots__ = (
-        "away", "begun", "copies", "covered", "doubts", "due_ns", "height", "insists", "message", "parent", "rows",
-        "targets", "token", "vectors",
+        "away", "begun", "copies", "covered", "doubts", "due_ns", "height", "insists", "message",
+        "parent", "rows", "targets", "token", "vectors",
     )  # fmt: skip
 
     def __init__(self, message: Message, targets: int, height: int) -> None:
@@ -87,27 +83,27 @@ class Relay:
         self.targets = targets
         self.height = height
         self.parent: int | None = None
-        """Who handed it over; None at the source."""
+        """The node that sent it here; None at the source."""
         self.token = 0
         self.begun = 0
-        """At the source: the number of its first copy, or one before it."""
+        """At the source: the token of its first copy, or one before it."""
         self.covered = 0
-        """Who is known to have it."""
+        """Nodes known to have it."""
         self.away = 0
-        """Who could not be reached."""
+        """Nodes that could not be reached."""
         self.copies: set[int] = set()
-        """The tokens of the copies not answered for good."""
+        """Tokens of copies without a final receipt."""
         self.rows: dict[int, Row] = {}
         self.vectors: dict[str, Counts] = {}
         self.doubts: dict[str, int] = {}
-        """By topic, as sets."""
+        """Doubted nodes by topic, as sets."""
         self.insists = False
-        """Whether the source goes on until somebody has it."""
+        """Whether the source retries until at least one target has it."""
         self.due_ns: int | None = None
-        """When to try again, if nobody was there."""
+        """When to retry, if no target could be reached."""
 
     def note(self, receipt: Receipt) -> None:
-        """Take over what a receipt brings along."""
+        """Merge rows, vectors and doubts of a receipt."""
         for row in receipt.rows:
             known = self.rows.get(row.node)
             if known is None or known.version < row.version:
@@ -119,42 +115,31 @@ class Relay:
 
 
 class Trees:
-    """The trees in which one node takes part."""
+    """The trees that one node is part of."""
 
-    def __init__(
-        self,
-        me: int,
-        cube: Cube,
-        config: HypercubeConfig,
-        suspects: Suspects,
-        send: Sender,
-        *,
-        first_token: int,
-        members: Callable[[str], int],
-    ) -> None:
-        self._me = me
-        self._cube = cube
-        self._config = config
-        self._suspects = suspects
-        self._send = send
-        self._members = members
-        """Who is in a topic."""
+    def __init__(self, state: NodeState, *, first_token: int) -> None:
+        self._me = state.number
+        self._cube = state.cube
+        self._config = state.config
+        self._detector = state.detector
+        self._send = state.send
+        self._members = state.membership.members
         self._token = first_token
         self._copies: dict[int, _Copy] = {}
         self._stalled: dict[Relay, None] = {}
         self._relayed: dict[tuple[int, int], Relay] = {}
-        """By parent and token: what is being passed on."""
+        """By parent and token: messages being relayed."""
         self._finished: OrderedDict[tuple[int, int], Receipt] = OrderedDict()
         self.done: list[Relay] = []
-        """Messages of this node that went as far as they can, to be taken by whoever looks."""
+        """Messages of this node that are finished; the node drains this list."""
 
     @property
     def begun(self) -> int:
-        """A number that is smaller than that of every copy to come (`Relay.begun`)."""
+        """A token no larger than that of any copy sent from now on (`Relay.begun`)."""
         return self._token + 1
 
     def start(self, message: Message, targets: int, *, now_ns: int, insists: bool = False) -> Relay:
-        """Send a message of this node to all targets; it turns up in `done`."""
+        """Send a message of this node to all targets; it ends up in `done`."""
         relay = Relay(message, targets & ~(1 << self._me), self._cube.dimensions)
         relay.insists = insists
         relay.begun = self.begun
@@ -163,7 +148,7 @@ class Trees:
         return relay
 
     def known(self, message: Message, parent: int) -> bool:
-        """Answer for a copy that came before; return whether it did."""
+        """Answer a duplicate copy; return whether it is one."""
         key = (parent, message.token)
         finished = self._finished.get(key)
         if finished is not None:
@@ -185,7 +170,7 @@ class Trees:
         doubts: dict[str, int],
         now_ns: int,
     ) -> None:
-        """See to whom a parent handed over; the rest is this node's own answer."""
+        """Relay a message of a parent; the rest is this node's part of the answer."""
         height = message.height
         below = unpack(message.below, block(self._me, height), height) & self._cube.everyone
         relay = Relay(message, below & ~(1 << self._me), height - 1)
@@ -200,7 +185,7 @@ class Trees:
         self._check(relay, now_ns)
 
     def receipt(self, receipt: Receipt, child: int, *, now_ns: int) -> None:
-        """Take note of who has got a message."""
+        """Record which nodes have a message."""
         copy = self._copies.get(receipt.token)
         if copy is None or copy.child != child:
             return
@@ -214,11 +199,11 @@ class Trees:
         self._check(relay, now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Send again what was not answered, or send it around whoever is silent."""
+        """Retransmit copies without an answer, or route around silent children."""
         for token, copy in list(self._copies.items()):
             if token not in self._copies or copy.due_ns > now_ns:
                 continue
-            if self._suspects.away(copy.child, now_ns) or self._is_overdue(copy, now_ns):
+            if self._detector.away(copy.child, now_ns) or self._is_overdue(copy, now_ns):
                 self._drop(token)
                 copy.relay.away |= 1 << copy.child
                 rest = copy.targets & ~copy.relay.covered & ~(1 << copy.child)
@@ -231,25 +216,28 @@ class Trees:
                 del self._stalled[relay]
                 relay.due_ns = None
                 again, relay.away = self._still_wanted(relay), 0
-                # Directly, one copy each: all of them are suspected, and one may be back.
+                # Directly, one copy each: all are suspected, and one may be back.
                 for node in bits(again):
                     self._copy(relay, node, cluster_of(self._me, node), 1 << node, now_ns)
                 self._check(relay, now_ns)
 
     def _is_overdue(self, copy: _Copy, now_ns: int) -> bool:
-        """Tell whether a child has had its time, heard or not: else one that never answers would hold up everybody."""
+        """Return whether a child has used up its time to answer.
+
+        A child that sends other frames, but never answers, would block the message.
+        """
         copy.since_ns = min(copy.since_ns, now_ns)
         return now_ns - copy.since_ns >= self._config.answer_ns * copy.height
 
     def _still_wanted(self, relay: Relay) -> int:
-        """Return whom a message is for that nobody has: those who are in its topic now, also if they came later."""
+        """Retarget a message that no node has to the current members of its topic."""
         assert isinstance(relay.message, Publication)
         there = self._members(relay.message.items[0].event.topic)
         relay.targets = there & self._cube.everyone & ~(1 << self._me)
         return relay.targets
 
     def next_timer_ns(self) -> int | None:
-        """Return when something is to be sent again."""
+        """Return when to retransmit next."""
         if not self._copies and not self._stalled:
             return None
         dues = [copy.due_ns for copy in self._copies.values()]
@@ -257,14 +245,14 @@ class Trees:
         return min(dues, default=None)
 
     def back(self, node: int, *, now_ns: int) -> None:
-        """Try again at once with a node that was suspected and is there, where nobody was."""
+        """Retry stalled messages now that a suspected target is back."""
         for relay in self._stalled:
             if relay.away >> node & 1:
                 relay.due_ns = now_ns
 
     def _launch(self, relay: Relay, targets: int, height: int, now_ns: int) -> None:
-        """Send one copy a cluster, to its first node that is not suspected."""
-        suspected = self._suspects.suspected
+        """Send one copy per cluster, to its first node that is not suspected."""
+        suspected = self._detector.suspected
         for cluster, part in split(self._me, height, targets):
             child = first_in_cluster(self._me, cluster, part & ~suspected)
             if child is None:
@@ -286,7 +274,7 @@ class Trees:
 
     def _transmit(self, token: int, copy: _Copy, now_ns: int) -> None:
         assert copy.frame.token == token
-        self._suspects.ask(copy.child, now_ns)
+        self._detector.ask(copy.child, now_ns)
         copy.due_ns = now_ns + copy.wait_ns
         copy.wait_ns = min(2 * copy.wait_ns, self._config.retry_ns_max)
         self._send(copy.child, copy.frame)
@@ -296,16 +284,16 @@ class Trees:
         copy.relay.copies.discard(token)
 
     def _left_out(self, relay: Relay, nodes: int, now_ns: int) -> None:
-        """See to those whom a child could not reach: the source tries them itself before it gives up."""
+        """Try nodes that a child could not reach, if this node is the source."""
         if relay.parent is not None:
             relay.away |= nodes
             return
-        for node in bits(nodes & ~self._suspects.suspected):
+        for node in bits(nodes & ~self._detector.suspected):
             self._copy(relay, node, cluster_of(self._me, node), 1 << node, now_ns)
-        relay.away |= nodes & self._suspects.suspected
+        relay.away |= nodes & self._detector.suspected
 
     def _check(self, relay: Relay, now_ns: int) -> None:
-        """Finish with a message if nobody is to be waited for any more."""
+        """Finish a message if no copy is outstanding."""
         if relay.copies:
             return
         relay.away &= ~relay.covered
@@ -329,7 +317,7 @@ class Trees:
         rows: list[Row] = []
         size = 0
         for node in sorted(relay.rows):
-            # Who is left out is heard of by the neighbours, before long.
+            # Rows that do not fit arrive by heartbeat, before long.
             size += row_bytes(relay.rows[node])
             if size > self._config.batch_bytes_max:
                 break
@@ -345,5 +333,5 @@ class Trees:
 
 
 def _copied(vectors: dict[str, Counts]) -> dict[str, Counts]:
-    """Copy vectors that may still grow after they were sent."""
+    """Copy vectors that may still grow after they are sent."""
     return {topic: dict(counts) for topic, counts in vectors.items()}
