@@ -1,59 +1,48 @@
-"""A broker: it publishes, delivers what other brokers publish in the groups it is in, and tells subscribers.
+"""A deadline broker: publish, deliver events of its groups, push to subscribers.
 
-Guarantees. What it delivers is causal and on time: see `causality`. What it cannot deliver so is dropped, and said to be (`handing`). Its events
-are sent to each broker of their group at once and with a deadline, repaired by gossip until then (`repair`), and told to subscribers
-in rounds (`telling`, `spreading`).
-
-Groups are topics. Brokers know each other (`names`, `admit`, `dismiss`) and which groups each is in (`groups`); a broker that joins
-a group is in it once all others have taken note, or after `join_ns`: somebody who is away learns of it later, and what it publishes
-meanwhile does not come.
-
-Pauses. An application that has no room for more (`pause`) is handed nothing: what comes waits for it, and what is still waiting at its deadline is dropped
-as `overflow`. The order is kept; what others are told is not held up.
-
-Restarting. A broker persists what it has delivered and the largest stamps, rounds and deadlines it knows of, and no matrix. So it publishes nothing until
-all that it may have known is dead everywhere: then no event of its own can overtake a cause. What is published meanwhile waits. What waited to be
-delivered when it crashed is lost, unless it is repaired in time.
-
-Assumptions. Clocks differ by at most `skew_ns`, and brokers keep their records over a crash, or come back under another name.
-
-HAZARD: a disk that takes long counts as delay: deliveries are said when their records are safe, which may be after a deadline.
-HAZARD: a broker that lost its records and keeps its name publishes numbers and stamps that others take for known.
+The theory of operation is in the package docstring.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import LimitReached
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
-from ensue.protocols.core import Effect, Frame, Join, Leave, Persist, Publish, Send, Settle
-from ensue.protocols.gossip.causality import ACCEPTED, LATE, OVERFLOW, Causality, Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Groups, Message, Noted, Request, Row, Summary
-from ensue.protocols.gossip.groups import GroupRolls
-from ensue.protocols.gossip.handing import GossipCounts, Handing
-from ensue.protocols.gossip.letters import Letters
-from ensue.protocols.gossip.repair import Repair
-from ensue.protocols.gossip.rounds import BEFORE_JOIN, NOT_SUBSCRIBED
-from ensue.protocols.gossip.state import STATES, State
-from ensue.protocols.gossip.telling import Telling
-from ensue.protocols.gossip.views import Picker
-from ensue.protocols.numbering import EventNumbers
-from ensue.wire import Records
+from ensue.core.errors import LimitReached
+from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.core.wire import Records
+from ensue.protocols.deadline.broker_push import BrokerPush
+from ensue.protocols.deadline.causality import ACCEPTED, LATE, OVERFLOW, Causality, Sent
+from ensue.protocols.deadline.codec import Codec
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.delivery import DeadlineCounts, Delivery
+from ensue.protocols.deadline.frames import Groups, Message, Noted, Request, Row, Summary
+from ensue.protocols.deadline.membership import Membership
+from ensue.protocols.deadline.partial_views import Picker
+from ensue.protocols.deadline.records import STATES, State
+from ensue.protocols.deadline.repair import Repair
+from ensue.protocols.deadline.rounds import BEFORE_JOIN, NOT_SUBSCRIBED
+from ensue.protocols.interface import Effect, Frame, Join, Leave, Persist, Publish, Send, Settle
+from ensue.protocols.shared.event_numbers import EventNumbers
 
-__all__ = ["GossipBroker"]
+__all__ = ["DeadlineBroker"]
 
 SEQUENCE, TOPIC, STATE, VERSION = "sequence/", "topic/", "state", "version"
 _NUMBER = Records[int](int)
 
 
-class GossipBroker:
-    """One broker. Commands: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume`, `admit`, `dismiss`.
+def _always(_topic: str) -> bool:
+    return True
 
-    `names` are all brokers, in the order of their numbers; `name` is this one, and `gone` are those that are gone for good. `rows` is what is known of the
-    others' groups from the start. `records` is what an earlier incarnation persisted.
+
+class DeadlineBroker:
+    """One broker.
+
+    `names` are all brokers in the order of their numbers; `name` is this one, and `gone` are the
+    numbers of those that left for good. `rows` is what is known of other brokers' groups from the
+    start. `records` is what an earlier run persisted. `relayed` says whether messages go over a
+    relay, which seals what copies of them may say. `may_publish` returns whether events of a topic
+    may be sent yet; later events wait too.
     """
 
     def __init__(
@@ -61,11 +50,13 @@ class GossipBroker:
         *,
         name: str,
         names: Sequence[str],
-        config: GossipConfig,
+        config: DeadlineConfig,
         site: str = "",
         gone: Iterable[int] = (),
         rows: Iterable[Row] = (),
         records: Mapping[str, bytes] | None = None,
+        relayed: bool = False,
+        may_publish: Callable[[str], bool] = _always,
         now_ns: int = 0,
     ) -> None:
         records = records or {}
@@ -74,44 +65,44 @@ class GossipBroker:
         self._names = list(names)
         self._numbers_of = {each: number for number, each in enumerate(self._names)}
         self.number = self._numbers_of[name]
-        self._handing = Handing(config)
+        self._delivery = Delivery(config)
         self._numbers = EventNumbers(name)
         version = _NUMBER.decode(records[VERSION]) if VERSION in records else 0
-        self._groups = GroupRolls(self.number, self._names, config.retry_ns, version, now_ns)
+        self._membership = Membership(self.number, self._names, config.retry_ns, version, now_ns)
         for number in gone:
-            self._groups.dismiss(number)
+            self._membership.dismiss(number)
         for row in rows:
-            self._groups.put(row)
+            self._membership.put(row)
         state = STATES.decode(records[STATE]) if STATE in records else State({}, 0, 0, (0, 0))
         self._earlier = dict(state.settled)
-        """By source: the last message that an earlier incarnation was done with."""
+        """By source: the last message that an earlier run delivered or gave up."""
         self._causality = Causality(self.number, config, state.settled)
         self._causality.highest = max(self._causality.highest, state.highest)
         self._causality.latest_deadline_ns = state.deadline_ns
-        self._telling = Telling(
-            name, self.number, site, config, state.rounds, self._handing, self._groups
+        self._push = BrokerPush(
+            name, self.number, site, config, state.rounds, self._delivery, self._membership
         )
         self._repair = Repair(config, Picker(name, salt=1))
-        self._letters = Letters(self.number, config)
+        self._codec = Codec(self.number, config)
         self._outgoing: deque[tuple[Event, int]] = deque()
-        """Events that may not be sent yet, with their lifetimes."""
+        """Events that wait to be sent, with their lifetimes."""
         self._ready_ns = self._silent_until_ns(state, now_ns) if STATE in records else now_ns
         self._joined: dict[str, None] = {}
         self._joining: dict[str, int] = {}
-        """Topics that not all others have taken note of, and until when to wait for that."""
+        """Groups that not all brokers have noted, and until when to wait for them."""
         self._changed = False
         self._paused = False
-        self.relayed = False
-        """Whether messages go over a relay, which seals what copies of them may say."""
+        self._relayed = relayed
+        self._may_publish = may_publish
         for key, value in records.items():
             if key.startswith(SEQUENCE):
                 self._numbers.last[key.removeprefix(SEQUENCE)] = _NUMBER.decode(value)
         topics = [key.removeprefix(TOPIC) for key in records if key.startswith(TOPIC)]
         if topics:
             self.subscribe(topics, now_ns=now_ns)
-        self._handing.effects += self._groups.tell(now_ns)
+        self._delivery.effects += self._membership.announce(now_ns)
 
-    # -- What others may look at ----------------------------------------------------------------
+    # -- Properties -----------------------------------------------------------------------------
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -119,24 +110,37 @@ class GossipBroker:
         return tuple(self._joined)
 
     @property
-    def counts(self) -> GossipCounts:
-        """What became of the events that came."""
-        return self._handing.counts
+    def counts(self) -> DeadlineCounts:
+        """Outcomes of the received events."""
+        return self._delivery.counts
 
     @property
     def held_count(self) -> int:
-        """How many events wait for others that come before them."""
+        """Number of received events that wait for their predecessors."""
         return len(self._causality.waiting)
 
     @property
     def unsettled_count(self) -> int:
-        """How many events may not be sent yet."""
+        """Number of published events that are not sent."""
         return len(self._outgoing)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Which broker is in which groups, as far as this one knows."""
-        return (self._groups.row, *self._groups.rows.values())
+        """The groups of each broker, as far as this one knows; its own first."""
+        return (self._membership.row, *self._membership.rows.values())
+
+    @property
+    def effects(self) -> list[Effect]:
+        """The pending effects."""
+        return self._delivery.effects
+
+    def number_of(self, name: str) -> int | None:
+        """Return the number of a broker; None if it is unknown."""
+        return self._numbers_of.get(name)
+
+    def all_noted(self) -> bool:
+        """Return whether all brokers have noted the groups of this one."""
+        return self._membership.all_noted()
 
     # -- Commands -------------------------------------------------------------------------------
 
@@ -150,25 +154,48 @@ class GossipBroker:
         headers: Mapping[str, str] | None = None,
         lifetime_ns: int | None = None,
     ) -> Event:
-        """Publish an event, which is of use for so long. It is returned without its stamp."""
+        """Publish an event with a lifetime; the returned event has no stamp yet."""
         config = self.config
         if len(self._outgoing) >= config.outgoing_max:
             raise LimitReached(
-                f"{self.name} has {config.outgoing_max} events that may not be sent yet "
+                f"{self.name} has {config.outgoing_max} events that wait to be sent "
                 "(outgoing_max): publish again in a while",
                 limit="outgoing_max",
                 value=config.outgoing_max,
             )
         if config.spreads:
-            self._telling.check_room(now_ns)
+            self._push.check_room(now_ns)
         lifetime = config.lifetime_ns if lifetime_ns is None else lifetime_ns
         event = self._numbers.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
         if config.durable:
             number = _NUMBER.encode(self._numbers.last[topic])
-            self._handing.effects.append(Persist(SEQUENCE + topic, number))
+            self._delivery.effects.append(Persist(SEQUENCE + topic, number))
         self._outgoing.append((event, min(lifetime, config.lifetime_ns_max)))
-        self._advance(now_ns)
+        self.advance(now_ns=now_ns)
         return event
+
+    def reject(
+        self,
+        topic: str,
+        payload: bytes,
+        reason: str,
+        *,
+        now_ns: int,
+        key: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Event:
+        """Give an event its number and settle it as void."""
+        event = self._numbers.make(topic, payload, now_ns=now_ns, key=key, headers=headers)
+        self.effects.append(Settle(event, "void", reason))
+        return event
+
+    def refuse(self, topic: str, reason: str, *, now_ns: int) -> None:
+        """Settle all events of a topic that wait to be sent as void."""
+        for event, _ in self._outgoing:
+            if event.topic == topic:
+                self.effects.append(Settle(event, "void", reason))
+        self._outgoing = deque(each for each in self._outgoing if each[0].topic != topic)
+        self.advance(now_ns=now_ns)
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Join groups; each takes effect with its `Join`."""
@@ -181,129 +208,134 @@ class GossipBroker:
             return
         self._joining.update(dict.fromkeys(new, now_ns + self.config.join_ns))
         if self.config.durable:
-            self._handing.effects += (Persist(TOPIC + topic, b"") for topic in new)
+            self._delivery.effects += (Persist(TOPIC + topic, b"") for topic in new)
         self._change_groups(now_ns)
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Leave groups, at once."""
+        """Leave groups, effective immediately."""
         left = [each for each in topics if each in self._joined or each in self._joining]
         for topic in left:
             self._joining.pop(topic, None)
             if self.config.durable:
-                self._handing.effects.append(Persist(TOPIC + topic, None))
+                self._delivery.effects.append(Persist(TOPIC + topic, None))
             if topic in self._joined:
                 del self._joined[topic]
-                self._handing.effects.append(Leave(topic))
+                self._delivery.effects.append(Leave(topic))
         if left:
             self._change_groups(now_ns)
 
     def acknowledge(self, position: int) -> None:
-        """Do nothing: nothing is delivered again."""
+        """Do nothing: no event is delivered again."""
 
     def pause(self) -> None:
-        """Hand nothing over until `resume`."""
+        """Deliver nothing until `resume`."""
         self._paused = True
 
     def resume(self, *, now_ns: int) -> None:
-        """Hand over what there is, and go on."""
+        """Resume deliveries; drop expired events as `overflow`."""
         self._deliver_ready(now_ns)
         self._paused = False
-        self._advance(now_ns)
+        self.advance(now_ns=now_ns)
 
     def admit(self, name: str, *, now_ns: int) -> None:
-        """Take note of a broker that is new; it has the next number."""
+        """Give the next number to a new broker."""
         self._numbers_of[name] = len(self._names)
         self._names.append(name)
-        self._groups.admit(self._numbers_of[name], now_ns)
-        self._advance(now_ns)
+        self._membership.admit(self._numbers_of[name], now_ns)
+        self.advance(now_ns=now_ns)
 
     def dismiss(self, name: str, *, now_ns: int) -> None:
-        """Take note of a broker that is gone for good."""
-        self._groups.dismiss(self._numbers_of[name])
-        self._advance(now_ns)
+        """Remove a broker that left for good."""
+        self._membership.dismiss(self._numbers_of[name])
+        self.advance(now_ns=now_ns)
 
     def say_goodbye(self) -> None:
-        """Do nothing: whoever runs brokers says who is gone."""
+        """Do nothing: the owner of the brokers calls `dismiss`."""
 
-    # -- What happens ---------------------------------------------------------------------------
+    def repeat(self, *, now_ns: int) -> None:
+        """Repeat announcements of groups now: the connection is new."""
+        self._membership.repeat(now_ns)
+        self.advance(now_ns=now_ns)
+
+    # -- Driven from outside --------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle what another broker or a subscriber says."""
+        """Handle a frame of another broker or of a subscriber."""
         if self._causality.waiting:
-            self._deliver_ready(now_ns)  # What is due is before what comes too late.
+            self._deliver_ready(now_ns)  # Due deliveries go before this frame.
         peer = self._numbers_of.get(source)
         if peer is not None:
             self._receive(frame, peer, now_ns)
         else:
-            self._handing.effects += self._telling.receive(frame, source, now_ns)
-        self._advance(now_ns)
+            self._delivery.effects += self._push.receive(frame, source, now_ns)
+        self.advance(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Deliver what is due, and do what is to be done now and then."""
-        self._advance(now_ns)
-        for event in self._letters.given_up(now_ns):
+        """Run due timers."""
+        self.advance(now_ns=now_ns)
+        for event in self._codec.given_up(now_ns):
             if event.topic in self._joined:
-                self._handing.give_up(event)
-        for number, names in self._repair.summaries(self._groups.others(), now_ns):
-            frame = Summary(have=names, heard=self._letters.latest(number))
-            self._handing.effects.append(Send(self._names[number], frame))
-        self._letters.prune(now_ns)
+                self._delivery.give_up(event)
+        for number, names in self._repair.summaries(self._membership.others(), now_ns):
+            frame = Summary(have=names, heard=self._codec.latest(number))
+            self._delivery.effects.append(Send(self._names[number], frame))
+        self._codec.prune(now_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when something is due."""
+        """Return when the next timer is due."""
         times = [
             self._causality.next_timer_ns(paused=self._paused),
             self._repair.due_ns,
-            self._groups.next_timer_ns(),
-            self._letters.next_timer_ns(),
+            self._membership.next_timer_ns(),
+            self._codec.next_timer_ns(),
             min(self._joining.values(), default=None),
-            max(self._ready_ns, self._telling.room_ns)
-            if self._outgoing and self._may_send()
+            max(self._ready_ns, self._push.room_ns)
+            if self._outgoing and self._may_send_next()
             else None,
-            self._telling.next_timer_ns() if self.config.spreads else None,
+            self._push.next_timer_ns() if self.config.spreads else None,
         ]
         return min((each for each in times if each is not None), default=None)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
-        effects, self._handing.effects = self._handing.effects, []
+        """Drain the pending effects."""
+        effects, self._delivery.effects = self._delivery.effects, []
         if self._changed:
             self._changed = False
             if self.config.durable:
-                vector, known = self._telling.vector, self._causality
+                vector, known = self._push.vector, self._causality
                 rounds = (vector.own, vector.others)
                 state = State(known.settled, known.highest, known.latest_deadline_ns, rounds)
                 effects.append(Persist(STATE, STATES.encode(state)))
         return effects
 
-    # -- From brokers ---------------------------------------------------------------------------
+    # -- Frames of brokers ----------------------------------------------------------------------
 
     def _receive(self, frame: Frame, peer: int, now_ns: int) -> None:
         match frame:
             case Message():
-                self._letters.heard(peer, frame.heard)
+                self._codec.heard(peer, frame.heard)
                 self._receive_message(frame, peer, now_ns)
             case Summary(have=have, heard=heard):
-                self._letters.heard(peer, heard)
+                self._codec.heard(peer, heard)
                 wanted = self._repair.lacking(have, self._causality)
                 if wanted:
                     self._send(peer, Request(wanted=wanted, baseless=False))
             case Request(wanted=wanted, baseless=baseless):
                 if baseless:
-                    self._letters.forget(peer)
+                    self._codec.forget(peer)
                 self._send_copies(wanted, peer)
             case Groups(row=row) | Noted(row=row):
-                if self._groups.hear(row, peer):
-                    self._letters.forget(peer)  # Whoever was restarted has a newer row.
+                if self._membership.hear(row, peer):
+                    self._codec.forget(peer)  # A restarted broker has a newer row.
                 if isinstance(frame, Noted):
-                    self._groups.noted(frame, peer)
+                    self._membership.noted(frame, peer)
                 else:
-                    self._handing.effects += self._groups.answer(frame, peer)
+                    self._delivery.effects += self._membership.answer(frame, peer)
             case _:
-                pass  # Not for a broker: a stray frame changes nothing.
+                pass
 
     def _receive_message(self, frame: Message, peer: int, now_ns: int) -> None:
-        message = self._letters.read(frame) if frame.source < len(self._names) else None
+        message = self._codec.read(frame) if frame.source < len(self._names) else None
         latest_ns = now_ns + self.config.horizon_ns
         if message is None or max(message.stamp, message.deadline_ns) > latest_ns:
             self.counts.unreadable += 1
@@ -313,33 +345,33 @@ class GossipBroker:
         event = message.event
         if self.number not in message.dest:
             return
-        if self._handing.is_copy(event):
+        if self._delivery.is_copy(event):
             return
         if message.key in self._causality.waiting:
             self.counts.duplicate += 1
             return
-        self._letters.keep(message)
+        self._codec.keep(message)
         if now_ns <= message.deadline_ns:
             self._repair.keep(message, now_ns)
         if message.stamp <= self._earlier.get(message.source, 0):
-            # Its former self delivered it, or one after it: nobody remembers which.
-            self._handing.discard(event, BEFORE_JOIN)
+            # An earlier run delivered it, or a later one: which is not recorded.
+            self._delivery.discard(event, BEFORE_JOIN)
             return
         wanted = event.topic in self._joined
         if wanted:
-            self._handing.arrived(event)
+            self._delivery.arrived(event)
         verdict = self._causality.offer(message, now_ns)
         if verdict != ACCEPTED and wanted:
             self._refuse(message, verdict)
 
     def _ask_for_whole(self, frame: Message, stamp: Stamp, peer: int, now_ns: int) -> None:
-        """Ask for a message that can't be read, and see to it that it is not lost unnoticed."""
+        """Request an undecodable message in full; it is reported if it does not come."""
         event, source, sent = frame.event, frame.source, stamp.entries.get(CLOCK, 0)
         self._send(peer, Request(wanted={source: (sent,)}, baseless=True))
         in_time = now_ns < stamp.entries.get(DEADLINE, 0) <= now_ns + self.config.horizon_ns
         known = sent <= self._earlier.get(source, 0) or (sent, source) in self._causality.waiting
-        if in_time and not known and not self._handing.is_copy(event):
-            self._letters.wait_for(event, source, sent)
+        if in_time and not known and not self._delivery.is_copy(event):
+            self._codec.wait_for(event, source, sent)
 
     def _send_copies(self, wanted: Mapping[int, Sequence[int]], peer: int) -> None:
         left = self.config.batch_max
@@ -348,101 +380,100 @@ class GossipBroker:
                 message = self._repair.get(source, stamp)
                 if message is not None and peer in message.dest and left:
                     left -= 1
-                    self._send(peer, self._letters.write(message, peer, whole=True))
+                    self._send(peer, self._codec.write(message, peer, whole=True))
 
-    # -- Both ways ------------------------------------------------------------------------------
+    # -- Sending and delivering -----------------------------------------------------------------
 
-    def _advance(self, now_ns: int) -> None:
-        """Deliver what may be delivered, and send what may be sent."""
+    def advance(self, *, now_ns: int) -> None:
+        """Deliver and send whatever is possible now."""
         if self._causality.waiting:
             self._deliver_ready(now_ns)
         if self._outgoing and not now_ns < self._ready_ns <= now_ns + self.config.silence_ns_max:
-            while self._outgoing and self._may_send() and now_ns >= self._telling.room_ns:
+            while self._outgoing and self._may_send_next() and now_ns >= self._push.room_ns:
                 self._send_event(*self._outgoing.popleft(), now_ns)
-        self._handing.effects += self._groups.tell(now_ns)
+        self._delivery.effects += self._membership.announce(now_ns)
         if self._joining:
             self._join(now_ns)
         if self.config.spreads:
-            self._handing.effects += self._telling.handle_timer(now_ns)
+            self._delivery.effects += self._push.handle_timer(now_ns)
 
     def _join(self, now_ns: int) -> None:
-        noted = self._groups.all_noted()
+        noted = self._membership.all_noted()
         for topic, until_ns in list(self._joining.items()):
             if noted or not now_ns < until_ns <= now_ns + self.config.join_ns:
                 del self._joining[topic]
                 self._joined[topic] = None
-                self._handing.effects.append(Join(topic))
+                self._delivery.effects.append(Join(topic))
 
     def _deliver_ready(self, now_ns: int) -> None:
         for held in self._causality.expired(now_ns):
             if held.sent.event.topic in self._joined:
                 self._refuse(held.sent, OVERFLOW if self._paused else LATE)
-                self._handing.remember(held.sent.event)  # It is over: no copy changes that.
+                self._delivery.remember(held.sent.event)  # Later copies are duplicates.
         while not self._paused and (ready := self._causality.next_ready(now_ns)) is not None:
             self._learn(ready.sent)
             self._hand_over(ready.sent.event, now_ns - ready.arrived_ns)
 
     def _hand_over(self, event: Event, held_ns: int) -> None:
         if event.topic in self._joined:
-            self._handing.deliver(event, held_ns)
+            self._delivery.deliver(event, held_ns)
         else:
             joining = event.topic in self._joining
-            self._handing.discard(event, BEFORE_JOIN if joining else NOT_SUBSCRIBED)
+            self._delivery.discard(event, BEFORE_JOIN if joining else NOT_SUBSCRIBED)
 
     def _refuse(self, message: Sent, verdict: str) -> None:
-        if self._handing.refuse(message.event, verdict, room=not self._paused):
-            # The application knows of it: what it publishes next comes after it.
+        if self._delivery.refuse(message.event, verdict, room=not self._paused):
+            # The application has seen it: what it publishes next comes after it.
             self._causality.learn(message)
             self._learn(message)
 
     def _learn(self, message: Sent) -> None:
         self._changed = True
-        self._telling.learn(message.event.topic, message.source, message.round, message.live)
+        self._push.learn(message.event.topic, message.source, message.round, message.live)
 
     def _send_event(self, event: Event, lifetime_ns: int, now_ns: int) -> None:
         causality = self._causality
-        number, live = self._telling.publish(event, now_ns) if self.config.spreads else (0, {})
+        number, live = self._push.publish(event, now_ns) if self.config.spreads else (0, {})
         deadline_ns = causality.deadline_ns(now_ns, lifetime_ns)
         stamp = Stamp({CLOCK: causality.stamp(now_ns), DEADLINE: deadline_ns})
         stamped = msgspec.structs.replace(event, stamp=stamp, published_at_ns=now_ns)
-        others = self._groups.members(event.topic)
+        others = self._membership.members(event.topic)
         here = event.topic in self._joined
         dest = (*others, self.number) if here else others
         before = causality.before(now_ns)
-        digest = self._letters.digest(before, stamp.entries[CLOCK]) if self.relayed else b""
+        digest = self._codec.digest(before, stamp.entries[CLOCK]) if self._relayed else b""
         message = Sent(stamped, self.number, dest, before, number, live, digest)
         causality.sent(message)
         self._changed = True
-        self._handing.effects.append(Publish(stamped))
+        self._delivery.effects.append(Publish(stamped))
         if others:
-            self._letters.keep(message)
+            self._codec.keep(message)
             self._repair.keep(message, now_ns)
             for peer in others:
-                self._send(peer, self._letters.write(message, peer))
-        self._handing.effects.append(Settle(stamped, ""))
+                self._send(peer, self._codec.write(message, peer))
+        self._delivery.effects.append(Settle(stamped, ""))
         if not here:
             return
-        self._handing.arrived(stamped)
+        self._delivery.arrived(stamped)
         if not self._paused:
-            self._handing.deliver(stamped)
+            self._delivery.deliver(stamped)
         elif causality.hold(message, now_ns) != ACCEPTED:
             self._refuse(message, OVERFLOW)
 
-    def _may_send(self) -> bool:
-        """Tell whether the next event may go out, if it is time."""
-        return True
+    def _may_send_next(self) -> bool:
+        return self._may_publish(self._outgoing[0][0].topic)
 
     def _send(self, peer: int, frame: Frame) -> None:
-        self._handing.effects.append(Send(self._names[peer], frame))
+        self._delivery.effects.append(Send(self._names[peer], frame))
 
     def _change_groups(self, now_ns: int) -> None:
-        version = self._groups.change((*self._joined, *self._joining), now_ns)
+        version = self._membership.change((*self._joined, *self._joining), now_ns)
         if self.config.durable:
-            self._handing.effects.append(Persist(VERSION, _NUMBER.encode(version)))
-        self._advance(now_ns)
+            self._delivery.effects.append(Persist(VERSION, _NUMBER.encode(version)))
+        self.advance(now_ns=now_ns)
 
     def _silent_until_ns(self, state: State, now_ns: int) -> int:
-        """Return when all that an earlier incarnation may have known is dead everywhere."""
+        """Return when all that an earlier run may have known has expired everywhere."""
         config = self.config
         until_ns = state.deadline_ns + config.skew_ns + 1
         if config.spreads:

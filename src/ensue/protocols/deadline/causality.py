@@ -1,41 +1,45 @@
-"""When a broker may deliver what other brokers sent it: the matrix of what was sent, and deadlines.
+"""The delivery rule of brokers: a matrix of what was sent, and deadlines.
 
-What it guarantees, whatever is lost, repeated or overtaken:
-- no message is delivered after one that comes after it, twice, or after its deadline;
-- a message that arrives in time is delivered in time, whatever became of those before it;
-- nothing waits longer than to its deadline.
+Guarantee, whatever is lost, duplicated or overtaken:
+- no message is delivered after one that causally follows it, twice, or after its deadline;
+- a message that arrives in time is delivered in time, whatever happened to its predecessors;
+- no message waits longer than until its deadline.
 
-Theory of operation. `matrix[x][y]` is the stamp of the last message from x to y that this broker knows of (MCP in the paper). A message
-carries what its sender knew *before* it was sent, and its stamp, which is larger than all of that: so the order of stamps extends
-the order of causes. A message may be delivered here when all that its sender knew was sent to this broker has been delivered here. If
-something is missing it waits, until its own deadline or that of a waiting one that comes after it: then what there is
-is delivered, smallest stamp first, and what is missing can't be delivered any more.
+Theory of operation. `matrix[x][y]` is the stamp of the last message from x to y that this broker
+knows of (MCP in the paper). A message carries what its sender knew *before* sending it, and a stamp
+larger than all of that: so the order of stamps extends the causal order. A message may be delivered
+here when everything its sender knew was sent here has been delivered here. Otherwise it waits until
+its own deadline, or that of a waiting message that follows it. Then the messages that are here are
+delivered, smallest stamp first, and missing ones cannot be delivered any more.
 
-In time means `slack_ns` before the deadline: whoever waits is handed over right after that, so that a timer may be late by as much.
-A message whose deadline is over when it is looked at, because its process stood still, is late.
+In time means `slack_ns` before the deadline. A waiting message is delivered right then, so that a
+timer may be late by as much. A message whose deadline has passed when it is looked at, because its
+process was stopped, is late.
 
-The deadline of a message is never earlier than that of one before it (`latest_deadline_ns`): else a message in time could find that
-one after it has been delivered, and order, that one's deadline and this one could not all be kept.
+The deadline of a message is never earlier than that of a predecessor (`latest_deadline_ns`).
+Otherwise a message in time could find a follower already delivered, and order and both deadlines
+could not all be kept.
 
-What is so old that nobody can deliver it any more is forgotten (`horizon_ns`), which keeps the matrix small.
+Entries so old that no process can deliver their messages are forgotten (`horizon_ns`), which keeps
+the matrix small. Rows are immutable and shared between matrices, so comparing two rows is mostly an
+identity check.
 
-Rows of matrices are never changed, only replaced: many matrices have the same rows, and share them. Whether a row is known is then a question of
-identity, most of the time.
+Deviations from the paper's Figures 4 and 5, numbered as in the errata: the matrix from before the
+send and a test of all senders (1), rising stamps (2), due messages in the order of stamps (3),
+copies of waiting messages dropped (4), "not before" in place of "at" (5), deadlines that do not
+fall (6).
 
-Departures from the paper's Figures 4 and 5, as in the errata: the matrix from before the send and a test of all senders (1),
-stamps that rise (2), due messages in the order of stamps (3), copies of waiting messages dropped (4), "not before" in place of "at" (5),
-deadlines that don't fall (6).
-
-HAZARD: whether a message is in time is judged by the clock of whoever receives it. Order needs clocks only to forget: see `config`.
+HAZARD: the receiver's clock decides whether a message is in time. Order needs clocks only to
+forget: see `config`.
 """
 
 from typing import TypeVar
 
 import msgspec
 
-from ensue.event import CLOCK, DEADLINE, Event
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Live, Matrix
+from ensue.core.event import CLOCK, DEADLINE, Event
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Live, Matrix
 
 __all__ = [
     "ACCEPTED",
@@ -51,14 +55,14 @@ __all__ = [
 ACCEPTED, LATE, OVERTAKEN, DUPLICATE, OVERFLOW = "", "late", "overtaken", "duplicate", "overflow"
 
 Key = tuple[int, int]
-"""Stamp and source: what orders messages."""
+"""Stamp and source: the sort key of messages."""
 
 
 T = TypeVar("T", int, str)
 
 
 def raise_to(matrix: dict[T, dict[int, int]], other: dict[T, dict[int, int]]) -> None:
-    """Take over what is larger in another matrix; rows are shared, and replaced where they change."""
+    """Merge the larger entries of another matrix; rows are replaced on change."""
     for x, row in other.items():
         mine = matrix.get(x)
         if mine is row:
@@ -73,7 +77,7 @@ def raise_to(matrix: dict[T, dict[int, int]], other: dict[T, dict[int, int]]) ->
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A message, with what its sender knew."""
+    """A message with what its sender knew."""
 
     event: Event
     source: int
@@ -81,29 +85,29 @@ class Sent(msgspec.Struct, frozen=True):
     after: Matrix
     round: int = 0
     live: Live = {}
-    """By topic and broker: rounds, as numbers."""
+    """By topic and broker: round numbers."""
     digest: bytes = b""
     proof: bytes = b""
 
     @property
     def stamp(self) -> int:
-        """When it was sent; larger than whatever comes before it."""
+        """When it was sent; larger than the stamp of any predecessor."""
         assert self.event.stamp is not None
         return self.event.stamp.entries[CLOCK]
 
     @property
     def deadline_ns(self) -> int:
-        """Until when it is of use."""
+        """Until when it may be delivered."""
         assert self.event.stamp is not None
         return self.event.stamp.entries[DEADLINE]
 
     @property
     def key(self) -> Key:
-        """What orders it."""
+        """Its sort key."""
         return (self.stamp, self.source)
 
     def reference(self) -> Matrix:
-        """Return what its sender knew right after it."""
+        """Return what its sender knew right after sending it."""
         matrix = dict(self.after)
         raise_to(matrix, {self.source: dict.fromkeys(self.dest, self.stamp)})
         return matrix
@@ -117,22 +121,22 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Causality:
-    """What one broker knows, and what waits there."""
+    """The matrix of one broker, and the messages that wait there."""
 
-    def __init__(self, number: int, config: GossipConfig, settled: dict[int, int]) -> None:
+    def __init__(self, number: int, config: DeadlineConfig, settled: dict[int, int]) -> None:
         self.number = number
         self.config = config
         self.matrix: Matrix = {}
         self.settled = settled
-        """By source: everything from it to this broker up to this stamp is delivered, or never will be."""
+        """By source: all messages to this broker up to this stamp are delivered or given up."""
         self.waiting: dict[Key, Held] = {}
         self.highest = max(settled.values(), default=0)
-        """No stamp known of is larger."""
+        """The largest known stamp."""
         self.latest_deadline_ns = 0
-        """Of all that was sent or delivered here."""
+        """Of all messages sent or delivered here."""
         self._pruned_ns = 0
         self._learned: Matrix = {}
-        """By source: the row of a message that was learned last. It is in the matrix, with nothing of what was forgotten since."""
+        """By source: the last row merged into the matrix, apart from entries forgotten since."""
 
     # -- Sending --------------------------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class Causality:
         return max(now_ns + lifetime_ns, self.latest_deadline_ns)
 
     def before(self, now_ns: int) -> Matrix:
-        """Return what is known of before a message that is sent now."""
+        """Return the matrix for a message that is sent now."""
         self._prune(now_ns)
         matrix = dict(self.matrix)
         horizon_ns = now_ns - self.config.horizon_ns
@@ -155,13 +159,13 @@ class Causality:
         return matrix
 
     def sent(self, message: Sent) -> None:
-        """Take note of a message of one's own."""
+        """Record a message of this broker."""
         self._learn(message)
 
     # -- Receiving ------------------------------------------------------------------------------
 
     def offer(self, message: Sent, now_ns: int) -> str:
-        """Take a message; return `ACCEPTED`, or why it can't be taken."""
+        """Hold a message; return `ACCEPTED`, or the reason why not."""
         self._prune(now_ns)
         if message.key in self.waiting:
             return DUPLICATE
@@ -175,28 +179,26 @@ class Causality:
         return ACCEPTED
 
     def hold(self, message: Sent, now_ns: int) -> str:
-        """Keep a message of one's own, for which there is no room now; return `ACCEPTED`, or why not."""
+        """Hold a message of this broker during a pause; return like `offer`."""
         if len(self.waiting) >= self.config.held_max:
             return OVERFLOW
         self.waiting[message.key] = Held(message, now_ns)
         return ACCEPTED
 
     def is_settled(self, source: int, stamp: int) -> bool:
-        """Tell whether a message would break the order: it, or one after it, was delivered."""
+        """Return whether a message, or a follower of it, was already delivered."""
         return stamp <= self.settled.get(source, 0)
 
     def expired(self, now_ns: int) -> list[Held]:
-        """Take out what has waited beyond its deadline, because this process stood still."""
+        """Remove messages that waited beyond their deadline: this process was stopped."""
         over = [key for key, held in self.waiting.items() if now_ns > held.sent.deadline_ns]
         taken = [self.waiting.pop(key) for key in sorted(over)]
         for held in taken:
-            self._settle(
-                held.sent
-            )  # Whatever comes before it is over, too: nobody has to wait for that.
+            self._settle(held.sent)  # Its predecessors have expired too.
         return taken
 
     def next_ready(self, now_ns: int) -> Held | None:
-        """Take out the message to deliver next, if there is one."""
+        """Remove and return the next message to deliver, if there is one."""
         if not self.waiting:
             return None
         due = [held.sent for held in self.waiting.values() if self._is_due(held.sent, now_ns)]
@@ -211,11 +213,11 @@ class Causality:
         return None
 
     def learn(self, message: Sent) -> None:
-        """Take note of a message that is handed out although it is late."""
+        """Record a message that is delivered although it is late."""
         self._learn(message)
 
     def next_timer_ns(self, *, paused: bool = False) -> int | None:
-        """Return when something that waits is to be handed over in any case; or, in a pause, to be given up."""
+        """Return when a waiting message has to be delivered, or, in a pause, dropped."""
         if not self.waiting:
             return None
         first = min(held.sent.deadline_ns for held in self.waiting.values())
@@ -245,14 +247,14 @@ class Causality:
         self.latest_deadline_ns = max(self.latest_deadline_ns, message.deadline_ns)
 
     def _raise(self, x: int, row: dict[int, int]) -> None:
-        """Take over what is larger in a row, but for the column of this broker: that is `settled`."""
+        """Merge the larger entries of a row, except this broker's, kept in `settled`."""
         mine, number = self.matrix.get(x, {}), self.number
         larger = {y: stamp for y, stamp in row.items() if mine.get(y, 0) < stamp and y != number}
         if larger:
             self.matrix[x] = mine | larger
 
     def _settle(self, message: Sent) -> None:
-        """Take a message, and all that its sender knew was sent here before it, for delivered or dead."""
+        """Mark a message, and all messages to this broker that it follows, as settled."""
         settled, number, stamp = self.settled, self.number, message.stamp
         self.highest = max(self.highest, stamp)
         for source, row in message.after.items():
@@ -262,7 +264,7 @@ class Causality:
             settled[message.source] = stamp
 
     def _prune(self, now_ns: int) -> None:
-        """Forget what nobody can deliver any more; not at every call, since it looks at everything."""
+        """Forget entries beyond the horizon; not at every call, since it scans everything."""
         if 0 <= now_ns - self._pruned_ns < self.config.lifetime_ns:
             return
         self._pruned_ns = now_ns
@@ -273,7 +275,8 @@ class Causality:
                 self.matrix[x] = row
             else:
                 del self.matrix[x]
-        # What a message in time names is no older than its own time and a horizon before that; and what is settled longer than that comes late.
+        # A message in time names nothing older than a horizon before its own stamp, and a message
+        # that was settled longer ago than that is late.
         settled_ns = now_ns - 3 * self.config.horizon_ns
         for x in [x for x, stamp in self.settled.items() if stamp < settled_ns]:
             del self.settled[x]

@@ -1,19 +1,25 @@
-"""Messages between brokers as they travel, and as they are meant.
+"""The codec of messages between brokers: matrices travel as differences.
 
-A matrix travels as what has changed since a message that the receiver is known to have, and each of its rows as sets of destinations that have the same stamp, since messages
-go to groups; stamps and rounds travel as differences from the message's own. A sender keeps what it knew right after each of its messages, and a receiver keeps the same of each message that it could
-read, both for as long as a message can matter. A receiver tells in every frame which message of the other it has (`heard`); the sender then names
-that one as the base. Without a base the matrix travels whole, and so it does in copies that were asked for. What has become too old is left out on both sides.
+A matrix travels as what has changed since a message that the receiver is known to have, and each
+row as sets of destinations with the same stamp, since messages go to groups. Stamps and rounds
+travel as differences from the message's own. A sender keeps what it knew right after each of its
+messages, and a receiver keeps the same of each message it decoded, both as long as a message can
+matter. Every frame carries which message of the other side the sender has (`heard`); that one
+becomes the base. Without a base, and in copies that were requested, the matrix travels complete.
+Entries that are too old are left out on both sides.
 
-A receiver that was restarted has no base. It says its groups anew before anything else, and whoever hears that, or is asked by somebody who could not read a
-message, takes it to have none of all that was sent up to then (`forget`): messages are whole until it has said that it has a later one. What its former self said
-is of earlier ones, so it is passed over, whenever it comes. Messages that were under way to it can't be read, and are asked for; if they don't come whole until
-their deadline, they are given up (`given_up`).
+A restarted receiver has no base. It sends its groups before anything else; a broker that gets
+them, or a request for a message that could not be decoded, assumes that the receiver has nothing
+of all that was sent up to then (`forget`): messages are complete until the receiver has confirmed
+a later one. Confirmations of its earlier run are about earlier messages, so they are ignored.
+Messages under way to it cannot be decoded, and are requested; those that do not come complete by
+their deadline are given up (`given_up`).
 
-Matrices of several messages have most rows in common, and share them.
+Matrices of several messages share most rows.
 
-Limits: `retained_max` matrices in all, `matrices_bytes_max` of them beside the latest of each sender, and as many messages that can't be read; the oldest go
-first. Whoever needs a matrix that is gone asks for the whole one.
+Limits: `retained_max` matrices, `matrices_bytes_max` of them beside the latest of each sender,
+and as many undecodable messages; oldest evicted first. A receiver without a base requests the
+complete matrix.
 """
 
 from collections import OrderedDict, deque
@@ -23,51 +29,51 @@ from hashlib import blake2b
 
 import msgspec
 
-from ensue.event import CLOCK, DEADLINE, Event
-from ensue.protocols.gossip.causality import Sent, raise_to
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Live, Matrix, Message, Rows
+from ensue.core.event import CLOCK, DEADLINE, Event
+from ensue.protocols.deadline.causality import Sent, raise_to
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Live, Matrix, Message, Rows
 
-__all__ = ["Letters", "matrix_of", "rows_digest", "rows_of"]
+__all__ = ["Codec", "matrix_of", "rows_digest", "rows_of"]
 
 ENTRY_BYTES = 72
-"""What an entry of a row takes in memory, about; and a row in a matrix."""
+"""Approximate memory of an entry of a row, and of a row in a matrix."""
 SETS_MAX = 1024
-"""Sets of numbers that are remembered: most messages go to the same few."""
+"""Decoded sets that are cached: most messages go to the same few."""
 RECENT_ROWS = 8
-"""Rows of one broker that a new one is compared with, to share it."""
+"""Recent rows of one broker that a new one is compared with, to share it."""
 
 
-class Letters:
-    """Reads and writes the messages of one broker."""
+class Codec:
+    """Encodes and decodes the messages of one broker."""
 
-    def __init__(self, number: int, config: GossipConfig) -> None:
+    def __init__(self, number: int, config: DeadlineConfig) -> None:
         self._number = number
         self._config = config
         self._known: OrderedDict[tuple[int, int], Matrix] = OrderedDict()
-        """By source and stamp: what its sender knew right after a message."""
+        """By source and stamp: what the sender knew right after a message."""
         self._latest: dict[int, int] = {}
-        """By source: the largest stamp of those."""
+        """By source: the largest of these stamps."""
         self._sizes: dict[tuple[int, int], int] = {}
-        """What each of those matrices took when it came: rows that others had are not counted again."""
+        """Memory of each matrix when it came, without rows that others share."""
         self._counted: dict[int, deque[dict[int, int]]] = {}
-        """By broker: rows that were counted last."""
+        """By broker: the rows counted last."""
         self.bytes = 0
-        """What they take, about."""
+        """Approximate memory of all matrices."""
         self._recent_rows: dict[int, deque[dict[int, int]]] = {}
-        """By broker: rows that came last."""
+        """By broker: the rows received last."""
         self._written: tuple[Sent | None, dict[int, Rows]] = (None, {})
-        """The message that was written last, and by base: its rows."""
+        """The message encoded last, and its rows by base."""
         self._heard: dict[int, int] = {}
-        """By broker: the stamp of a message of this one that it has."""
+        """By broker: stamp of the latest message of this broker that it has."""
         self._lost: dict[int, int] = {}
-        """By broker: of messages of this one up to this stamp, whatever it said before is not to be counted on."""
+        """By broker: up to this stamp, its confirmations do not count any more."""
 
         self._unread: OrderedDict[tuple[int, int], Event] = OrderedDict()
-        """By source and stamp: events of messages whose base is not here."""
+        """By source and stamp: events of messages whose base is missing."""
 
     def keep(self, message: Sent) -> None:
-        """Keep what a message can be read from, or written."""
+        """Keep the matrix of a message as a base for others."""
         source, stamp = message.source, message.stamp
         self._unread.pop((source, stamp), None)
         if (source, stamp) in self._known:
@@ -82,42 +88,42 @@ class Letters:
             self._make_room()
 
     def latest(self, source: int) -> int:
-        """Return the stamp of the latest message of a broker that others can be read from, or 0."""
+        """Return the stamp of the latest base of a broker, or 0."""
         return self._latest.get(source, 0)
 
     def heard(self, peer: int, stamp: int) -> None:
-        """Take note that a broker has a message of this one."""
+        """Record that a broker has a message of this one."""
         if stamp > self._lost.get(peer, 0):
             self._heard[peer] = max(stamp, self._heard.get(peer, 0))
 
     def forget(self, peer: int) -> None:
-        """Count on nothing that a broker was sent: it may have been restarted."""
+        """Assume that a broker has none of the messages sent to it: it may have restarted."""
         self._lost[peer] = max(self.latest(self._number), self._lost.get(peer, 0))
         self._heard.pop(peer, None)
 
     def wait_for(self, event: Event, source: int, stamp: int) -> None:
-        """Keep the event of a message that can't be read, until it comes whole."""
+        """Keep the event of an undecodable message until it comes complete."""
         self._unread[source, stamp] = event
         if len(self._unread) > self._config.retained_max:
             self._unread.popitem(last=False)
 
     def given_up(self, now_ns: int) -> list[Event]:
-        """Take out the events that can't be read and whose deadline is over."""
+        """Remove and return undecodable events whose deadline has passed."""
         over = [key for key, event in self._unread.items() if now_ns > _deadline_ns(event)]
         return [self._unread.pop(key) for key in over]
 
     def next_timer_ns(self) -> int | None:
-        """Return when an event that can't be read is over."""
+        """Return when the next undecodable event expires."""
         return min((_deadline_ns(event) + 1 for event in self._unread.values()), default=None)
 
     def prune(self, now_ns: int) -> None:
-        """Drop what is too old to be named; later than anybody stops naming it."""
+        """Drop matrices that are too old to be used as a base."""
         oldest = now_ns - 2 * self._config.horizon_ns
         for key in [key for key in self._known if key[1] < oldest]:
             self._drop(key)
 
     def read(self, frame: Message) -> Sent | None:
-        """Return the message that is meant; None if that can't be known."""
+        """Decode a message; return None if it is invalid or its base is missing."""
         entries = {} if frame.event.stamp is None else frame.event.stamp.entries
         stamp = entries.get(CLOCK, 0)
         if not stamp or DEADLINE not in entries:
@@ -144,11 +150,11 @@ class Letters:
         )
 
     def digest(self, after: Matrix, stamp: int) -> bytes:
-        """Return the digest of a matrix as whoever sends a copy of its message sends it."""
+        """Return the digest of a matrix in the form in which a copy carries it."""
         return rows_digest(rows_of(self._recent(after, stamp), stamp))
 
     def write(self, message: Sent, peer: int, *, whole: bool = False) -> Message:
-        """Return a message as it is sent to one broker."""
+        """Encode a message for one broker."""
         base = 0 if whole else self._heard.get(peer, 0)
         known = self._known.get((self._number, base))
         if known is None or base < message.stamp - self._config.horizon_ns:
@@ -174,13 +180,13 @@ class Letters:
         )
 
     def _recent(self, after: Matrix, stamp: int) -> Matrix:
-        """Return what matters of a matrix: all who read a message have this much of it, and maybe more."""
+        """Return the recent part of a matrix, which every receiver of its message has."""
         oldest = stamp - self._config.horizon_ns
         recent = {x: _since_stamp(row, oldest) for x, row in after.items()}
         return {x: row for x, row in recent.items() if row}
 
     def _shared(self, x: int, row: dict[int, int]) -> dict[int, int]:
-        """Return an equal row that came before, if there is one; else this."""
+        """Return an equal recent row, if there is one; else this one."""
         recent = self._recent_rows.get(x)
         if recent is None:
             recent = self._recent_rows[x] = deque(maxlen=RECENT_ROWS)
@@ -191,7 +197,7 @@ class Letters:
         return row
 
     def _size_of(self, matrix: Matrix) -> int:
-        """Return what a matrix takes beside the rows that others have."""
+        """Return the memory of a matrix without shared rows."""
         entries = len(matrix)
         for x, row in matrix.items():
             counted = self._counted.get(x)
@@ -203,7 +209,7 @@ class Letters:
         return ENTRY_BYTES * entries
 
     def _make_room(self) -> None:
-        """Drop the oldest matrices, but the latest of each sender: the next message is read from that."""
+        """Drop the oldest matrices, except the latest of each sender."""
         for key in list(self._known):
             if self.bytes <= self._config.matrices_bytes_max:
                 return
@@ -218,7 +224,7 @@ class Letters:
 
 
 def rows_digest(rows: Rows) -> bytes:
-    """Return a digest of a matrix as it travels, whatever the order of its entries."""
+    """Return a digest of an encoded matrix, independent of the order of its entries."""
     entries = [(x, sorted(rows[x].items())) for x in sorted(rows)]
     return blake2b(msgspec.msgpack.encode(entries), digest_size=16).digest()
 
@@ -229,7 +235,7 @@ def _deadline_ns(event: Event) -> int:
 
 
 def bits_of(numbers: Iterable[int]) -> bytes:
-    """Return a set of numbers as bytes."""
+    """Encode a set of numbers."""
     mask = 0
     for number in numbers:
         mask |= 1 << number
@@ -238,7 +244,7 @@ def bits_of(numbers: Iterable[int]) -> bytes:
 
 @lru_cache(SETS_MAX)
 def numbers_in(bits: bytes) -> tuple[int, ...]:
-    """Return the numbers in a set, rising."""
+    """Decode a set of numbers, in ascending order."""
     mask = int.from_bytes(bits, "little")
     found = []
     while mask:
@@ -249,14 +255,14 @@ def numbers_in(bits: bytes) -> tuple[int, ...]:
 
 
 def _since_stamp(row: dict[int, int], oldest: int) -> dict[int, int]:
-    """Return a row without what is older; the same one if nothing is."""
+    """Return a row without older entries; the same row if there are none."""
     if not row or min(row.values()) >= oldest:
         return row
     return {y: stamp for y, stamp in row.items() if stamp >= oldest}
 
 
 def _since(base: Matrix, matrix: Matrix) -> Matrix:
-    """Return what is larger in a matrix than in another, or not there."""
+    """Return the entries of a matrix that are larger than in a base."""
     found: Matrix = {}
     for x, row in matrix.items():
         known = base.get(x, {})
@@ -269,7 +275,7 @@ def _since(base: Matrix, matrix: Matrix) -> Matrix:
 
 
 def rows_of(matrix: Matrix, stamp: int) -> Rows:
-    """Return a matrix as it travels with a message."""
+    """Encode the matrix of a message."""
     found: Rows = {}
     for x, row in matrix.items():
         groups: dict[int, list[int]] = {}
@@ -280,7 +286,7 @@ def rows_of(matrix: Matrix, stamp: int) -> Rows:
 
 
 def matrix_of(rows: Rows, stamp: int) -> Matrix:
-    """Return the matrix that travelled with a message."""
+    """Decode the matrix of a message."""
     found: Matrix = {}
     for x, groups in rows.items():
         row = found[x] = {}
@@ -290,5 +296,5 @@ def matrix_of(rows: Rows, stamp: int) -> Matrix:
 
 
 def _live_distances(live: Live, number: int) -> Live:
-    """Turn rounds into differences from another, or back."""
+    """Convert rounds to differences from another round, or back."""
     return {topic: {x: number - v for x, v in row.items()} for topic, row in live.items()}

@@ -1,19 +1,20 @@
-"""Whom a process knows: some of the subscribers of each topic, and never all of them.
+"""Partial views: a process knows some of the subscribers of each topic, never all of them.
 
-As in lpbcast, a view has a limit; everybody tells a few of those it knows along with what it passes on, and what does not fit is thrown out at
-random. Peers of one's own site are preferred, both to be kept and to be told things (`near_percent`), so that most
-copies stay near; the rest is left to peers far away, so that sites stay connected.
+As in lpbcast, a view is bounded; gossip carries a few known peers along, and when a view is full a
+random peer is removed. Peers of the same site are preferred, both in views and as targets
+(`near_percent`), so that most copies stay near; the rest goes to remote peers, so that sites stay
+connected.
 
-Random choices are drawn from a stream that depends on the name alone: the same input gives the same choices.
+Random choices come from a stream seeded by the name alone: the same input gives the same choices.
 """
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Peer
-from ensue.protocols.gossip.interest import are_readable
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Peer
+from ensue.protocols.deadline.interest import are_readable
 
 __all__ = ["Picker", "Views"]
 
@@ -22,7 +23,7 @@ _MASK = (1 << 64) - 1
 
 
 class Picker:
-    """Draws numbers that look random, the same ones each time (xorshift64*)."""
+    """A deterministic pseudorandom generator (xorshift64*)."""
 
     __slots__ = ("_state",)
 
@@ -31,7 +32,7 @@ class Picker:
         self._state = int.from_bytes(digest, "big") | 1
 
     def below(self, limit: int) -> int:
-        """Return a number from 0 up to, not including, a limit."""
+        """Return a number from 0 up to, but excluding, a limit."""
         state = self._state
         state ^= state >> 12
         state = (state ^ (state << 25)) & _MASK
@@ -40,7 +41,7 @@ class Picker:
         return ((state * 0x2545F4914F6CDD1D & _MASK) >> 32) * limit >> 32
 
     def sample(self, items: Sequence[T], count: int) -> list[T]:
-        """Return up to so many of the items, none twice."""
+        """Return up to `count` distinct items."""
         left = list(items)
         chosen: list[T] = []
         while left and len(chosen) < count:
@@ -51,9 +52,9 @@ class Picker:
 
 
 class Views:
-    """The peers that one process knows, by topic."""
+    """The peers known to one process, by topic."""
 
-    def __init__(self, name: str, site: str, config: GossipConfig, picker: Picker) -> None:
+    def __init__(self, name: str, site: str, config: DeadlineConfig, picker: Picker) -> None:
         self._name = name
         self._site = site
         self._config = config
@@ -63,11 +64,11 @@ class Views:
         self._of_topic: dict[str, dict[str, None]] = {}
 
     def of(self, topic: str) -> list[str]:
-        """Name the peers that are known of a topic."""
+        """Return the names of the known peers of a topic."""
         return list(self._of_topic.get(topic, ()))
 
     def learn(self, peer: Peer, mine: Iterable[str] | None = None) -> None:
-        """Take note of a peer, in those of its topics that are also `mine`, if these are given."""
+        """Add a peer, in those of its topics that are also `mine`, if given."""
         if peer.name == self._name or not are_readable(peer.wants.values()):
             return
         known = self.peers.get(peer.name)
@@ -89,13 +90,13 @@ class Views:
                 self._make_room(topic, self._of_topic[topic])
 
     def forget(self, topic: str) -> None:
-        """Forget who else is subscribed to a topic."""
+        """Forget the peers of a topic."""
         for name in self.of(topic):
             self._remove(topic, name)
         self._of_topic.pop(topic, None)
 
     def expire(self, now_round: int) -> None:
-        """Forget whoever was not heard of for long."""
+        """Forget peers that have been silent for `expire_rounds`."""
         oldest = now_round - self._config.expire_rounds
         for name in [name for name, peer in self.peers.items() if peer.round < oldest]:
             for topic in self.peers[name].topics:
@@ -103,7 +104,7 @@ class Views:
             self.peers.pop(name, None)
 
     def choose(self, topics: Iterable[str], count: int) -> list[Peer]:
-        """Draw some peers of any of the topics, mostly near ones."""
+        """Return random peers of any of the topics, mostly near ones."""
         names: dict[str, None] = {}
         for topic in topics:
             names.update(self._of_topic.get(topic, {}))
@@ -120,7 +121,7 @@ class Views:
         return chosen
 
     def some(self, count: int) -> list[Peer]:
-        """Draw some of all that are known, to be told to others."""
+        """Return random known peers, to be sent to others."""
         return self._picker.sample(list(self.peers.values()), count)
 
     def _make_room(self, topic: str, names: dict[str, None]) -> None:

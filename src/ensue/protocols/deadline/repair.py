@@ -1,44 +1,45 @@
-"""How brokers get what was lost on its way: each tells others now and then which messages to them it has.
+"""Repair between brokers: exchange ids of messages, and request missing ones.
 
-Once in a period a broker that has messages whose deadline is not over picks a few of those whom they are for, `fan_out` for each set of
-destinations: a group of two is as well off as one of a hundred, whatever else there is. To each it names what is addressed to it: all that
-is new since the last time, and of the rest the latest that fit beside it. Whoever lacks one asks for it by name, and is sent a copy. Messages that nobody can deliver any more are dropped.
+Once per period a broker with unexpired messages picks a few of their destinations, `fan_out` for
+each set of destinations: a group of two is served as well as one of a hundred. To each it names
+the messages addressed to it: all that are new since the last time, and the latest of the rest
+that fit. A broker that lacks one requests it, and gets a copy. Expired messages are dropped.
 
-Departures from the paper (erratum 7): a summary names single messages, and only those to the broker it is sent to; the largest stamps
-alone don't tell what is missing.
+Deviation from the paper (erratum 7): a summary names single messages, and only those to the
+broker it is sent to; the largest stamps alone do not say what is missing.
 
-Limit: `retained_max` messages, the oldest go first; `batch_max` names a frame, and as many frames as what is new needs.
+Limits: `retained_max` messages, oldest evicted first; `batch_max` ids per frame.
 """
 
 from collections import OrderedDict
 from collections.abc import Collection
 
-from ensue.protocols.gossip.causality import Causality, Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.views import Picker
+from ensue.protocols.deadline.causality import Causality, Sent
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.partial_views import Picker
 
 __all__ = ["Repair"]
 
 Key = tuple[int, int]
 """Source and stamp."""
 Names = dict[int, tuple[int, ...]]
-"""By source: stamps."""
+"""Stamps by source."""
 
 
 class Repair:
-    """The messages that one broker has."""
+    """The messages that one broker keeps for others."""
 
-    def __init__(self, config: GossipConfig, picker: Picker) -> None:
+    def __init__(self, config: DeadlineConfig, picker: Picker) -> None:
         self._config = config
         self._picker = picker
         self._kept: OrderedDict[Key, Sent] = OrderedDict()
         self._fresh: set[Key] = set()
-        """What has come since others were told the last time."""
+        """Messages that came since the last summaries."""
         self.due_ns: int | None = None
-        """When to tell others what is here."""
+        """When to send the next summaries."""
 
     def keep(self, message: Sent, now_ns: int) -> None:
-        """Keep a message for whoever lacks it."""
+        """Keep a message for brokers that lack it."""
         key = (message.source, message.stamp)
         self._kept[key] = message
         self._fresh.add(key)
@@ -48,11 +49,11 @@ class Repair:
             self.due_ns = now_ns + self._config.period_ns
 
     def get(self, source: int, stamp: int) -> Sent | None:
-        """Return a message that is kept."""
+        """Return a kept message."""
         return self._kept.get((source, stamp))
 
     def summaries(self, others: Collection[int], now_ns: int) -> list[tuple[int, Names]]:
-        """Return whom of the others to tell what, if it is time."""
+        """Return the due summaries, by broker."""
         if self.due_ns is None or now_ns < self.due_ns <= now_ns + self._config.period_ns:
             return []
         over = [key for key, kept in self._kept.items() if now_ns > kept.deadline_ns]
@@ -60,18 +61,18 @@ class Repair:
             del self._kept[key]
         self.due_ns = now_ns + self._config.period_ns if self._kept else None
         most = self._config.batch_max
-        told = [
+        summaries = [
             (other, _by_source(keys[at : at + most]))
             for other, keys in self._to_tell(set(others)).items()
             for at in range(0, len(keys), most)
         ]
         self._fresh.clear()
-        return told
+        return summaries
 
     def _to_tell(self, others: set[int]) -> dict[int, list[Key]]:
-        """Choose whom to tell; return what, the latest first."""
+        """Choose destinations; return their messages, latest first."""
         found: dict[int, list[Key]] = {}
-        # Everybody names itself last, and means the same group.
+        # Each sender lists itself last: sort, so that equal groups compare equal.
         for dest in dict.fromkeys(tuple(sorted(message.dest)) for message in self._kept.values()):
             there = [other for other in dest if other in others]
             for other in self._picker.sample(there, self._config.fan_out):
@@ -86,7 +87,7 @@ class Repair:
         return found
 
     def lacking(self, have: Names, causality: Causality) -> Names:
-        """Return which of the messages that somebody has are missing here, and still of use."""
+        """Return which of the messages that a broker has are missing here and deliverable."""
         wanted: Names = {}
         for source, stamps in have.items():
             missing = tuple(

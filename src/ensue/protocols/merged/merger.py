@@ -1,39 +1,49 @@
-"""The merge itself: hold events until nothing can come before them any more, and hand them out sorted.
+"""The merger: hold events until no predecessor can arrive, and release them sorted.
 
-What it guarantees
-- What leaves is sorted by one key, (r + c, counts, process, index), whatever comes and in whatever order: two mergers
-  hand out the events that both of them have in the same order, however long messages take and however wrong clocks are that don't go back, and
-  causes before effects as long as clocks and delays keep their bounds.
-- An event that came in time leaves when the clock has passed r + c by more than delta + epsilon, and not later. None is held longer than
-  delta + 3 epsilon, to the end of the tick.
-- Whatever its memory is made to hold, delta + 3 epsilon ticks later nothing of that is left (stabilizing).
+Guarantee
+- Events are released sorted by one key, (r + c, counts, process, index), whatever arrives in
+  whatever order: two mergers release their common events in the same order, however long messages
+  take and however wrong clocks are that do not go back; and causes before effects while clocks
+  and delays keep their bounds.
+- An event that arrived in time is released when the clock is more than delta + epsilon beyond r +
+  c, and not later. None is held longer than delta + 3 epsilon, to the end of the tick.
+- Whatever its memory is made to hold, delta + 3 epsilon ticks later nothing of it is left
+  (self-stabilizing).
 
-Why it waits so long: a cause of an event has no larger r + c, so its sender's clock showed at most r + c; it arrives before that clock
-has passed r + c + delta, and this clock r + c + delta + epsilon. Within that tick it may still come.
+Why it waits that long: a cause of an event has no larger r + c, so its sender's clock showed at
+most r + c; it arrives before that clock is beyond r + c + delta, and this clock beyond r + c +
+delta + epsilon. Within that tick it may still arrive.
 
-Departures from the paper
-- Events leave at the end of the tick, when the clock is *beyond* r + c + delta + epsilon. On the tick itself a cause may still arrive.
-- The clock is compared with "beyond" and not with "equal": clocks may skip values. So several values of r + c can be due together, and all of
-  them are sorted by the whole key.
+Deviations from the paper
+- Events are released at the end of the tick, when the clock is *beyond* r + c + delta + epsilon.
+  On the tick itself a cause may still arrive.
+- The clock is compared with "beyond" and not with "equal": clocks may skip values. So several
+  values of r + c can be due together, and all are sorted by the whole key.
 - Ties between events of one send are broken by an index.
-- What comes too late is not accepted, and neither is a second copy of what is held. A copy of what has left is late, so that nothing has to be
-  remembered for it.
-- A timestamp from the future (r + c more than epsilon beyond this clock) is not accepted: no clock can have shown it. What
-  is held and can't be true, after a fault, is dropped (`take_dropped`): what is further ahead than 2 epsilon at every tick, what is in the wrong place once
-  in delta + 3 epsilon ticks, and what has a false key when it would leave.
-- The key of the last event that left is kept. After a clock has gone back, what would leave behind it is called late. The
-  paper has no such rule, and its order breaks there. A key more than 2 epsilon ahead of the clock can be a fault as well, and is forgotten.
+- Late events are not accepted, and neither is a second copy of a held event. A copy of a released
+  event is late, so no memory is needed for it.
+- A timestamp from the future (r + c more than epsilon beyond this clock) is not accepted: no
+  valid clock can have shown it. Held events that cannot be valid, after a fault, are dropped
+  (`take_dropped`): those more than 2 epsilon ahead at every tick, those in the wrong place once
+  in delta + 3 epsilon ticks, and those with a wrong key on release.
+- The key of the last released event is kept. After the clock has gone back, an event that would
+  be released behind it is late. The paper has no such rule, and its order breaks there. A key
+  more than 2 epsilon ahead of the clock can be a fault itself, and is forgotten.
 
-HAZARD: it looks for faults when it is called, and not at every tick. What a fault left in a merger that is silent is found when something
-comes, and the time to recover counts from there.
+HAZARD: faults are looked for when the merger is called, not at every tick. What a fault left in
+an idle merger is found at the next call, and the recovery time counts from there.
 
-HAZARD: a message that takes longer than delta is late here, and may have been in time elsewhere: that subscriber lacks an event that others
-have. Order is kept. HAZARD: this clock ahead of the others by more than epsilon makes punctual events late; behind by more, it makes
-them look as if they came from the future. Either way events are lost here until the clock is mended, and order is kept.
+HAZARD: a message that takes longer than delta is late here, and may have been in time elsewhere:
+this subscriber lacks an event that others have. Order is kept. HAZARD: if this clock is ahead of
+the others by more than epsilon, punctual events are late; if it is behind by more, they look as
+if they came from the future. Events are lost here until the clock is corrected, and order is
+kept.
 
-HAZARD: where this clock was ahead together with others that stamped by it, and is set back by more than delta + 3 epsilon + 1 ticks, what left meanwhile is
-forgotten. Events leave in their turn behind ones that sort after them, and a copy of what has left may leave again when the clock has come that far: the order is broken once. Who
-remembers a larger key would call everything late until then, and after a fault for ever.
+HAZARD: if this clock was ahead together with others that stamped by it, and is set back by more
+than delta + 3 epsilon + 1 ticks, what was released meanwhile is forgotten. Events are released
+behind ones that sort after them, and a copy of a released event may be released again when the
+clock has come that far: order breaks once. Keeping the larger key would make everything late
+until then, and after a fault for ever.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,20 +52,20 @@ from operator import attrgetter
 
 import msgspec
 
-from ensue.event import Event
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.timestamps import AnyTimestamp
+from ensue.core.event import Event
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.timestamps import AnyTimestamp
 
 __all__ = ["ACCEPTED", "DUPLICATE", "LATE", "OVERFLOW", "SKEWED", "Held", "Key", "Merger"]
 
 ACCEPTED, LATE, SKEWED, DUPLICATE, OVERFLOW = "", "late", "skewed", "duplicate", "overflow"
 
 Key = tuple[tuple[int, ...], str, int]
-"""What orders events: their timestamps' key, then the process, then the index within what was sent together."""
+"""The sort key: key of the timestamp, process, index within one send."""
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An event that waits for its turn."""
+    """An event that waits for its release."""
 
     key: Key
     event: Event
@@ -67,7 +77,7 @@ _key: Callable[[Held], Key] = attrgetter("key")
 
 
 class Merger:
-    """Holds events, and hands out what is due."""
+    """Holds events, and releases those that are due."""
 
     __slots__ = (
         "_audit_tick",
@@ -80,39 +90,39 @@ class Merger:
         "config",
     )
 
-    def __init__(self, config: MergeConfig) -> None:
+    def __init__(self, config: MergedConfig) -> None:
         self.config = config
         self._held: dict[int, dict[Key, Held]] = {}
-        """By r + c, and then by key."""
+        """Held events by r + c, then by key."""
         self._reaches: list[int] = []
-        """The values of r + c for which something is held: a heap."""
+        """The values of r + c with held events: a heap."""
         self._count = 0
-        """How many there are, as long as nothing has gone wrong: looked at for every event."""
+        """Number of held events, unless a fault changed it: read for every event."""
         self._tick = 0
         self._frontier: Key | None = None
-        """The key of the last event that left in its turn."""
+        """The key of the last released event."""
         self._audit_tick = 0
-        """When to look next at everything that is held."""
+        """When to check all held events next."""
         self._dropped: list[Held] = []
 
     @property
     def held_count(self) -> int:
-        """How many events wait."""
+        """Number of held events."""
         return sum(map(len, self._held.values()))
 
     def due_tick(self) -> int | None:
-        """Return the tick at which something is to leave next."""
+        """Return the tick of the next release."""
         return self._reaches[0] + self.config.wait_ticks + 1 if self._reaches else None
 
     def held(self) -> Iterator[Held]:
-        """Go through what waits."""
+        """Yield the held events."""
         for bucket in self._held.values():
             yield from bucket.values()
 
     def offer(self, held: Held, tick: int) -> str:
-        """Take an event at a tick; return `ACCEPTED`, or why it can't be taken.
+        """Hold an event; return `ACCEPTED`, or the reason why not.
 
-        Whatever is due at that tick must have been handed out before.
+        Events that are due at that tick must have been released before.
         """
         config, timestamp = self.config, held.timestamp
         reach = timestamp.r + timestamp.c
@@ -126,7 +136,7 @@ class Merger:
         if self._frontier is not None and held.key <= self._frontier:
             return LATE
         if self._count >= config.held_max:
-            self._count = self.held_count  # It may be wrong.
+            self._count = self.held_count  # A fault may have changed it.
             if self._count >= config.held_max:
                 return OVERFLOW
         if bucket is None:
@@ -137,9 +147,9 @@ class Merger:
         return ACCEPTED
 
     def advance(self, tick: int) -> tuple[list[Held], list[Held]]:
-        """Move on to a tick; return what leaves in its turn, sorted, and what should have left before.
+        """Advance to a tick; return the events to release, sorted, and overtaken ones.
 
-        The second is empty but after a fault.
+        The second list is empty except after a fault.
         """
         passed = tick - self.config.wait_ticks
         leaving: list[Held] = []
@@ -167,12 +177,12 @@ class Merger:
         return leaving, overtaken
 
     def take_dropped(self) -> list[Held]:
-        """Drain what could not be true, and was dropped: after a fault, or when the clock has gone back."""
+        """Drain events dropped as invalid, after a fault or a clock that went back."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def drop(self, unwanted: Callable[[Event], bool]) -> list[Event]:
-        """Drop some of what is held, and return it."""
+        """Remove and return unwanted events."""
         found = [
             (reach, key)
             for reach, bucket in self._held.items()
@@ -182,7 +192,7 @@ class Merger:
         return [each.event for each in self._without(found)]
 
     def _look_for_faults(self, tick: int) -> None:
-        """Drop what can't be true at this tick."""
+        """Drop events that cannot be valid at this tick."""
         frontier, config = self._frontier, self.config
         latest = tick + 2 * config.epsilon_ticks
         if frontier is not None and frontier[0][0] > latest:
@@ -205,7 +215,7 @@ class Merger:
             )
 
     def _without(self, unwanted: list[tuple[int, Key]]) -> list[Held]:
-        """Let go of what is unwanted, and return it; set right what else is remembered of the rest."""
+        """Remove and return unwanted events, and rebuild the indexes of the rest."""
         dropped = [self._held[reach].pop(key) for reach, key in unwanted]
         self._held = {reach: bucket for reach, bucket in self._held.items() if bucket}
         self._reaches = list(self._held)

@@ -1,24 +1,27 @@
-"""A publisher of merged order: it stamps what it publishes by its own clock, and asks nobody.
+"""A merged publisher: stamps its events by its own clock, without asking another process.
 
-What it guarantees: an event has a larger timestamp than everything its process published, heard of or was handed before it.
-It is on its way as soon as it is stamped: order needs no answer. Where whoever carries it answers all the same (`answered`), that settles it, and what
-is not answered is sent again as it is: a copy is dropped by those who have it, and late for those whose time for it is over. With
-a modulus it would look new to them, so the two don't go together.
+An event has a larger timestamp than everything its process published, observed or delivered
+before. It is sent as soon as it is stamped: order needs no answer. Where the carrier answers all
+the same (`answered`), the answer settles the event, and an unanswered event is retransmitted
+unchanged: receivers drop it as a duplicate or as late. With a modulus a late copy would look new,
+so `answered` excludes a modulus.
 
-What a process was handed in its turn needs no word here: by then its clock is beyond anything that event can know of. What it learns
-earlier or otherwise, as from a subscription without order or from a peer outside of Ensue, is told by `observe`; `token` is
-what to send along, so that whoever observes it comes after everything before it.
+Events delivered in order need no `observe`: by then this clock is beyond anything they can know
+of. What a process learns earlier or otherwise, as from an unordered subscription or outside of
+Ensue, is passed to `observe`; `token` is what to send along, so that a process that observes it
+comes after.
 
-Starting: it knows nothing of what an earlier incarnation, or its application before it was made, has seen. So it stamps nothing for epsilon + 1 ticks;
-then all of that is in the past. What is published meanwhile waits. The same holds for whatever exceeds `events_per_tick_max`, until the next tick.
+Start. A publisher does not know what an earlier run, or its application, has seen. So it stamps
+nothing for epsilon + 1 ticks; then all of that is in the past. Events published meanwhile wait.
+So do events beyond `events_per_tick_max`, until the next tick.
 
-Its bounds are those of all others (`terms`). With `exchanges` it agrees on them with everybody else there, and `Resumed` says that it has; with `tells_terms` its
-stamps carry them.
+All processes share the bounds (`terms`). With `exchanges` the publisher agrees on them with the
+other clients, and `Resumed` reports agreement; with `tells_terms` its stamps carry them.
 
-It persists the numbers of its events, so that a restarted one does not give them again. Its timestamps are not persisted.
+It persists the numbers of its events, so that a restart does not reuse them, but no timestamps.
 
-HAZARD: an event is stamped when it is published and sent when its number is safe. A disk that takes long counts as
-delay, and has to be part of delta.
+HAZARD: an event is stamped when it is published and sent when its number is persisted. Disk
+latency counts as delay, and has to be part of delta.
 """
 
 from collections import deque
@@ -26,34 +29,34 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached, LocalProtocolError
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Publish, Settle
-from ensue.protocols.ens import Accepted
-from ensue.protocols.exchange import Agreed, Declined
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.terms import TermsClient
-from ensue.protocols.merge.timestamps import INDEX, MARK, Timeline, timestamps_for
-from ensue.protocols.numbering import EventNumbers
-from ensue.wire import Records
+from ensue.core.errors import BadInput, ConfigurationError, LimitReached, LocalProtocolError
+from ensue.core.event import Event, Stamp
+from ensue.core.wire import Records
+from ensue.protocols.interface import Broadcast, Effect, Frame, Persist, Publish, Settle
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.terms import TermsClient
+from ensue.protocols.merged.timestamps import INDEX, MARK, Timeline, timestamps_for
+from ensue.protocols.shared.event_numbers import EventNumbers
+from ensue.protocols.topic_log.fanout import Agreed, Declined
+from ensue.protocols.topic_log.frames import Accepted
 
-__all__ = ["MergePublisher"]
+__all__ = ["MergedPublisher"]
 
 SEQUENCE = "sequence/"
 _NUMBER = Records[int](int)
 
 
-class MergePublisher:
+class MergedPublisher:
     """One publisher. Commands: `publish`, `publish_together`, `observe`, `token`.
 
-    `records` is what an earlier incarnation persisted.
+    `records` is what an earlier run persisted.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        config: MergeConfig,
+        config: MergedConfig,
         answered: bool = False,
         exchanges: tuple[str, ...] = (),
         tells_terms: bool = False,
@@ -62,35 +65,35 @@ class MergePublisher:
     ) -> None:
         if answered and config.modulus is not None:
             raise ConfigurationError(
-                "a publisher that sends again what is not answered needs whole clock readings: "
-                "give modulus=None, or a late copy would look like a new event"
+                "a publisher that retransmits cannot use a modulus, or a late copy would look new: "
+                "give modulus=None"
             )
         self.name = name
         self.config = config
         self.timeline = Timeline(timestamps_for(config))
         self._answered = answered
-        self._told_terms = config.terms.to_entries() if tells_terms else {}
+        self._stamped_terms = config.terms.to_entries() if tells_terms else {}
         self._terms = TermsClient(config.terms, exchanges, retry_ns=config.retry_ns, now_ns=now_ns)
         self._unanswered: dict[str, tuple[int, Event]] = {}
-        """By id: when to send it again, and the event, in the order they are due."""
+        """By id: when to retransmit, and the event, in the order they are due."""
         self._numbers = EventNumbers(name)
         self._ready_tick = config.tick(now_ns) + config.epsilon_ticks + 1
         self._waiting: deque[tuple[Event, ...]] = deque()
-        """Events that may not be stamped yet, those together that are sent together."""
+        """Events that wait to be stamped, grouped by send."""
         self._waiting_count = 0
-        """How many they are, as long as nothing has gone wrong: looked at for every event."""
+        """Number of waiting events, unless a fault changed it: read for every event."""
         self._seen_ns = now_ns
-        """What the clock showed last: no timer is further ahead of it than it can have been set."""
+        """The last clock reading, an upper bound for timers after the clock went back."""
         self._busy_tick = -1
         self._busy_count = 0
-        """How many events were made in that tick."""
+        """Number of sends stamped in that tick."""
         self._effects: list[Effect] = []
         for key, value in (records or {}).items():
             self._numbers.last[key.removeprefix(SEQUENCE)] = _NUMBER.decode(value)
 
     @property
     def unsettled_count(self) -> int:
-        """How many events are not stamped yet, or not answered."""
+        """Number of events that are not stamped or not answered."""
         return self._count_waiting() + len(self._unanswered)
 
     def publish(
@@ -102,7 +105,7 @@ class MergePublisher:
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Event:
-        """Publish an event. It is returned without its stamp, which comes with `Settle`."""
+        """Publish an event; it is returned without its stamp, which comes with `Settle`."""
         (event,) = self.publish_together(((topic, payload, key, headers),), now_ns=now_ns)
         return event
 
@@ -112,18 +115,15 @@ class MergePublisher:
         *,
         now_ns: int,
     ) -> tuple[Event, ...]:
-        """Publish several events as one: nothing comes between them but what was sent by others.
-
-        Each is topic, payload, key and headers.
-        """
+        """Publish events with one timestamp; each is topic, payload, key, headers."""
         for topic, *_ in items:
             if topic.startswith(MARK):
-                raise BadInput(f"a topic of merged order does not begin with {MARK!r}: {topic!r}")
+                raise BadInput(f"a topic in merged order must not begin with {MARK!r}: {topic!r}")
         if self._waiting_count + len(items) > self.config.outgoing_max:
-            self._waiting_count = self._count_waiting()  # It may be wrong.
+            self._waiting_count = self._count_waiting()  # A fault may have changed it.
         if self._waiting_count + len(items) > self.config.outgoing_max:
             raise LimitReached(
-                f"{self.name} has {self._waiting_count} events that may not be stamped yet "
+                f"{self.name} has {self._waiting_count} events that wait to be stamped "
                 "(outgoing_max): publish again in a while",
                 limit="outgoing_max",
                 value=self.config.outgoing_max,
@@ -143,9 +143,9 @@ class MergePublisher:
         return events
 
     def observe(self, entries: Mapping[str, int], *, now_ns: int) -> bool:
-        """Learn of a stamp or a token: whatever is published from now on comes after it.
+        """Order all later events of this publisher after a stamp or token.
 
-        False: it was refused, because nobody whose clock is within its bound can have made it.
+        Return False if it is refused: no clock within its bound can have made it.
         """
         tick = self.config.tick(now_ns)
         kind = self.timeline.kind
@@ -158,23 +158,23 @@ class MergePublisher:
         return True
 
     def token(self, *, now_ns: int) -> dict[str, int]:
-        """Return what stands for all that was published and observed so far, to be observed elsewhere.
+        """Return a token for everything published and observed so far.
 
-        Refused while something published waits for its stamp: nobody knows yet what would come after it.
+        Raise while a published event waits for its stamp: no token can stand for it.
         """
         if self._waiting:
             raise LocalProtocolError(
-                f"{self.name} has published events that are not stamped yet, and no token can stand "
-                "for them: flush first, then ask for the token"
+                f"{self.name} has published events without a stamp, which no token can cover: "
+                "flush first, then ask for the token"
             )
         return self.timeline.kind.to_entries(self.timeline.known(self.config.tick(now_ns)))
 
     def say_goodbye(self) -> None:
-        """Hold nobody to the own terms any more; nobody else remembers this publisher."""
+        """Withdraw the terms; no other process keeps state of this publisher."""
         self._terms.withdraw()
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Settle what is answered; elsewhere nobody has to answer a publisher."""
+        """Settle answered events."""
         del now_ns
         match frame:
             case Agreed():
@@ -187,7 +187,7 @@ class MergePublisher:
                 pass
 
     def repeat(self, *, now_ns: int) -> None:
-        """Send again what is not answered: the connection is new."""
+        """Retransmit unanswered events now: the connection is new."""
         self._seen_ns = now_ns
         self._terms.repeat(now_ns)
         for event_id, (_, event) in list(self._unanswered.items()):
@@ -195,18 +195,18 @@ class MergePublisher:
             self._effects.append(Broadcast(event))
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Stamp what had to wait, and send again what was not answered in time."""
+        """Stamp waiting events, and retransmit unanswered ones that are due."""
         self._stamp_waiting(now_ns)
         self._terms.handle_timer(now_ns)
         for event_id, (due_ns, event) in list(self._unanswered.items()):
             if now_ns < due_ns <= now_ns + self.config.poll_ns:
-                break  # Those further ahead were due by a clock that has gone back since.
+                break  # A due time further ahead is from before the clock went back.
             del self._unanswered[event_id]
             self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
             self._effects.append(Broadcast(event))
 
     def next_timer_ns(self) -> int | None:
-        """Return when what waits may be stamped, or sent again."""
+        """Return when the next timer is due."""
         config, seen_ns = self.config, self._seen_ns
         due_ns = next((due_ns for due_ns, _ in self._unanswered.values()), None)
         if due_ns is not None:
@@ -221,7 +221,7 @@ class MergePublisher:
         return ready_ns if due_ns is None else min(due_ns, ready_ns)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the pending effects."""
         effects, self._effects = self._effects, []
         if self._terms.effects:
             effects += self._terms.effects
@@ -234,7 +234,7 @@ class MergePublisher:
     def _stamp_waiting(self, now_ns: int) -> None:
         self._seen_ns = now_ns
         tick = self.config.tick(now_ns)
-        # A clock that went back must not keep anybody waiting for longer than a restart would.
+        # After a clock went back, wait no longer than after a restart.
         self._ready_tick = min(self._ready_tick, tick + self.config.epsilon_ticks + 1)
         if tick < self._ready_tick:
             return
@@ -250,8 +250,8 @@ class MergePublisher:
         self._waiting_count -= len(events)
         timeline = self.timeline
         entries = timeline.kind.to_entries(timeline.event(tick))
-        if self._told_terms:
-            entries |= self._told_terms
+        if self._stamped_terms:
+            entries |= self._stamped_terms
         for index, event in enumerate(events):
             stamp = Stamp(entries if index == 0 else {**entries, INDEX: index})
             stamped = msgspec.structs.replace(event, stamp=stamp, published_at_ns=now_ns)

@@ -1,25 +1,29 @@
-"""A merger of a level: it sorts what it listens to, and passes it on to whoever listens to it.
+"""A merged relay: sorts what it listens to, and forwards it to its listeners.
 
-Mergers stack. To whoever listens, the output of a merger is a system like the one below it, in which clocks differ by the same
-epsilon and messages take up to delta + 3 epsilon, to the end of the tick, and whatever the way from the merger takes:
-`MergeConfig.above`. Stamps pass unchanged, so the order is the same on all levels, and several mergers may pass on the same events.
+Relays stack. For a listener, the output of a relay is a system like the one below it, with the
+same epsilon and delays of up to delta + 3 epsilon, to the end of the tick, plus the delay from
+the relay: `MergedConfig.above`. Stamps pass unchanged, so the order is the same on all levels,
+and several relays may forward the same events.
 
-A merger answers for topics as the notification service does: `AttachRequest`, `Attached`, `DetachRequest`, and `Notify` for each event in its turn. It
-listens to a topic as long as anybody listens to it. What it does not deliver in turn it does not pass on, whatever `deliver_late` says. If it may not have a topic itself,
-it declines it to all who asked for it.
+A relay serves topics like the notification service: `AttachRequest`, `Attached`, `DetachRequest`,
+and `Notify` for each event in order. It listens to a topic while it has listeners. Events that it
+does not deliver in order are not forwarded, whatever `deliver_late` says. If a topic is declined
+to the relay, it declines it to all its listeners.
 
-Whoever listens asks again once in `poll_ns`. Who has not for `POLLS_MISSED_MAX` times that is gone, and forgotten. Limit: `listeners_max`.
+A listener repeats its request every `poll_ns`. One that missed `POLLS_MISSED_MAX` of them is
+forgotten. Limit: `listeners_max`.
 
-HAZARD: what a merger loses, all who listen to it alone lose. HAZARD: a merger whose clock jumps ahead by more than those polls forgets all who listen, and they
-get nothing until they ask again.
+HAZARD: what a relay loses, all listeners that use it alone lose. HAZARD: a relay whose clock
+jumps ahead by more than those polls forgets all listeners, and they get nothing until they ask
+again.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import limit_reason
-from ensue.protocols.core import (
+from ensue.core.errors import limit_reason
+from ensue.protocols.interface import (
     Deliver,
     Effect,
     Frame,
@@ -30,62 +34,63 @@ from ensue.protocols.core import (
     Refuse,
     Send,
 )
-from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
-from ensue.protocols.exchange import Declined
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.topic_log.fanout import Declined
+from ensue.protocols.topic_log.frames import Attached, AttachRequest, DetachRequest, Notify
 
-__all__ = ["MergeRelay"]
+__all__ = ["MergedRelay"]
 
 LISTENER = "listener/"
 POLLS_MISSED_MAX = 8
-"""So many requests in a row are not lost by chance."""
+"""Consecutive requests that are not lost by chance."""
 
 
-class MergeRelay:
-    """One merger. It has no commands: whoever listens asks by frames.
+class MergedRelay:
+    """One relay. It has no commands: listeners send frames.
 
-    `config` is that of the level it listens to, `mergers` are the ones it listens to, if not to the notification service itself.
+    `config` is that of the level it listens to; `mergers` are the relays it listens to, if not the
+    notification service itself.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        config: MergeConfig,
+        config: MergedConfig,
         mergers: tuple[str, ...] = (),
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
         self.name = name
         self.config = config
-        self.inner = MergeSubscriber(
+        self.inner = MergedSubscriber(
             name=name,
-            # What is out of turn is not passed on, so nobody is to be handed it.
+            # Events out of order are not forwarded, so they must not be delivered here.
             config=msgspec.structs.replace(config, deliver_late=False),
             mergers=mergers,
             records=records,
             now_ns=now_ns,
         )
         self._listeners: dict[str, dict[str, int]] = {}
-        """By topic: who listens, and when each asked last."""
-        self._look_due_ns = 0
-        """When to look next for those who are gone."""
+        """By topic: listeners, and when each sent its last request."""
+        self._sweep_due_ns = 0
+        """When to look for silent listeners next."""
         self._effects: list[Effect] = []
         for record in records or ():
             if record.startswith(LISTENER):
-                # The topic comes with its length in front, because either name may contain a slash.
+                # The length of the topic comes first, because both names may contain a slash.
                 size, _, names = record.removeprefix(LISTENER).partition("/")
                 topic, peer = names[: int(size)], names[int(size) + 1 :]
                 self._listeners.setdefault(topic, {})[peer] = now_ns
 
     @property
     def held_count(self) -> int:
-        """How many events wait for their turn."""
+        """Number of held events."""
         return self.inner.held_count
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle an event from below, or a wish from above."""
+        """Handle an event from below, or a request of a listener."""
         match frame:
             case AttachRequest(topic=topic):
                 self._attach(topic, source, now_ns)
@@ -96,17 +101,17 @@ class MergeRelay:
         self._drain()
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Pass on what is due, and forget who is gone."""
-        self._forget_the_gone(now_ns)
+        """Forward due events, and forget silent listeners."""
+        self._forget_silent(now_ns)
         self.inner.handle_timer(now_ns=now_ns)
         self._drain()
 
     def next_timer_ns(self) -> int | None:
-        """Return when something is due."""
+        """Return when the next timer is due."""
         return self.inner.next_timer_ns()
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the pending effects."""
         self._drain()
         effects, self._effects = self._effects, []
         return effects
@@ -125,12 +130,12 @@ class MergeRelay:
                     for peer in self._listeners.get(topic, ()):
                         self._answer(topic, peer)
                 case Leave():
-                    pass  # Nobody listens any more.
+                    pass  # There are no listeners any more.
                 case _:
                     self._effects.append(effect)
 
     def _answer(self, topic: str, peer: str) -> None:
-        """Say that a topic is on its way; slots mean nothing here, since nothing is kept."""
+        """Confirm a topic; slots mean nothing here, since no log is kept."""
         self._effects.append(Send(peer, Attached(topic=topic, first=0, next=0, sent=0)))
 
     def _attach(self, topic: str, peer: str, now_ns: int) -> None:
@@ -157,16 +162,16 @@ class MergeRelay:
             self.inner.unsubscribe((topic,), now_ns=now_ns)
 
     def _decline(self, topic: str, reason: str) -> None:
-        """Tell all who listen to a topic that it is not to be had here."""
+        """Decline a topic to all its listeners."""
         for peer in self._listeners.pop(topic, {}):
             self._persist(topic, peer, None)
             self._effects.append(Send(peer, Declined(topic=topic, event="", reason=reason)))
 
-    def _forget_the_gone(self, now_ns: int) -> None:
+    def _forget_silent(self, now_ns: int) -> None:
         poll_ns = self.config.poll_ns
-        if now_ns < self._look_due_ns <= now_ns + poll_ns:
+        if now_ns < self._sweep_due_ns <= now_ns + poll_ns:
             return
-        self._look_due_ns = now_ns + poll_ns
+        self._sweep_due_ns = now_ns + poll_ns
         gone: list[tuple[str, str]] = []
         for topic, listeners in self._listeners.items():
             for peer, asked_ns in listeners.items():

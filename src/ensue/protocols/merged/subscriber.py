@@ -1,35 +1,40 @@
-"""A subscriber of merged order: it sorts what comes by the stamps alone.
+"""A merged subscriber: sorts events by their stamps alone.
 
-What it guarantees, and why, is said in `merger`. Here is what becomes of the rest:
+`merger` has the delivery rule. Events that cannot be delivered in order:
 
-- an event that comes too late, or whose stamp is from the future, is dropped as `late` or `skewed`; with `deliver_late` it is handed out at once
-  with that verdict instead, once, and not in its turn besides; what is held when this clock goes back may be `skewed` from then on;
-- a stamp that nobody can have made is dropped as `corrupt`, a second copy as `duplicate`;
-- an event whose stamp carries another tick or epsilon than this process has can't be sorted, and is dropped as `mismatched`. Another delta has no part in the
-  order: the event is taken. Both are told once for each publisher (`Alert`).
+- An event that is too late, or whose stamp is from the future, is dropped as `late` or `skewed`;
+  with `deliver_late` it is delivered at once with that verdict instead, once. Held events may
+  become `skewed` when this clock goes back.
+- An event with an invalid stamp is dropped as `corrupt`, a second copy as `duplicate`.
+- An event whose stamp carries another tick or epsilon cannot be sorted, and is dropped as
+  `mismatched`. Another delta does not affect the order: the event is taken. Both are reported
+  once per publisher (`Alert`).
 
-All are counted (`counts`), and what the messages show of other clocks and of delays is measured (`watch`).
+All outcomes are counted (`counts`), and clocks and delays of senders are measured (`watch`).
 
-`eager` hands everything out as it comes, with the verdict `early`: for whoever wants to look before the order is known. Its process must
-have its publisher `observe` what it was handed, or its answers may be ordered before the questions.
+`eager` delivers each event on arrival, with the verdict `early`, for applications that look
+before the order is known. Such a process must have its publisher `observe` what was delivered, or
+its replies may be ordered before the requests.
 
-`mergers` are relays to be asked for topics in place of the notification service: see `relay`. All of them are asked; what comes
-from several of them is handed out once.
+`mergers` are relays to request topics from, in place of the notification service (`relay`). All
+of them are asked; an event that comes from several is delivered once.
 
-While it is paused, what would leave is dropped as `overflow`: nothing can be had again later, and order needs nobody to wait.
+While it is paused, due events are dropped as `overflow`: no event can be fetched later, and order
+does not need any.
 
-Order recovers from any fault in memory, as `merger` says. What the application wants does not: which topics, and whether it is paused, are inputs, and nobody else knows them. After a fault
-there events are dropped as `not_subscribed` or `overflow` until it subscribes, or resumes, again.
+Order recovers from any fault in memory, as `merger` says. The inputs of the application do not:
+the topics, and whether it is paused. After a fault there, events are dropped as `not_subscribed`
+or `overflow` until the application subscribes or resumes again.
 
-After a crash it joins its topics again. What was held is lost. It asks for its topics again now and then, in case that whoever carries them
-has forgotten: a request to leave that was overtaken by one to join again would leave it deaf.
+After a crash it joins its topics again; held events are lost. It requests its topics again
+periodically: a request to leave that overtakes a request to join would cut it off.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ensue.event import Event
-from ensue.protocols.core import (
+from ensue.core.event import Event
+from ensue.protocols.interface import (
     Alert,
     Attach,
     Deliver,
@@ -43,34 +48,35 @@ from ensue.protocols.core import (
     Refuse,
     Send,
 )
-from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
-from ensue.protocols.exchange import Declined
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import ACCEPTED, DUPLICATE, LATE, OVERFLOW, SKEWED, Held, Merger
-from ensue.protocols.merge.terms import MergeTerms, terms_from
-from ensue.protocols.merge.timestamps import index_of, timestamps_for
-from ensue.protocols.merge.watching import MergeCounts, watch_for
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.counts import MergedCounts, watch_for
+from ensue.protocols.merged.merger import ACCEPTED, DUPLICATE, LATE, OVERFLOW, SKEWED, Held, Merger
+from ensue.protocols.merged.terms import MergedTerms, terms_from
+from ensue.protocols.merged.timestamps import index_of, timestamps_for
+from ensue.protocols.topic_log.fanout import Declined
+from ensue.protocols.topic_log.frames import Attached, AttachRequest, DetachRequest, Notify
 
-__all__ = ["CORRUPT", "EARLY", "MISMATCHED", "MergeSubscriber"]
+__all__ = ["CORRUPT", "EARLY", "MISMATCHED", "MergedSubscriber"]
 
 CORRUPT, EARLY, MISMATCHED = "corrupt", "early", "mismatched"
 TOPIC = "topic/"
 
 
-class MergeSubscriber:
+class MergedSubscriber:
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`.
 
-    `records` is what an earlier incarnation persisted. `terms` are those of its process, if it has a delta of its own.
+    `records` is what an earlier run persisted. `terms` are those of its process, if it has a delta
+    of its own.
     """
 
     def __init__(
         self,
         *,
         name: str,
-        config: MergeConfig,
+        config: MergedConfig,
         eager: bool = False,
         mergers: tuple[str, ...] = (),
-        terms: MergeTerms | None = None,
+        terms: MergedTerms | None = None,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
@@ -78,22 +84,22 @@ class MergeSubscriber:
         self.config = config
         self.eager = eager
         self._terms = terms or config.terms
-        self._mismatched: dict[str, MergeTerms] = {}
-        """Publishers that were told of, and their terms."""
+        self._mismatched: dict[str, MergedTerms] = {}
+        """Publishers that were reported, and their terms."""
         self.watch = watch_for(config)
         self.merger = Merger(config)
         self._kind = timestamps_for(config)
         self._mergers = mergers
         self._attaching: dict[str, int] = {}
-        """Topics that nobody has attached yet, and when to ask again."""
+        """Topics that are not attached yet, and when to repeat the request."""
         self._joined: dict[str, None] = {}
         self._decliners: dict[str, dict[str, None]] = {}
-        """By topic: the mergers that do not let this process have it."""
+        """By topic: the relays that declined it."""
         self._poll_due_ns = 0
         self._seen_ns = now_ns
-        """What the clock showed last: no timer is further ahead of it than it can have been set."""
+        """The last clock reading, an upper bound for timers after the clock went back."""
         self._remembered: OrderedDict[str, None] = OrderedDict()
-        """Events that were handed out, the latest last, where one may come out of turn."""
+        """Delivered events, latest last; used where events are delivered out of order."""
         self._remembers = eager or config.deliver_late
         self._delivered = 0
         self._paused = False
@@ -107,17 +113,17 @@ class MergeSubscriber:
         return tuple(self._joined)
 
     @property
-    def counts(self) -> MergeCounts:
-        """What became of the events that came."""
+    def counts(self) -> MergedCounts:
+        """Outcomes of the received events."""
         return self.watch.counts
 
     @property
     def held_count(self) -> int:
-        """How many events wait for their turn."""
+        """Number of held events."""
         return self.merger.held_count
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Ask for topics; each takes effect with its `Join`."""
+        """Request topics; each takes effect with its `Join`."""
         new = [
             topic
             for topic in dict.fromkeys(topics)
@@ -128,7 +134,7 @@ class MergeSubscriber:
         self._ask_for(new, now_ns)
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Leave topics, at once; what is held of them is dropped."""
+        """Leave topics, effective immediately; drop their held events."""
         del now_ns
         left: dict[str, None] = {}
         for topic in topics:
@@ -152,26 +158,26 @@ class MergeSubscriber:
         self._drop_held(left)
 
     def acknowledge(self, position: int) -> None:
-        """Do nothing: nothing is delivered again."""
+        """Do nothing: no event is delivered again."""
 
     def pause(self) -> None:
-        """Deliver nothing until `resume`: there is no room."""
+        """Deliver nothing until `resume`; due events are dropped as `overflow`."""
         self._paused = True
 
     def resume(self, *, now_ns: int) -> None:
-        """Deliver again what is due from now on."""
+        """Resume deliveries with events that are due from now on."""
         self._advance(now_ns)
         self._paused = False
 
     def repeat(self, *, now_ns: int) -> None:
-        """Ask for all topics again: the connection is new."""
+        """Request all topics again: the connection is new."""
         self._poll_due_ns = now_ns + self.config.poll_ns
         for topic in self._joined:
             self._attach(topic)
         self._ask_for(tuple(self._attaching), now_ns)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle a notification or an answer."""
+        """Handle a notification or an answer; ignore unexpected frames."""
         self._advance(now_ns)
         match frame:
             case Notify(event=event):
@@ -181,15 +187,15 @@ class MergeSubscriber:
             case Declined(topic=topic, event="", reason=reason):
                 self._declined(topic, source, reason)
             case _:
-                pass  # Not for a subscriber: a stray frame changes nothing.
+                pass
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Hand out what is due, and ask again for topics that were not attached in time."""
+        """Deliver due events, and repeat requests for topics that are due."""
         self._advance(now_ns)
         self._ask_again(now_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when something is due, or to be asked for again."""
+        """Return when the next timer is due."""
         config, seen_ns = self.config, self._seen_ns
         due_ns = None
         if self._attaching:
@@ -204,7 +210,7 @@ class MergeSubscriber:
         return leave_ns if due_ns is None else min(due_ns, leave_ns)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the pending effects."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -215,7 +221,7 @@ class MergeSubscriber:
             self._attach(topic)
 
     def _ask_again(self, now_ns: int) -> None:
-        """Ask for what is overdue; or due so late that the clock must have gone back since."""
+        """Repeat requests that are due, or were set before the clock went back."""
         retry_ns, poll_ns = self.config.retry_ns, self.config.poll_ns
         overdue = [
             topic
@@ -246,7 +252,7 @@ class MergeSubscriber:
             self._effects.append(Join(topic))
 
     def _declined(self, topic: str, source: str, reason: str) -> None:
-        """Give a topic up that whoever carries it does not let this process have: of several mergers, all of them."""
+        """Give up a declined topic; with several relays, when all have declined it."""
         joined = topic in self._joined
         if not joined and topic not in self._attaching:
             return
@@ -291,10 +297,10 @@ class MergeSubscriber:
             return
         self._effects += self.watch.arrived(event.publisher, timestamp.r, tick)
         if self.eager:
-            self._hand_out_of_turn(event, EARLY)
+            self._deliver_out_of_order(event, EARLY)
             return
         if self._remembered and event.id in self._remembered:
-            # Handed out of its turn before, it would be in time for its turn as well.
+            # It was delivered out of order, and would be in time for its place as well.
             counts.duplicate += 1
             self._effects.append(Discard(event, DUPLICATE))
             return
@@ -307,11 +313,11 @@ class MergeSubscriber:
             counts.overflow += verdict == OVERFLOW
             self._effects.append(Discard(event, verdict))
 
-    def _mismatch(self, publisher: str, theirs: MergeTerms) -> None:
-        """Count an event of other terms, and tell of its publisher once."""
+    def _mismatch(self, publisher: str, theirs: MergedTerms) -> None:
+        """Count an event with other terms, and report its publisher once."""
         self.watch.counts.mismatched += 1
-        told = self._mismatched.get(publisher)
-        if told == theirs or (told is None and len(self._mismatched) >= self.config.peers_max):
+        known = self._mismatched.get(publisher)
+        if known == theirs or (known is None and len(self._mismatched) >= self.config.peers_max):
             return
         self._mismatched[publisher] = theirs
         ours = str(self._terms)
@@ -337,7 +343,7 @@ class MergeSubscriber:
             self._refuse(held.event, LATE)
 
     def _refuse(self, event: Event, verdict: str) -> None:
-        if self.config.deliver_late and not self._hand_out_of_turn(event, verdict):
+        if self.config.deliver_late and not self._deliver_out_of_order(event, verdict):
             return
         if verdict == LATE:
             self.watch.counts.late += 1
@@ -346,8 +352,8 @@ class MergeSubscriber:
         if not self.config.deliver_late:
             self._effects.append(Discard(event, verdict))
 
-    def _hand_out_of_turn(self, event: Event, verdict: str) -> bool:
-        """Deliver an event at once; False if it was handed out before."""
+    def _deliver_out_of_order(self, event: Event, verdict: str) -> bool:
+        """Deliver an event at once; return False if it was delivered before."""
         if event.id in self._remembered:
             self.watch.counts.duplicate += 1
             self._effects.append(Discard(event, DUPLICATE))

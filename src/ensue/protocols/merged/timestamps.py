@@ -1,31 +1,37 @@
 """Logical timestamps over physical clocks that differ by at most epsilon.
 
-Theory of operation. A timestamp says at which tick of its process's clock an event was made (r) and how far the largest clock
-that the event can know of was ahead of it (c). So r + c never falls along a chain of causes. Among events with the same
-r + c something must still tell causes from effects:
+Theory of operation. A timestamp holds the tick of its process's clock (r) and how far the largest
+clock that the event can know of was ahead of it (c). So r + c never falls along a chain of
+causes. Among events with the same r + c, causes and effects are told apart by one of:
 
-- one counter (`CounterTimestamps`, the default): k is one more than the largest k among the causes with the same r + c, or 0
-  if there is none. Order: (r + c, k).
-- an array (`ArrayTimestamps`): kn[t] counts the events known of that were made at tick r + t. Order: r + c, then the counts from the newest tick
-  to the oldest, kn[c], kn[c - 1], …, kn[c - epsilon].
+- one counter (`CounterTimestamps`, the default): k is one more than the largest k among the
+  causes with the same r + c, or 0 if there is none. Order: (r + c, k).
+- an array (`ArrayTimestamps`): kn[t] counts the known events of tick r + t. Order: r + c, then
+  the counts from the newest tick to the oldest, kn[c], kn[c - 1], …, kn[c - epsilon].
 
-Both guarantee that a cause has a smaller key than its effect, provided that clocks don't go back and differ by at most epsilon.
-The key is no total order yet: ties are broken by the process and the index within its event, see `merger`.
+Both guarantee that a cause has a smaller key than its effect, provided that clocks do not go back
+and differ by at most epsilon. The key is not a total order yet: ties are broken by process and
+index, see `merger`.
 
-Departures from the paper, which is "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant):
-- c may be epsilon, and the array has 2 epsilon + 1 elements of which epsilon + 1 are compared: a process can know of a clock
-  that is epsilon ahead of its own, through a relay or an instantaneous message. As printed the array ends one too early.
-- Counts are bounded by K n for K events a tick, not by n, or the check would reset correct states.
-- The counter replaces the paper's own program without an array (its section 5.1), whose comparison has cycles and whose c
-  grows without bound. Its space is O(log epsilon + log n + log delta), which the paper's section 7 asks for.
-- Only what is stamped is an event that is counted. What a process hears or tells outside of that raises what it knows (`Timeline.learn`): an effect counts
-  itself beyond all that its causes have counted, and no count grows with how often somebody listens.
-- Nothing is remembered of an event more than 2 epsilon ticks back, so that idle processes don't take their old
-  timestamps for new ones.
+Deviations from the paper ("Stabilizing Causal Deterministic Merge", Kulkarni and Ravikant)
+- c may be epsilon, and the array has 2 epsilon + 1 elements of which epsilon + 1 are compared: a
+  process can know of a clock that is epsilon ahead of its own, through a relay or an
+  instantaneous message. As printed, the array ends one too early.
+- Counts are bounded by K n for K events per tick, not by n, or the check would reset correct
+  states.
+- The counter replaces the paper's own program without an array (section 5.1), whose comparison
+  has cycles and whose c grows without bound. Its space is O(log epsilon + log n + log delta),
+  which section 7 asks for.
+- Only stamped events are counted. What a process learns otherwise raises what it knows
+  (`Timeline.learn`): an effect counts itself beyond all that its causes have counted, and no
+  count grows with how often a process listens.
+- Events more than 2 epsilon ticks back are forgotten, so that idle processes do not take their
+  old timestamps for new ones.
 
-HAZARD: a clock that goes back, or is more than epsilon away from others, makes timestamps that order effects before
-their causes, or that others refuse. A process notices when it would have to set c above epsilon, and then starts afresh
-(`Timeline.resets`): what it knew is forgotten, and causality through it is broken once.
+HAZARD: a clock that goes back, or is more than epsilon away from others, makes timestamps that
+order effects before their causes, or that others refuse. A process notices when c would exceed
+epsilon, and then starts afresh (`Timeline.resets`): what it knew is forgotten, and causality
+through it is broken once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +39,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ensue.event import CLOCK, COUNT_MAX
-from ensue.protocols.merge.config import MergeConfig
+from ensue.core.event import CLOCK, COUNT_MAX
+from ensue.protocols.merged.config import MergedConfig
 
 __all__ = [
     "MARK",
@@ -50,23 +56,23 @@ __all__ = [
 ]
 
 MARK = "@"
-"""Begins the name of every entry of a merged stamp, and of no topic on a merged bus."""
+"""Prefix of every entry of a merged stamp, and of no topic on a merged bus."""
 TICK, AHEAD, COUNTER, INDEX = CLOCK, "@c", "@k", "@i"
 
 
 class CounterTimestamp(msgspec.Struct, frozen=True, gc=False):
-    """One counter: the default."""
+    """A timestamp with one counter, the default."""
 
     r: int
-    """What the process's clock showed."""
+    """The reading of the process's clock."""
     c: int
-    """How far ahead of it the largest clock was that the event can know of."""
+    """How far ahead the largest clock was that the event can know of."""
     k: int
-    """How many causes in a row have the same r + c."""
+    """Length of the chain of causes with the same r + c."""
 
 
 class ArrayTimestamp(msgspec.Struct, frozen=True, gc=False):
-    """A count for each tick that may matter."""
+    """A timestamp with a count for each relevant tick."""
 
     r: int
     c: int
@@ -79,60 +85,60 @@ T = TypeVar("T")
 
 
 class Timestamps(Protocol[T]):
-    """One kind of timestamps. All of it is arithmetic: what a process knows is in `Timeline`."""
+    """One kind of timestamps. Pure arithmetic: `Timeline` holds what a process knows."""
 
-    config: MergeConfig
+    config: MergedConfig
 
     def knowing(self, tick: int, known: Sequence[T]) -> T:
-        """Return what stands for all of these at a tick, and counts nothing besides.
+        """Return a timestamp that covers all of these at a tick and counts nothing more.
 
-        It may be impossible if what is known is.
+        It may be invalid if one of these is.
         """
         ...
 
     def after(self, tick: int, known: Sequence[T]) -> T:
-        """Return the timestamp of an event at a tick that knows of these: the last of its process, and those received.
+        """Return the timestamp of an event at a tick that follows all of these.
 
-        It may be unsound if what is known is.
+        It may be unsound if one of these is.
         """
         ...
 
     def first(self, tick: int) -> T:
-        """Return the timestamp of an event that knows of no other."""
+        """Return the timestamp of an event without causes."""
         ...
 
     def is_sound(self, timestamp: T) -> bool:
-        """Tell whether a process without faults can have made it."""
+        """Return whether a process without faults can have stamped an event with it."""
         ...
 
     def is_possible(self, timestamp: T) -> bool:
-        """Tell whether it is sound, or stands for what a process without faults can know."""
+        """Return whether it is sound, or covers what a process without faults can know."""
         ...
 
     def key(self, timestamp: T) -> tuple[int, ...]:
-        """Return what orders it: r + c first, and causes before effects."""
+        """Return its sort key: r + c first, causes before effects."""
         ...
 
     def to_entries(self, timestamp: T) -> dict[str, int]:
-        """Return it as it travels; what is zero is left out."""
+        """Return the entries of a stamp, without zeros."""
         ...
 
     def from_entries(self, entries: Mapping[str, int], tick: int) -> T | None:
-        """Return what travelled, read at a tick; None if it is no timestamp of this kind."""
+        """Return the timestamp of a stamp, read at a tick; None if it is invalid."""
         ...
 
 
 class CounterTimestamps:
-    """Timestamps of one counter."""
+    """Timestamps with one counter."""
 
     __slots__ = ("_counter_max", "config")
 
-    def __init__(self, config: MergeConfig) -> None:
+    def __init__(self, config: MergedConfig) -> None:
         self.config = config
         self._counter_max = config.count_max * (config.epsilon_ticks + 1)
 
     def knowing(self, tick: int, known: Sequence[CounterTimestamp]) -> CounterTimestamp:
-        """See `Timestamps`. Where only a clock is known to be so far, and no event, k is -1."""
+        """See `Timestamps`. k is -1 if only a clock, and no event, is known at r + c."""
         most, k = _furthest(tick, known)
         return CounterTimestamp(tick, most - tick, k)
 
@@ -179,7 +185,7 @@ class CounterTimestamps:
 
 
 def _furthest(tick: int, known: Sequence[CounterTimestamp]) -> tuple[int, int]:
-    """Return the largest r + c, and the largest k that was counted there; -1 if none was."""
+    """Return the largest r + c, and the largest k counted there; -1 if none."""
     most, k = tick, -1
     for each in known:
         reach = each.r + each.c
@@ -191,11 +197,11 @@ def _furthest(tick: int, known: Sequence[CounterTimestamp]) -> tuple[int, int]:
 
 
 class ArrayTimestamps:
-    """Timestamps of an array of counts."""
+    """Timestamps with an array of counts."""
 
     __slots__ = ("_names", "config")
 
-    def __init__(self, config: MergeConfig) -> None:
+    def __init__(self, config: MergedConfig) -> None:
         self.config = config
         epsilon = config.epsilon_ticks
         self._names = {f"{MARK}{t}": t + epsilon for t in range(-epsilon, epsilon + 1)}
@@ -222,7 +228,8 @@ class ArrayTimestamps:
             moved = tick - each.r
             for at in range(max(0, -moved), min(size, len(each.kn) - moved)):
                 counts[at] = max(counts[at], each.kn[at + moved])
-        # What stands for knowledge alone has counted nothing at its own r: the newest event it knows of is before that.
+        # A timestamp that only covers knowledge counts nothing at its own r: the newest known
+        # event is before that.
         while c < epsilon and any(counts[epsilon + c + 1 :]):
             c += 1
         return c, counts
@@ -277,18 +284,18 @@ class ArrayTimestamps:
         return ArrayTimestamp(r, entries.get(AHEAD, 0), counts)
 
 
-def timestamps_for(config: MergeConfig) -> Timestamps[Any]:
-    """Return the kind of timestamps that a configuration asks for."""
+def timestamps_for(config: MergedConfig) -> Timestamps[Any]:
+    """Return the kind of timestamps of a configuration."""
     return ArrayTimestamps(config) if config.array else CounterTimestamps(config)
 
 
 def index_of(entries: Mapping[str, int]) -> int:
-    """Return which of the events that were sent together a stamp belongs to."""
+    """Return the index of an event within one send."""
     return entries.get(INDEX, 0)
 
 
 class Timeline:
-    """What one process knows: the timestamp of its last event and what it learned since. Everything it makes is behind that."""
+    """What one process knows: its last timestamp, with everything it learned since."""
 
     __slots__ = ("kind", "last", "resets")
 
@@ -296,10 +303,10 @@ class Timeline:
         self.kind = kind
         self.last: AnyTimestamp | None = None
         self.resets = 0
-        """How often what it knew could not be: a clock or a memory was wrong."""
+        """How often its knowledge was invalid: a clock or the memory was wrong."""
 
     def event(self, tick: int, heard: Sequence[AnyTimestamp] = ()) -> AnyTimestamp:
-        """Make an event at a tick, which receives these timestamps if any."""
+        """Stamp an event at a tick that follows these timestamps, if any."""
         recent = self._recent(tick)
         made: AnyTimestamp = self.kind.after(tick, (*heard, *recent) if heard else recent)
         if not self.kind.is_sound(made):
@@ -309,7 +316,7 @@ class Timeline:
         return made
 
     def learn(self, tick: int, heard: AnyTimestamp) -> None:
-        """Take note of a timestamp. That is no event: events alone are counted, so that no count exceeds its bound."""
+        """Learn a timestamp. Only events are counted, so that no count exceeds its bound."""
         known: AnyTimestamp = self.kind.knowing(tick, [heard, *self._recent(tick)])
         if not self.kind.is_possible(known):
             self.resets += 1
@@ -317,7 +324,7 @@ class Timeline:
         self.last = known
 
     def known(self, tick: int) -> AnyTimestamp:
-        """Return what stands for all that is known at a tick."""
+        """Return a timestamp that covers everything known at a tick."""
         known: AnyTimestamp = self.kind.knowing(tick, self._recent(tick))
         return known if self.kind.is_possible(known) else self.kind.knowing(tick, ())
 
@@ -328,12 +335,12 @@ class Timeline:
         return (last,)
 
 
-def _reduced(r: int, config: MergeConfig) -> int:
+def _reduced(r: int, config: MergedConfig) -> int:
     return r if config.modulus is None else r % config.modulus
 
 
-def _unreduced(sent: int | None, tick: int, config: MergeConfig) -> int | None:
-    """Return the clock reading that was sent, as seen from a tick; None if nobody can have sent it."""
+def _unreduced(sent: int | None, tick: int, config: MergedConfig) -> int | None:
+    """Return the full clock reading, seen from a tick; None if it is invalid."""
     if sent is None or not 0 <= sent <= COUNT_MAX:
         return None
     if config.modulus is None:

@@ -1,1 +1,0 @@
-"""Deadline order: causal and on time, or dropped. Brokers multicast to brokers, and gossip to subscribers."""

@@ -1,1 +1,0 @@
-"""Merged order: publishers stamp by their clocks, subscribers sort, nobody is asked."""
