@@ -1,16 +1,17 @@
 """What clients and brokers of the overlay exchange, apart from transactions.
 
-Frames between neighbours, and between a client and its broker, travel over numbered links (`protocols.link`): each arrives once, and in
-the order it was sent, whatever crashes. Filters travel as text.
+Frames between neighbors, and between a client and its broker, travel over numbered links
+(`shared.link`): each arrives once, and in the order it was sent, also across crashes. Filters
+travel as text.
 """
 
 from typing import Annotated
 
 import msgspec
 
-from ensue.event import Count, Name
-from ensue.protocols.core import Frame
-from ensue.protocols.overlay.filters import name_text, value_text
+from ensue.core.event import Count, Name
+from ensue.protocols.content.filters.filter import name_text, value_text
+from ensue.protocols.interface import Frame
 
 __all__ = [
     "ADVERTISE",
@@ -20,6 +21,7 @@ __all__ = [
     "PLANNED_FROM",
     "SUBSCRIBE",
     "UNADVERTISE",
+    "UNNUMBERED",
     "UNSUBSCRIBE",
     "Abandon",
     "Adopt",
@@ -48,13 +50,13 @@ __all__ = [
 
 ADVERTISE, UNADVERTISE, SUBSCRIBE, UNSUBSCRIBE = "adv", "uadv", "sub", "usub"
 PLANNED_FROM = 2**40
-"""Behind this its home numbers what others planned for a client, apart from what the client numbers itself."""
+"""Numbers above this are given by a client's home to publications that others planned."""
 CONTENT = "content"
-"""What stands for a topic in events that are described by their attributes."""
+"""The topic of events that are described by their attributes."""
 
 IDENTIFIER_LENGTH_MAX = 1024
 Identifier = Annotated[str, msgspec.Meta(max_length=IDENTIFIER_LENGTH_MAX)]
-"""The name of an advertisement, a subscription, a transaction, or the place of an operation in one."""
+"""The name of an advertisement, a subscription or a transaction, or a path."""
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -62,9 +64,9 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
 
     action: str
     name: Identifier
-    """Of the advertisement or subscription: unique for ever, chosen by its client."""
+    """The name of the advertisement or subscription: unique, chosen by its client."""
     where: str = ""
-    """The filter, for one that is added."""
+    """The filter, if it is added."""
 
 
 class Publication(
@@ -74,19 +76,19 @@ class Publication(
 
     publisher: Name
     number: Count
-    """1, 2, 3, … per publisher; above `PLANNED_FROM` what others had it publish, as only its home can number that."""
+    """1, 2, 3, … per publisher; above `PLANNED_FROM`, numbers that its home gave."""
     attributes: dict[str, bool | int | float | str]
     payload: bytes = b""
     published_at_ns: int = 0
 
     @property
     def id(self) -> str:
-        """The publication's name: unique."""
+        """The unique name of the publication."""
         return f"{self.publisher}/{self.number}"
 
     @property
     def text(self) -> str:
-        """The attributes as a filter that matches nothing else: a point."""
+        """The attributes as a filter that matches only them."""
         return " and ".join(
             f"{name_text(name)} = {value_text(value)}" for name, value in self.attributes.items()
         )
@@ -96,26 +98,26 @@ class Publication(
 
 
 class Hello(Frame, frozen=True, tag=100):
-    """A client is here; repeated until it is answered. Not numbered."""
+    """A client begins its session; repeated until it is answered. Not numbered."""
 
 
 class Beat(Frame, frozen=True, tag=101):
-    """A client is still here. Not numbered."""
+    """A client renews its lease. Not numbered."""
 
 
 class Expired(Frame, frozen=True, tag=102):
-    """A broker does not know, or no longer, who beats. Not numbered."""
+    """A broker does not know the client, or has ended its session. Not numbered."""
 
 
 class Goodbye(Frame, frozen=True, tag=103):
-    """A client leaves: all that it advertised and subscribed ends."""
+    """A client leaves: its advertisements and subscriptions end."""
 
 
 class Operate(Frame, frozen=True, tag=104):
-    """A client's operation: changes of its own, or a publication."""
+    """A client's operation: a change or a publication."""
 
     number: Count
-    """Of the request, answered with `Done`."""
+    """The number of the request, answered with `Done`."""
     transaction: Identifier = ""
     """Empty: a regular operation."""
     path: Identifier = ""
@@ -125,15 +127,15 @@ class Operate(Frame, frozen=True, tag=104):
 
 
 class Done(Frame, frozen=True, tag=105):
-    """A request is seen through: an operation has reached every broker that it concerns."""
+    """The answer to a request: the operation has reached every broker that it concerns."""
 
     number: Count
     refused: str = ""
     """Why it was refused; empty if it was not."""
     transaction: Identifier = ""
-    """The name of a transaction that was asked for."""
+    """The name of the transaction that was begun."""
     away: tuple[str, ...] = ()
-    """Brokers that did not answer, and will have the change when they are back; then the request is answered once more, without them."""
+    """Brokers that are away; when they are back the request is answered once more."""
 
 
 class Notify(Frame, frozen=True, tag=106):
@@ -144,7 +146,7 @@ class Notify(Frame, frozen=True, tag=106):
     transaction: Identifier = ""
     path: Identifier = ""
     following: tuple[Count, ...] = ()
-    """By subscription: how many events of the transaction come for it behind this one, with nothing else in between."""
+    """By subscription: number of events of the transaction that follow at once."""
 
 
 # -- Brokers ------------------------------------------------------------------------------------
@@ -155,64 +157,64 @@ class Routed(Frame, frozen=True, tag=110):
 
     publication: Publication
     version: Count
-    """The version of the tables by which the first broker routed it, and so every other (D8)."""
+    """The version of the tables by which all brokers route it (D8)."""
 
 
 class Step(Frame, frozen=True, tag=111):
-    """An operation as one broker hands it to the next; answered when all that it causes there has been answered."""
+    """An operation as one broker passes it on; answered when all steps it causes are."""
 
     number: Count
-    """The sender's, for the answer."""
+    """The sender's number, for the answer."""
     transaction: Identifier = ""
     path: Identifier = ""
     changes: tuple[Change, ...] = ()
     publication: Publication | None = None
     invited: str = ""
-    """The client that a publication invites into the transaction; nobody else gets it."""
+    """The only client that gets the publication: an invitation into the transaction."""
     member: str = ""
-    """A client that has come, or gone: passed on to everybody, so that every broker knows the way to every client."""
+    """A client that has come or left; passed on, so that all brokers know the way to it."""
     home: str = ""
-    """Its broker; empty if it is gone."""
+    """The home of the client; empty if it has left."""
     shared: bool = False
-    """Whether the changes are made on the tables that everybody sees, and so even if the transaction is over here."""
+    """Whether the changes are made on the shared tables, also if the transaction is over."""
 
 
 class Stepped(Frame, frozen=True, tag=112):
-    """A step and all that it caused is over."""
+    """The answer to a step: all steps that it caused have been answered."""
 
     number: Count
     refused: str = ""
     away: tuple[str, ...] = ()
-    """It is over at all brokers but these, which are away; answered once more when it is over there, too."""
+    """Brokers that are away; when they are back the step is answered once more."""
 
 
 class Adopted(Frame, frozen=True, tag=113):
-    """Ahead of all else, to a broker that comes to stand beside one in use: how far that is; passed on to all behind."""
+    """The state that a joining broker begins with; passed on to the brokers behind it."""
 
     version: Count
     kept: tuple[Count, ...]
     """Older versions by which events may still be routed."""
     numbered: Count = 0
-    """The largest number of a transaction that was seen."""
+    """The largest number of a transaction seen."""
     transactions: tuple[tuple[Identifier, Count, bool], ...] = ()
-    """Those that are open: the version they began with, and whether they are isolated."""
+    """Open transactions: name, version they began with, and whether isolated."""
 
 
-# -- What a node hands to itself, to be kept with what it was handed by others ---------------------
+# -- Inputs that a node gives itself, so that they are logged -------------------------------------
 
 
 class Tick(Frame, frozen=True, tag=120):
-    """Something is due."""
+    """A deadline has passed."""
 
 
 class Expire(Frame, frozen=True, tag=121):
-    """A client was not heard for too long."""
+    """The session of a client ends."""
 
     client: Name
 
 
 class Disconnected(Frame, frozen=True, tag=125):
-    """A client lost its connection, and did not come back within `grace_ns`."""
+    """A client has had no connection for `grace_ns`."""
 
     client: Name
 
@@ -224,34 +226,34 @@ class Reconnected(Frame, frozen=True, tag=126):
 
 
 class Away(Frame, frozen=True, tag=127):
-    """A neighbour has acknowledged nothing for `away_ns`."""
+    """A neighbor has acknowledged nothing for `away_ns`."""
 
-    neighbour: Name
+    neighbor: Name
 
 
 class Back(Frame, frozen=True, tag=128):
-    """A neighbour that was away has sent something."""
+    """A neighbor that was away has sent something."""
 
-    neighbour: Name
+    neighbor: Name
 
 
 class Adopt(Frame, frozen=True, tag=123):
-    """A newcomer stands beside this broker."""
+    """A neighbor joins the tree."""
 
-    neighbour: Name
+    neighbor: Name
 
 
 class Abandon(Frame, frozen=True, tag=124):
-    """A neighbour has left for good."""
+    """A neighbor has left the tree for good."""
 
-    neighbour: Name
+    neighbor: Name
 
 
 class Forbidden(Frame, frozen=True, tag=122):
-    """Stands in the place of a client's request that whoever carried it here does not permit."""
+    """Replaces a client's request that the server does not permit."""
 
     number: Count
-    """Of the request, which is answered with the reason."""
+    """The number of the request, which is answered with the reason."""
     reason: str
 
 
@@ -277,3 +279,6 @@ FRAMES: tuple[type[Frame], ...] = (
     Away,
     Back,
 )
+
+UNNUMBERED: tuple[type[Frame], ...] = (Hello, Beat, Expired)
+"""Frames that travel without numbers: their senders repeat them."""

@@ -1,9 +1,10 @@
-"""Why a client's operation can't be had."""
+"""Reasons why a broker refuses a client's operation."""
 
-from ensue.errors import BadInput, limit_reason
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.filters import event_of
-from ensue.protocols.overlay.frames import (
+from ensue.core.errors import BadInput, limit_reason
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.filters.filter import event_of
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.frames import (
     ADVERTISE,
     SUBSCRIBE,
     UNADVERTISE,
@@ -12,8 +13,7 @@ from ensue.protocols.overlay.frames import (
     Operate,
     Publication,
 )
-from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.tables import Tables
+from ensue.protocols.content.tables import Tables
 
 __all__ = [
     "INVERSE",
@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 INVERSE = {ADVERTISE: UNADVERTISE, SUBSCRIBE: UNSUBSCRIBE}
-"""What withdraws what."""
+"""The action that withdraws each addition."""
 SPLIT = "do it in several transactions"
 
 
-def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) -> str:
-    """Say why an operation can't be had, if so."""
+def refusal(frame: Operate, client: str, tables: Tables, config: ContentConfig) -> str:
+    """Return why an operation is refused, or nothing."""
     try:
         if frame.publication is not None:
             return uncovered(frame.publication, client, tables, within=bool(frame.transaction))
@@ -40,13 +40,14 @@ def refusal(frame: Operate, client: str, tables: Tables, config: OverlayConfig) 
             return _change(frame.change, client, tables, config)
     except BadInput as error:
         return str(error)
-    return "it says nothing to do"
+    return "an operation needs a change or a publication"
 
 
 def uncovered(publication: Publication, client: str, tables: Tables, *, within: bool) -> str:
-    """Say so if a client has not advertised what it publishes.
+    """Return the refusal if a client has not advertised what it publishes, or nothing.
 
-    Within a transaction, what has not reached all brokers does not count: the event would reach some and not others. Regular ones wait for nothing and nobody.
+    Within a transaction, an advertisement counts only when it has reached all brokers: otherwise
+    the event would reach some subscribers and not others.
     """
     event = event_of(publication.attributes)
     returning = ""
@@ -59,27 +60,27 @@ def uncovered(publication: Publication, client: str, tables: Tables, *, within: 
     return f"no advertisement of {client} covers it"
 
 
-def too_long(config: OverlayConfig) -> str:
-    """Say that a transaction asks for more time than there is."""
+def too_long(config: ContentConfig) -> str:
+    """Return the refusal of a timeout that is too long."""
     what = "the timeout of the transaction is too long"
     return limit_reason(what, "timeout_ns_max", config.timeout_ns_max, "ask for less")
 
 
-def too_many_transactions(client: str, config: OverlayConfig) -> str:
-    """Say that a client coordinates as many transactions as it may."""
+def too_many_transactions(client: str, config: ContentConfig) -> str:
+    """Return the refusal if a client coordinates too many transactions."""
     what = f"{client} coordinates too many transactions"
     how = "end some first, or use another bus"
     return limit_reason(what, "transactions_max", config.transactions_max, how)
 
 
 def no_such(change: Change) -> str:
-    """Say so if nobody knows how to make a change: so nobody could undo it either."""
+    """Return the refusal of an unknown action, or nothing: it could not be undone."""
     known = change.action in INVERSE or change.action in INVERSE.values()
     return "" if known else f"there is no action {change.action!r}"
 
 
-def overfull(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
-    """Say so if a client's broker keeps as many subscriptions, or advertisements, as it may, and would have to keep another."""
+def overfull(change: Change, client: str, tables: Tables, config: ContentConfig) -> str:
+    """Return the refusal if the broker of a client has no room for a change, or nothing."""
     if change.action not in INVERSE or change.name in tables.table(change):
         return ""
     count = len(tables.table(change))
@@ -93,7 +94,7 @@ def overfull(change: Change, client: str, tables: Tables, config: OverlayConfig)
     return full if count >= limit else ""
 
 
-def _change(change: Change, client: str, tables: Tables, config: OverlayConfig) -> str:
+def _change(change: Change, client: str, tables: Tables, config: ContentConfig) -> str:
     unknown = no_such(change)
     if unknown:
         return unknown
@@ -103,4 +104,4 @@ def _change(change: Change, client: str, tables: Tables, config: OverlayConfig) 
     held = tables.table(change).get(change.name)
     if held is None:
         return f"there is no {change.name!r}"
-    return f"{change.name!r} belongs to somebody else" if held.hop != client else ""
+    return f"{change.name!r} belongs to another client" if held.hop != client else ""

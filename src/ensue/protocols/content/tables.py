@@ -1,23 +1,29 @@
-"""The routing tables of a broker: who advertised what, who subscribed to what, and what was passed on.
+"""The routing tables of a broker: advertisements, subscriptions, and what was passed on.
 
-Theory of operation. The *subscription routing table* (SRT, here `advertisements`) says for each advertisement from which
-neighbour or client it came; the *publication routing table* (PRT, `subscriptions`) says the same of subscriptions. A
-subscription is needed at a neighbour if an advertisement that overlaps it came from there. `passed` says for each neighbour which
-subscriptions it was sent, and which it was not sent although it needs them, because one that it has covers them. `apply` makes one
-change and returns what has to be passed on because of it:
+Theory of operation. The *subscription routing table* (SRT, here `advertisements`) has for each
+advertisement the neighbor or client that it came from; the *publication routing table* (PRT,
+`subscriptions`) has the same for subscriptions. A subscription is needed at a neighbor if an
+advertisement that overlaps it came from there. `passed` has for each neighbor the subscriptions
+that it was sent, and those that it needs but was not sent, because one that it has covers them.
+`apply` makes one change and returns what has to be passed on because of it:
 
-* an advertisement goes to all other neighbours, and attracts to where it came from every stored subscription that is needed there
-  now (D9: not only those that matched nothing before); an unadvertisement withdraws those that no longer are;
-* a subscription goes to each neighbour that needs it, unless it is covered there; an unsubscription goes where the subscription went, behind
-  the subscriptions that it had covered, so that no event is missed in between.
+* an advertisement goes to all other neighbors, and attracts to where it came from every stored
+  subscription that is needed there now (D9: not only those that matched nothing before); an
+  unadvertisement withdraws those that no longer are;
+* a subscription goes to each neighbor that needs it, unless it is covered there; an unsubscription
+  goes where the subscription went, behind the subscriptions that it had covered, so that no event
+  is missed in between.
 
-A change that finds what it wants already there changes nothing.
+A change that is already in effect changes nothing.
 
-Whoever is covered is answered when what covers it is everywhere, which steps tell (`broker`). So subscriptions that do not come by steps can't cover: those of a
-plan (`loose`), which is not answered, those that were answered ahead of brokers that are away (`partial`), and those of a serializable transaction until all brokers have committed it; nor can those that one withdraws which this broker has voted for (`settling`).
+A covered subscription is answered when its coverer has reached every broker, which steps tell
+(`steps`). So subscriptions that do not travel by steps can't cover: those of a plan (`loose`),
+which is not answered; those answered ahead of brokers that are away (`partial`); those of a
+serializable transaction until all brokers have committed it, and those that a transaction withdraws
+which this broker has voted for (`settling`).
 
-A *layer* is tables laid over others: it reads through to them and keeps its own changes to itself. A transaction works on one; so does
-the check that it would do the same again.
+A *layer* is tables laid over others: it reads through to them and keeps its own changes to itself.
+A transaction works on one; so does the check that it would do the same again.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -25,27 +31,21 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ensue.protocols.overlay.filters import Filter
-from ensue.protocols.overlay.frames import (
-    ADVERTISE,
-    SUBSCRIBE,
-    UNADVERTISE,
-    UNSUBSCRIBE,
-    Change,
-)
-from ensue.protocols.overlay.index import MatchIndex
-from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.spaces import Value
+from ensue.protocols.content.filters.filter import Filter
+from ensue.protocols.content.filters.index import MatchIndex
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.filters.spaces import Value
+from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNADVERTISE, UNSUBSCRIBE, Change
 
 __all__ = ["Entry", "Layer", "LayerRecord", "Outputs", "Tables", "TablesRecord"]
 
 T = TypeVar("T")
 Outputs = dict[str, list[Change]]
-"""What is to be passed on, by neighbour."""
+"""Changes to pass on, by neighbor."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An advertisement or a subscription, and from where it came."""
+    """An advertisement or a subscription, and where it came from."""
 
     where: str
     hop: str
@@ -62,7 +62,7 @@ class TablesRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverlaidRecord(msgspec.Struct, Generic[T], frozen=True, array_like=True):
-    """What a layer changed in one mapping."""
+    """The changes of a layer in one mapping."""
 
     added: dict[str, T]
     removed: list[str]
@@ -79,30 +79,34 @@ class LayerRecord(msgspec.Struct, frozen=True, array_like=True):
 class Tables:
     """SRT, PRT and what was passed on."""
 
-    def __init__(self, neighbours: Sequence[str], record: TablesRecord | None = None) -> None:
-        self.neighbours = tuple(neighbours)
+    def __init__(self, neighbors: Sequence[str], record: TablesRecord | None = None) -> None:
+        self.neighbors = tuple(neighbors)
         self.advertisements: MutableMapping[str, Entry] = {}
         self.subscriptions: MutableMapping[str, Entry] = {}
-        self.passed: dict[str, MutableMapping[str, str]] = {each: {} for each in neighbours}
-        """By neighbour and subscription: empty if it was sent, else what covers it there."""
+        self.passed: dict[str, MutableMapping[str, str]] = {each: {} for each in neighbors}
+        """By neighbor and subscription: empty if it was sent, else its coverer there."""
         self.loose: set[str] = set()
-        """Subscriptions of which nobody tells when they are everywhere."""
+        """Subscriptions of plans: no answer tells when they have reached every broker."""
         self.returning: dict[str, int] = {}
-        """Advertisements that are put back after an abort, or were answered ahead of brokers that are away, each with the step that tells when it is everywhere: until then no transaction publishes under it."""
+        """Advertisements on their way to all brokers, each with its step.
+
+        They are restored after an abort, or were answered ahead of brokers that are away. Until
+        their step is answered no transaction publishes under them.
+        """
         self.settling: set[str] = set()
-        """Subscriptions that come or go with a transaction which not all brokers have committed."""
+        """Subscriptions that change with a transaction not committed at all brokers."""
         self.partial: set[str] = set()
-        """Subscriptions that a neighbour has passed on to all brokers but some that are away."""
+        """Subscriptions that have not reached brokers that are away."""
         self._index = MatchIndex()
         self._promised: dict[str, MatchIndex] = {}
-        """By neighbour or client: what was advertised from there."""
+        """By neighbor or client: its advertisements."""
         if record is not None:
             for name, entry in record.advertisements.items():
                 self._put_advertisement(name, entry)
             for name, entry in record.subscriptions.items():
                 self._put(name, entry)
-            for neighbour, passed in record.passed.items():
-                self.passed[neighbour].update(passed)
+            for neighbor, passed in record.passed.items():
+                self.passed[neighbor].update(passed)
             self.loose.update(record.loose)
             self.returning.update(record.returning)
 
@@ -111,7 +115,7 @@ class Tables:
         return TablesRecord(
             dict(self.advertisements),
             dict(self.subscriptions),
-            {neighbour: dict(passed) for neighbour, passed in self.passed.items()},
+            {neighbor: dict(passed) for neighbor, passed in self.passed.items()},
             sorted(self.loose),
             dict(self.returning),
         )
@@ -128,7 +132,7 @@ class Tables:
         return [] if promised is None else promised.match(event)
 
     def route(self, event: Mapping[str, Value], hop: str) -> tuple[list[str], dict[str, list[str]]]:
-        """Return where an event that came from `hop` goes: neighbours, and clients with their subscriptions."""
+        """Return the neighbors, and clients with subscriptions, for an event from `hop`."""
         return self.destinations(
             ((name, self.subscriptions[name]) for name in self.match(event)), hop
         )
@@ -136,15 +140,15 @@ class Tables:
     def destinations(
         self, matched: Iterator[tuple[str, Entry]], hop: str
     ) -> tuple[list[str], dict[str, list[str]]]:
-        """Return neighbours, and clients with their subscriptions, for the subscriptions that matched."""
-        neighbours: dict[str, None] = {}
+        """Return the neighbors, and clients with subscriptions, of matched subscriptions."""
+        neighbors: dict[str, None] = {}
         clients: dict[str, list[str]] = {}
         for name, entry in matched:
             if entry.hop not in self.passed:
                 clients.setdefault(entry.hop, []).append(name)
             elif entry.hop != hop:
-                neighbours[entry.hop] = None
-        return sorted(neighbours), {client: sorted(clients[client]) for client in sorted(clients)}
+                neighbors[entry.hop] = None
+        return sorted(neighbors), {client: sorted(clients[client]) for client in sorted(clients)}
 
     def table(self, change: Change) -> Mapping[str, Entry]:
         """Return the table that a change is about."""
@@ -165,33 +169,33 @@ class Tables:
                     "publisher": entry.hop,
                     "verdict": verdict,
                 }
-        for neighbour in self.neighbours:
-            for name in self.sent(neighbour):
+        for neighbor in self.neighbors:
+            for name in self.sent(neighbor):
                 yield {
                     "action": "held",
                     "subscription": name,
-                    "publisher": neighbour,
+                    "publisher": neighbor,
                     "verdict": "sent",
                 }
 
-    def sent(self, neighbour: str) -> list[str]:
-        """Return the subscriptions that a neighbour was sent."""
-        return sorted(name for name, coverer in self.passed[neighbour].items() if not coverer)
+    def sent(self, neighbor: str) -> list[str]:
+        """Return the subscriptions that a neighbor was sent."""
+        return sorted(name for name, coverer in self.passed[neighbor].items() if not coverer)
 
     # -- Changes --------------------------------------------------------------------------------
 
-    def add_neighbour(self, neighbour: str) -> None:
-        """Have a newcomer beside this broker."""
-        self.neighbours = tuple(sorted({*self.neighbours, neighbour}))
-        self.passed[neighbour] = {}
+    def add_neighbor(self, neighbor: str) -> None:
+        """Add a neighbor that joins."""
+        self.neighbors = tuple(sorted({*self.neighbors, neighbor}))
+        self.passed[neighbor] = {}
 
-    def remove_neighbour(self, neighbour: str) -> None:
-        """Be without a neighbour from which nothing came."""
-        self.neighbours = tuple(each for each in self.neighbours if each != neighbour)
-        del self.passed[neighbour]
+    def remove_neighbor(self, neighbor: str) -> None:
+        """Remove a neighbor from which nothing came."""
+        self.neighbors = tuple(each for each in self.neighbors if each != neighbor)
+        del self.passed[neighbor]
 
     def apply(self, change: Change, hop: str) -> Outputs:
-        """Make a change that came from a neighbour or client; return what follows for neighbours."""
+        """Make a change that came from `hop`; return the changes to pass on."""
         outputs: Outputs = {}
         if change.action == ADVERTISE:
             self._advertise(change, hop, outputs)
@@ -207,9 +211,9 @@ class Tables:
         if change.name in self.advertisements:
             return
         self._put_advertisement(change.name, Entry(change.where, hop))
-        for neighbour in self.neighbours:
-            if neighbour != hop:
-                outputs.setdefault(neighbour, []).append(change)
+        for neighbor in self.neighbors:
+            if neighbor != hop:
+                outputs.setdefault(neighbor, []).append(change)
         if hop in self.passed:
             promised = parse(change.where)
             passed = self.passed[hop]
@@ -223,15 +227,15 @@ class Tables:
         if entry is None:
             return
         self._remove_advertisement(change.name)
-        for neighbour in self.neighbours:
-            if neighbour != entry.hop:
-                outputs.setdefault(neighbour, []).append(Change(UNADVERTISE, change.name))
+        for neighbor in self.neighbors:
+            if neighbor != entry.hop:
+                outputs.setdefault(neighbor, []).append(Change(UNADVERTISE, change.name))
         if entry.hop in self.passed:
             promised, passed = parse(entry.where), self.passed[entry.hop]
             for name, coverer in list(passed.items()):
                 held = self.subscriptions.get(name)
                 if held is None:
-                    continue  # In a layer, whose base has changed: the check before a commit sees it.
+                    continue  # The base of this layer has changed: the vote will see it.
                 wanted = parse(held.where)
                 if promised.overlaps(wanted) and not self._needed(wanted, entry.hop):
                     del passed[name]
@@ -244,47 +248,47 @@ class Tables:
         entry = Entry(change.where, hop)
         self._put(change.name, entry)
         wanted = parse(change.where)
-        for neighbour in self.neighbours:
-            if neighbour != hop and self._needed(wanted, neighbour):
-                self._pass_on(change.name, entry, neighbour, outputs)
+        for neighbor in self.neighbors:
+            if neighbor != hop and self._needed(wanted, neighbor):
+                self._pass_on(change.name, entry, neighbor, outputs)
 
     def _unsubscribe(self, change: Change, outputs: Outputs) -> None:
         if change.name not in self.subscriptions:
             return
         self._remove(change.name)
-        for neighbour in self.neighbours:
-            passed = self.passed[neighbour]
+        for neighbor in self.neighbors:
+            passed = self.passed[neighbor]
             coverer = passed.pop(change.name, None)
             if coverer != "":
                 continue
             bare = [name for name, its in passed.items() if its == change.name]
             for name in bare:
                 if name in self.subscriptions:
-                    self._pass_on(name, self.subscriptions[name], neighbour, outputs)
-            outputs.setdefault(neighbour, []).append(Change(UNSUBSCRIBE, change.name))
+                    self._pass_on(name, self.subscriptions[name], neighbor, outputs)
+            outputs.setdefault(neighbor, []).append(Change(UNSUBSCRIBE, change.name))
 
-    def _pass_on(self, name: str, entry: Entry, neighbour: str, outputs: Outputs) -> None:
+    def _pass_on(self, name: str, entry: Entry, neighbor: str, outputs: Outputs) -> None:
         """Send a subscription that is needed, unless it is covered by one that was sent."""
-        coverer = self._coverer(name, parse(entry.where), neighbour)
-        self.passed[neighbour][name] = coverer
+        coverer = self._coverer(name, parse(entry.where), neighbor)
+        self.passed[neighbor][name] = coverer
         if not coverer:
             change = Change(SUBSCRIBE, name, entry.where)
-            outputs.setdefault(neighbour, []).append(change)
+            outputs.setdefault(neighbor, []).append(change)
 
-    def _needed(self, wanted: Filter, neighbour: str) -> bool:
-        promised = self._promised.get(neighbour)
+    def _needed(self, wanted: Filter, neighbor: str) -> bool:
+        promised = self._promised.get(neighbor)
         return promised is not None and bool(promised.overlapping(wanted))
 
     def _wanting(self, promised: Filter) -> list[str]:
         """Return the subscriptions that an advertisement may concern."""
         return self._index.overlapping(promised)
 
-    def _coverer(self, name: str, wanted: Filter, neighbour: str) -> str:
-        """Return a subscription that a neighbour was sent and that covers another, or nothing.
+    def _coverer(self, name: str, wanted: Filter, neighbor: str) -> str:
+        """Return a subscription that a neighbor was sent and that covers another, or nothing.
 
-        Whatever covers a filter matches each of its samples, so the index finds who might.
+        A filter that covers another matches each of its samples, so the index finds candidates.
         """
-        passed = self.passed[neighbour]
+        passed = self.passed[neighbor]
         for sample in wanted.samples():
             for other in self.match(sample):
                 if (
@@ -325,41 +329,41 @@ class Tables:
 
 
 class Layer(Tables):
-    """Tables laid over others, which stay as they are."""
+    """Tables laid over others, which do not change."""
 
     def __init__(self, base: Tables) -> None:
         self._base = base
-        self.neighbours = base.neighbours
+        self.neighbors = base.neighbors
         self._advertisements = self.advertisements = _Entries(base.advertisements)
         self._subscriptions = self.subscriptions = _Entries(base.subscriptions)
         self._passed = {each: _Overlaid(passed) for each, passed in base.passed.items()}
         self.passed = dict(self._passed)
         self.loose = base.loose
         self.returning = base.returning
-        # Whoever works on a layer began when all brokers had committed what came before, and waits for all of them.
+        # A transaction begins when all brokers have committed earlier ones, and waits for all.
         self.settling = set()
         self.partial = set()
 
-    def add_neighbour(self, neighbour: str) -> None:
-        """Have a newcomer beside this broker, whose own tables have it already."""
-        self.neighbours = self._base.neighbours
-        passed = _Overlaid(self._base.passed[neighbour])
-        self._passed[neighbour] = self.passed[neighbour] = passed
+    def add_neighbor(self, neighbor: str) -> None:
+        """Add a neighbor that joins; the base has it already."""
+        self.neighbors = self._base.neighbors
+        passed = _Overlaid(self._base.passed[neighbor])
+        self._passed[neighbor] = self.passed[neighbor] = passed
 
     def layer_record(self) -> LayerRecord:
-        """Return what this layer changed, as it is persisted."""
+        """Return the changes of this layer, as they are persisted."""
         return LayerRecord(
             self._advertisements.record(),
             self._subscriptions.record(),
-            {neighbour: passed.record() for neighbour, passed in self._passed.items()},
+            {neighbor: passed.record() for neighbor, passed in self._passed.items()},
         )
 
     def restore(self, record: LayerRecord) -> None:
-        """Take on what was persisted."""
+        """Take over the changes that were persisted."""
         self._advertisements.restore(record.advertisements)
         self._subscriptions.restore(record.subscriptions)
-        for neighbour, passed in record.passed.items():
-            self._passed[neighbour].restore(passed)
+        for neighbor, passed in record.passed.items():
+            self._passed[neighbor].restore(passed)
 
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the subscriptions that an event matches."""
@@ -374,11 +378,11 @@ class Layer(Tables):
         found = mine.unchanged(self._base.advertised(event, hop))
         return found + [name for name, it in mine.added_from(hop) if it.matches(event)]
 
-    def _needed(self, wanted: Filter, neighbour: str) -> bool:
+    def _needed(self, wanted: Filter, neighbor: str) -> bool:
         mine = self._advertisements
-        if any(it.overlaps(wanted) for _, it in mine.added_from(neighbour)):
+        if any(it.overlaps(wanted) for _, it in mine.added_from(neighbor)):
             return True
-        promised = self._base._promised.get(neighbour)  # noqa: SLF001 - tables of the same kind
+        promised = self._base._promised.get(neighbor)  # noqa: SLF001 - tables of the same kind
         return promised is not None and bool(mine.unchanged(promised.overlapping(wanted)))
 
     def _wanting(self, promised: Filter) -> list[str]:
@@ -412,11 +416,11 @@ class _Overlaid(MutableMapping[str, T], Generic[T]):
         self.removed: set[str] = set()
 
     def record(self) -> OverlaidRecord[T]:
-        """Return what is different from the base."""
+        """Return the differences from the base."""
         return OverlaidRecord(dict(self.added), sorted(self.removed))
 
     def restore(self, record: OverlaidRecord[T]) -> None:
-        """Take on what was different."""
+        """Take over the differences."""
         self.added, self.removed = dict(record.added), set(record.removed)
 
     def __getitem__(self, key: str) -> T:
@@ -459,7 +463,7 @@ class _Entries(_Overlaid[Entry]):
     __slots__ = ()
 
     def added_from(self, hop: str) -> Iterator[tuple[str, Filter]]:
-        """Yield what was added from a neighbour or client, with its filter."""
+        """Yield what was added from a neighbor or client, with its filter."""
         for name, entry in self.added.items():
             if entry.hop == hop:
                 yield name, parse(entry.where)

@@ -1,22 +1,23 @@
-"""Old versions of the routing tables: what they were before the latest commits.
+"""Old versions of the routing tables, by which older publications are still routed.
 
-A commit of a serializable transaction makes a new version. What it changed is kept for as long as a publication that was routed by the version before may
-be under way (D8); the old version is the tables as they are without what later commits did, newest first.
+A commit of a serializable transaction makes a new version of the tables. The broker keeps what the
+commit changed while publications routed by the version before may be under way (D8). The old
+version is the current tables without the changes of later commits, newest first.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.spaces import Value
-from ensue.protocols.overlay.tables import Entry, Tables
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.filters.spaces import Value
+from ensue.protocols.content.tables import Entry, Tables
 
 __all__ = ["Undo", "route_back"]
 
 
 class Undo(msgspec.Struct, array_like=True):
-    """What a commit changed in the PRT."""
+    """The change of the subscriptions by one commit."""
 
     version: int
     """The version that the commit made."""
@@ -24,7 +25,7 @@ class Undo(msgspec.Struct, array_like=True):
     removed: dict[str, Entry]
     transaction: str = ""
     withdrawn: dict[str, list[str]] = {}
-    """By client of this broker: subscriptions that it withdrew, and for which events routed by the version before may still come."""
+    """By client of this broker: withdrawn subscriptions that older events may still match."""
 
 
 def route_back(

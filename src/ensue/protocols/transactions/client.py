@@ -1,8 +1,7 @@
-"""A client that coordinates transactions and takes part in those of others.
+"""One client, with transactions: the node that a driver drives behind its link.
 
-A client's operations within a transaction form a *thread*: its own if it coordinates, else one for each invitation that it has. The next operation of a
-thread is sent when the one before has been answered (rule *thread* of Definition 6), however fast the application is. If one is refused, so are
-those that wait behind it.
+It coordinates transactions of its own and takes part in those of others. See the packages `content`
+and `transactions` for what it may rely on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,22 +10,25 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import LocalProtocolError
-from ensue.protocols.core import Frame, Send
-from ensue.protocols.overlay import frames as f
-from ensue.protocols.overlay.client import Answered, OverlayClient
-from ensue.protocols.overlay.frames import Change, Publication
-from ensue.protocols.overlay.parsing import parse
+from ensue.core.errors import BadInput, LimitReached, LocalProtocolError, RemoteProtocolError
+from ensue.core.wire import Codec
+from ensue.protocols.content import frames as f
+from ensue.protocols.content.client import ContentClient
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.effects import Effects
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.input_log import InputLog
+from ensue.protocols.interface import Effect, Frame, Told
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.acting import OVER
 from ensue.protocols.transactions.plans import numbered
-from ensue.wire import Codec, Records
+from ensue.protocols.transactions.threads import Threads
 
 __all__ = ["Ceased", "Concluded", "Invitation", "TransactionClient"]
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """Somebody asks this client to act within a transaction; `finish` says that it has."""
+    """A request to act within a transaction, answered with `finish`."""
 
     transaction: str
     path: str
@@ -34,7 +36,7 @@ class Invitation(msgspec.Struct, frozen=True):
 
 
 class Concluded(msgspec.Struct, frozen=True):
-    """A transaction in which this client took part is over."""
+    """The end of a transaction in which this client took part."""
 
     transaction: str
     committed: bool
@@ -44,47 +46,135 @@ class Concluded(msgspec.Struct, frozen=True):
 
 
 class Ceased(msgspec.Struct, frozen=True):
-    """Subscriptions of this client that a transaction has withdrawn, or made and not kept: nothing more comes for them."""
+    """Subscriptions that a transaction has withdrawn, or made and not kept.
+
+    Nothing more comes for them.
+    """
 
     subscriptions: tuple[str, ...]
 
 
-class _Thread(msgspec.Struct, array_like=True):
-    """Operations of one client within one transaction, one after the other."""
-
-    count: int = 0
-    busy: bool = False
-    queue: list[int] = msgspec.field(default_factory=list)
-    acted: bool = False
-    """Whether one of them was not refused: the home says then when the transaction is over."""
-    made: list[str] = msgspec.field(default_factory=list)
-    """Subscriptions that are there only if it is committed."""
-
-
-_THREADS = Records[dict[str, _Thread]](dict[str, _Thread])
-
-
-class TransactionClient(OverlayClient):
-    """One client. Commands besides those of `OverlayClient`: `begin`, `act`, `invite`, `finish`, `end`, `submit`."""
+class TransactionClient:
+    """One client: a pure node behind a numbered link (`nodes.ClientNode`)."""
 
     codec = Codec(t.FRAMES)
 
-    def __init__(self, **options: Any) -> None:
-        self._threads: dict[str, _Thread] = {}
-        """By transaction and the path of the invitation."""
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        name: str,
+        home: str,
+        config: ContentConfig | None = None,
+        records: Mapping[str, bytes] | None = None,
+        now_ns: int = 0,
+    ) -> None:
+        self.name = name
+        self.home = home
+        self.config = config or ContentConfig()
+        self._effects = Effects()
+        self.content = ContentClient(
+            name=name, home=home, config=self.config, effects=self._effects
+        )
+        self.threads = Threads(self.content)
+        content, threads = self.content, self.threads
+        self._handlers = {
+            t.Begin: content.send_request,
+            t.Finish: content.send_request,
+            t.End: content.send_request,
+            t.Submit: self._submit,
+            t.Invite: threads.send_request,
+            f.Operate: threads.send_request,
+            f.Goodbye: content.leave,
+            f.Done: self._done,
+            f.Notify: content.notify,
+            f.Expired: self._expired,
+            t.Invited: self._invited,
+            t.Ended: self._ended,
+            t.Withdrawn: self._withdrawn,
+        }
+        self.log = InputLog(
+            codec=self.codec,
+            effects=self._effects,
+            handle=self._handle,
+            dump=self._dump,
+            load=self._load,
+            durable=self.config.durable,
+            bytes_min=self.config.journal_bytes_min,
+        )
+        self.log.recover(records or {})
+        content.start(now_ns)
+        content.beat(now_ns)  # Ahead of everything else.
 
-    def _dump_besides(self) -> bytes:
-        return _THREADS.encode(self._threads)
+    # -- Status ---------------------------------------------------------------------------------
 
-    def _load_besides(self, state: bytes) -> None:
-        self._threads = _THREADS.decode(state)
+    @property
+    def unanswered_count(self) -> int:
+        """The number of requests without an answer."""
+        return len(self.content.asked)
 
-    # -- Commands -------------------------------------------------------------------------------
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """The names of this client's subscriptions."""
+        return tuple(self.content.positions)
+
+    @property
+    def ended(self) -> bool:
+        """Whether this client has left, or its session has ended."""
+        return self.content.ended
+
+    @property
+    def gone(self) -> bool:
+        """Whether the home knows that this client has left."""
+        return self.content.gone
+
+    @property
+    def latest(self) -> Publication | None:
+        """The last publication of this client."""
+        return self.content.latest
+
+    @property
+    def recovered(self) -> list[tuple[int, Told]]:
+        """Trace rows of recovered inputs, with their times."""
+        return self.log.recovered
+
+    # -- Regular commands -----------------------------------------------------------------------
+
+    def advertise(self, where: str, *, now_ns: int) -> tuple[int, str]:
+        """Advertise publications; return the request's number and the advertisement's name."""
+        return self._add(f.ADVERTISE, where, now_ns)
+
+    def subscribe(self, where: str, *, now_ns: int) -> tuple[int, str]:
+        """Subscribe to events; return the request's number and the subscription's name."""
+        return self._add(f.SUBSCRIBE, where, now_ns)
+
+    def unadvertise(self, name: str, *, now_ns: int) -> int:
+        """Withdraw an advertisement."""
+        return self.request(f.Operate(number=0, change=Change(f.UNADVERTISE, name)), now_ns)
+
+    def unsubscribe(self, name: str, *, now_ns: int) -> int:
+        """Withdraw a subscription."""
+        return self.request(f.Operate(number=0, change=Change(f.UNSUBSCRIBE, name)), now_ns)
+
+    def publish(
+        self, attributes: Mapping[str, object], payload: bytes = b"", *, now_ns: int
+    ) -> int:
+        """Publish an event."""
+        publication = self.content.publication(attributes, payload, now_ns)
+        return self.request(f.Operate(number=0, publication=publication), now_ns)
+
+    def leave(self, *, now_ns: int) -> None:
+        """Withdraw everything and end the session."""
+        self.log.take(f.Goodbye(), source="", now_ns=now_ns)
+
+    def _add(self, action: str, where: str, now_ns: int) -> tuple[int, str]:
+        change = Change(action, self.content.new_name(action), parse(where).to_text())
+        return self.request(f.Operate(number=0, change=change), now_ns), change.name
+
+    # -- Commands of transactions ---------------------------------------------------------------
 
     def begin(self, isolation: str, timeout_ns: int, *, now_ns: int) -> int:
         """Begin a serializable or atomic transaction; its name comes with the answer."""
-        return self._ask(t.Begin(number=0, isolation=isolation, timeout_ns=timeout_ns), now_ns)
+        return self.request(t.Begin(number=0, isolation=isolation, timeout_ns=timeout_ns), now_ns)
 
     def act(
         self,
@@ -100,25 +190,25 @@ class TransactionClient(OverlayClient):
     ) -> tuple[int, str]:
         """Do one operation within a transaction: `adv`, `uadv`, `sub`, `usub` or `pub`.
 
-        `within` is the path of the invitation, for a client that does not coordinate. Return the number of the request and the
-        name of what was advertised or subscribed.
+        `within` is the path of the invitation, for a client that does not coordinate. Return the
+        number of the request, and the name of the advertisement or subscription.
         """
         change: Change | None = None
         publication: Publication | None = None
         if action == "pub":
-            publication = self._publication(attributes or {}, payload, now_ns)
+            publication = self.content.publication(attributes or {}, payload, now_ns)
         else:
             where = parse(where).to_text() if where else ""
-            name = name or f"{self.name}.{action}{self._numbered + 1}"
+            name = name or self.content.new_name(action)
             change = Change(action, name, where)
         operate = f.Operate(
             number=0,
             transaction=transaction,
-            path=self._next_path(transaction, within),
+            path=self.threads.next_path(transaction, within),
             change=change,
             publication=publication,
         )
-        return self._ask(operate, now_ns), name
+        return self.request(operate, now_ns), name
 
     def invite(
         self,
@@ -134,26 +224,24 @@ class TransactionClient(OverlayClient):
         frame = t.Invite(
             number=0,
             transaction=transaction,
-            path=self._next_path(transaction, within),
+            path=self.threads.next_path(transaction, within),
             client=client,
-            publication=self._publication(attributes or {}, payload, now_ns),
+            publication=self.content.publication(attributes or {}, payload, now_ns),
         )
-        return self._ask(frame, now_ns)
+        return self.request(frame, now_ns)
 
     def finish(self, transaction: str, path: str, refused: str = "", *, now_ns: int) -> int:
-        """Say that this client has done what it was invited to, or refuses."""
-        thread = self._threads.get(f"{transaction}|{path}")
-        if thread is not None and thread.busy and not refused:
+        """End this client's part in a transaction it was invited to, or refuse it."""
+        if self.threads.is_busy(transaction, path) and not refused:
             raise LocalProtocolError("operations of this invitation are still under way")
         frame = t.Finish(number=0, transaction=transaction, path=path, refused=refused)
-        return self._ask(frame, now_ns)
+        return self.request(frame, now_ns)
 
     def end(self, transaction: str, *, commit: bool, now_ns: int) -> int:
-        """Commit or abort; what came of it is the answer."""
-        thread = self._threads.get(f"{transaction}|")
-        if commit and thread is not None and thread.busy:
+        """Commit or abort; the answer is the outcome."""
+        if commit and self.threads.is_busy(transaction, ""):
             raise LocalProtocolError("operations of this transaction are still under way")
-        return self._ask(t.End(number=0, transaction=transaction, commit=commit), now_ns)
+        return self.request(t.End(number=0, transaction=transaction, commit=commit), now_ns)
 
     def submit(
         self,
@@ -163,120 +251,110 @@ class TransactionClient(OverlayClient):
         now_ns: int,
         hold: bool = False,
     ) -> int:
-        """Hand in a whole transaction."""
-        own = count(self._published + 1)
+        """Submit a plan: a whole transaction. With `hold`, `end` decides about it."""
+        own = count(self.content.published + 1)
         planned = tuple(
             numbered(one, next(own)) if one.publication and one.client == self.name else one
             for one in operations
         )
         frame = t.Submit(number=0, operations=planned, timeout_ns=timeout_ns, hold=hold)
-        return self._ask(frame, now_ns)
+        return self.request(frame, now_ns)
 
     def planned_publication(
         self, client: str, attributes: Mapping[str, object], payload: bytes, *, now_ns: int
     ) -> Publication:
-        """Return a publication for a plan; it is numbered when the plan is handed in, or by the client's home."""
-        made = self._publication(attributes, payload, now_ns)
+        """Return a publication for a plan.
+
+        It is numbered when the plan is submitted, or by the other client's home.
+        """
+        made = self.content.publication(attributes, payload, now_ns)
         return msgspec.structs.replace(made, publisher=client, number=0)
 
     def planned_name(self, client: str, number: int) -> str:
-        """Return a name for what the next plan makes for a client: nobody else will ever use it."""
-        return f"{client}.plan-{self.name.replace('.', '/')}-{self._numbered + 1}-{number}"
+        """Return a unique name for what the next plan makes for a client."""
+        return (
+            f"{client}.plan-{self.name.replace('.', '/')}-{self.content.last_number + 1}-{number}"
+        )
 
-    def _next_path(self, transaction: str, within: str) -> str:
-        thread = self._threads.get(f"{transaction}|{within}")
-        number = 1 if thread is None else thread.count + 1
-        return f"{within}.{number}" if within else str(number)
+    def request(self, frame: Any, now_ns: int) -> int:
+        """Give a request its number, and send it; return the number."""
+        if self.ended:
+            raise LocalProtocolError(f"the session of {self.name} has ended: connect again")
+        if self.unanswered_count >= self.config.requests_max:
+            raise LimitReached(
+                f"{self.name} has {self.config.requests_max} requests under way (requests_max)",
+                limit="requests_max",
+                value=self.config.requests_max,
+            )
+        request = msgspec.structs.replace(frame, number=self.content.last_number + 1)
+        if not isinstance(frame, f.Operate) or frame.publication is None:
+            self._check_readable(request)  # A publication was made here, of checked attributes.
+        self.log.take(request, source="", now_ns=now_ns)
+        return int(request.number)
+
+    def _check_readable(self, frame: Any) -> None:
+        """Refuse a request that the home could not decode: it would block the link."""
+        try:
+            self.codec.decode(self.codec.encode(frame))
+        except (RemoteProtocolError, UnicodeEncodeError, TypeError, OverflowError) as error:
+            raise BadInput(f"brokers could not read it: {error}") from error
 
     # -- Inputs ---------------------------------------------------------------------------------
 
-    _HANDLERS: Mapping[type[Frame], str] = {
-        **OverlayClient._HANDLERS,  # noqa: SLF001 - the handlers of the base class
-        t.Begin: "_request",
-        t.Invite: "_request_in_turn",
-        f.Operate: "_request_in_turn",
-        t.Finish: "_request",
-        t.End: "_request",
-        t.Submit: "_request_plan",
-        t.Invited: "_invited",
-        t.Ended: "_ended_here",
-        t.Withdrawn: "_withdrawn_here",
-    }
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle a frame of the home."""
+        if source == self.home:
+            self.log.take(frame, source=source, now_ns=now_ns)
 
-    def _request_in_turn(self, frame: f.Operate | t.Invite, now_ns: int) -> None:
-        """Send an operation at once if it is regular or nothing of its thread is under way."""
-        if not frame.transaction:
-            self._request(frame, now_ns)
-            return
-        thread = self._threads.setdefault(_thread_of(frame), _Thread())
-        thread.count += 1
-        change = frame.change if isinstance(frame, f.Operate) else None
-        makes = change is not None and change.action == f.SUBSCRIBE
-        if change is not None and makes and change.name not in self._positions:
-            thread.made.append(change.name)
-        if not thread.busy:
-            thread.busy = True
-            self._request(frame, now_ns)
-        else:
-            self._numbered = frame.number
-            self._asked[frame.number] = frame
-            if frame.publication is not None:
-                self._published = frame.publication.number
-            thread.queue.append(frame.number)
+    def handle_timer(self, *, now_ns: int) -> None:
+        """Send a beat if one is due."""
+        self.content.beat(now_ns)
 
-    def _request_plan(self, frame: t.Submit, now_ns: int) -> None:
+    def next_timer_ns(self) -> int | None:
+        """Return when the next beat is due."""
+        return self.content.next_beat_ns()
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain the effects."""
+        return self._effects.drain()
+
+    def _dump(self) -> bytes:
+        return self.content.record(self.codec, self.threads.record())
+
+    def _load(self, state: bytes) -> None:
+        self.threads.restore(self.content.restore(self.codec, state))
+
+    def _handle(self, frame: Frame, source: str, now_ns: int) -> None:
+        del source, now_ns  # The home, or this client itself.
+        handler = self._handlers.get(type(frame))
+        if handler is not None and (not self.ended or isinstance(frame, f.Expired)):
+            handler(frame)
+
+    def _submit(self, frame: t.Submit) -> None:
         for one in frame.operations:
             if one.publication is not None and one.client == self.name:
-                self._published = one.publication.number
-        self._request(frame, now_ns)
+                self.content.published = one.publication.number
+        self.content.send_request(frame)
 
-    def _answered(self, asked: Any, frame: f.Done) -> None:
-        super()._answered(asked, frame)
+    def _done(self, frame: f.Done) -> None:
+        asked = self.content.done(frame)
         if isinstance(asked, f.Operate | t.Invite) and asked.transaction:
-            key = _thread_of(asked)
-            thread = self._threads.get(key)
-            if thread is None:
-                return
-            self._note_change(thread, getattr(asked, "change", None), frame.refused)
-            self._next_of(thread, frame.refused)
-            if frame.refused == OVER and not thread.acted:
-                del self._threads[key]  # It began behind the end: nothing more is said of it.
+            self.threads.answered(asked, frame.refused)
 
-    def _note_change(self, thread: _Thread, change: Change | None, refused: str) -> None:
-        """Keep what to do about a change when the transaction ends."""
-        if refused:
-            if change is not None and change.name in thread.made:
-                thread.made.remove(change.name)
-                self._positions.pop(change.name, None)
-            return
-        thread.acted = True
+    def _expired(self, frame: f.Expired) -> None:
+        del frame
+        self.content.expire()
 
-    def _next_of(self, thread: _Thread, refused: str) -> None:
-        """Send the next operation of a thread, or refuse all if one was."""
-        while refused and thread.queue:
-            number = thread.queue.pop(0)
-            self._asked.pop(number, None)
-            self._tell(Answered(number, refused))
-        thread.busy = bool(thread.queue)
-        if thread.queue:
-            self._effects.append(Send(self.home, self._asked[thread.queue.pop(0)]))
+    def _invited(self, frame: t.Invited) -> None:
+        self._effects.tell(Invitation(frame.transaction, frame.path, frame.publication))
 
-    def _invited(self, frame: t.Invited, now_ns: int) -> None:
-        del now_ns
-        self._tell(Invitation(frame.transaction, frame.path, frame.publication))
-
-    def _ended_here(self, frame: t.Ended, now_ns: int) -> None:
-        del now_ns
-        for key in [key for key in self._threads if key.startswith(f"{frame.transaction}|")]:
-            thread = self._threads.pop(key)
-            self._next_of(thread, frame.reason or OVER)
-            for name in () if frame.committed else thread.made:
-                self._positions.pop(name, None)
+    def _ended(self, frame: t.Ended) -> None:
+        self.threads.end(frame)
         for name, where in frame.subscriptions:
             if where:
-                self._positions.setdefault(name, 0)
+                self.content.positions.setdefault(name, 0)
         made = tuple(one for one in frame.subscriptions if one[1])
-        self._tell(
+        self._effects.tell(
             Concluded(frame.transaction, frame.committed, frame.reason, made),
             action="committed" if frame.committed else "aborted",
             transaction=frame.transaction,
@@ -285,15 +363,10 @@ class TransactionClient(OverlayClient):
         if withdrawn:
             self._cease(withdrawn)
 
-    def _withdrawn_here(self, frame: t.Withdrawn, now_ns: int) -> None:
-        del now_ns
+    def _withdrawn(self, frame: t.Withdrawn) -> None:
         self._cease(frame.subscriptions)
 
     def _cease(self, names: tuple[str, ...]) -> None:
         for name in names:
-            self._positions.pop(name, None)
-        self._tell(Ceased(names))
-
-
-def _thread_of(frame: f.Operate | t.Invite) -> str:
-    return f"{frame.transaction}|{frame.path.rpartition('.')[0]}"
+            self.content.positions.pop(name, None)
+        self._effects.tell(Ceased(names))

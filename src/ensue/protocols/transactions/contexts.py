@@ -1,20 +1,23 @@
-"""What a broker keeps of a transaction, and the check that it would do the same again.
+"""Transactions at one broker: their logs, and the check that they would do the same again.
 
-A serializable transaction works on a layer over the broker's tables: it reads the committed state and keeps its own changes to
-itself. Each step is logged with what it led to: changes for neighbours, and where a publication went. Before a broker votes it replays the log on
-a fresh layer over the tables as they are now and compares, step by step (D3, D4): if anything that the transaction read has changed
-so that it would have done something else, it can't be put behind what was committed meanwhile, and the vote is no. The commit replays the
-log on the tables themselves (D6).
+A serializable transaction works on a layer over the broker's tables: it reads the committed state
+and keeps its own changes to itself. Each step is logged with its results: changes for neighbors,
+and where a publication went. Before a broker votes, it replays the log on a fresh layer over the
+current tables and compares step by step (D3, D4). If anything that the transaction read has changed
+so that it would have done something else, it can't be ordered behind what was committed meanwhile,
+and the vote is no. The commit replays the log on the tables themselves (D6).
 
-The paper compares the routing of publications under the transaction's tables and under the committed ones; those always differ
-if the transaction subscribed before it published, so its own example would never commit (D3). It does not look at subscriptions
-and advertisements at all, and two transactions that do not know of each other leave a hole in the tables (D4).
+The paper compares the routing of publications under the transaction's tables and under the
+committed ones. These always differ if the transaction subscribed before it published, so the
+paper's own example would never commit (D3). The paper does not look at subscriptions and
+advertisements at all, and two transactions that do not know of each other leave a hole in the
+tables (D4).
 """
 
 import msgspec
 
-from ensue.protocols.overlay.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
-from ensue.protocols.overlay.tables import Entry, Layer, LayerRecord, Outputs, Tables
+from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
+from ensue.protocols.content.tables import Entry, Layer, LayerRecord, Outputs, Tables
 
 __all__ = ["Context", "ContextRecord", "Delivery", "Issued", "Logged", "fixes", "replay", "run"]
 
@@ -34,17 +37,17 @@ class Issued(msgspec.Struct, frozen=True, array_like=True):
     client: str
     change: Change
     before: Entry | None
-    """What stood in the table."""
+    """The entry in the table before."""
 
 
 class Logged(msgspec.Struct, frozen=True, array_like=True):
-    """A step and what it led to here."""
+    """A step and its results at this broker."""
 
     hop: str
     changes: tuple[Change, ...]
     publication: Publication | None
     outputs: Outputs
-    neighbours: list[str]
+    neighbors: list[str]
     """Where the publication went."""
     clients: dict[str, list[str]]
 
@@ -76,11 +79,11 @@ class Context:
         self.deliveries: list[Delivery] = []
         self.issued: list[Issued] = []
         self.participants: dict[str, None] = {}
-        """Clients of this broker that took part: told how it ended."""
+        """Clients of this broker that took part: they are sent how it ended."""
         self.invitations: dict[str, tuple[str, int]] = {}
-        """By path: a client of this broker that was invited and has not finished, and the number of the step that waits."""
+        """By path: an invited client that has not finished, and the number of the waiting step."""
         self.operations = 0
-        """What clients of this broker have done in it, invitations and all."""
+        """Number of operations of clients of this broker, with invitations."""
         self.tables: Tables = tables.layer() if isolated else tables
 
     def record(self) -> ContextRecord:
@@ -113,7 +116,7 @@ class Context:
         return context
 
     def conflict(self, tables: Tables) -> str:
-        """Say why the transaction can't be put behind all that is committed, if so."""
+        """Return why the transaction can't be ordered behind all commits, or nothing."""
         layer = tables.layer()
         for number, logged in enumerate(self.log, 1):
             if _comparable(run(layer, logged)) != _comparable(logged):
@@ -122,29 +125,29 @@ class Context:
 
 
 def run(tables: Tables, step: Logged) -> Logged:
-    """Do a step on tables; return it with what it leads to there."""
+    """Do a step on tables; return it with its results there."""
     outputs: Outputs = {}
     for change in step.changes:
-        for neighbour, following in tables.apply(change, step.hop).items():
-            outputs.setdefault(neighbour, []).extend(following)
-    neighbours: list[str] = []
+        for neighbor, following in tables.apply(change, step.hop).items():
+            outputs.setdefault(neighbor, []).extend(following)
+    neighbors: list[str] = []
     clients: dict[str, list[str]] = {}
     if step.publication is not None:
-        neighbours, clients = tables.route(step.publication.attributes, step.hop)
-    return Logged(step.hop, step.changes, step.publication, outputs, neighbours, clients)
+        neighbors, clients = tables.route(step.publication.attributes, step.hop)
+    return Logged(step.hop, step.changes, step.publication, outputs, neighbors, clients)
 
 
 def _comparable(step: Logged) -> object:
     outputs = {
-        neighbour: sorted((change.action, change.name) for change in changes)
-        for neighbour, changes in step.outputs.items()
+        neighbor: sorted((change.action, change.name) for change in changes)
+        for neighbor, changes in step.outputs.items()
         if changes
     }
-    return outputs, step.neighbours, step.clients
+    return outputs, step.neighbors, step.clients
 
 
 def replay(log: list[Logged], tables: Tables) -> tuple[list[Logged], list[str], dict[str, Entry]]:
-    """Do a log on the tables; return what it led to, and which subscriptions were added and removed."""
+    """Do a log on the tables; return its results, and the subscriptions added and removed."""
     before: dict[str, Entry | None] = {}
     done: list[Logged] = []
     for step in log:
@@ -164,41 +167,42 @@ def replay(log: list[Logged], tables: Tables) -> tuple[list[Logged], list[str], 
 
 
 def fixes(log: list[Logged], done: list[Logged], tables: Tables) -> Outputs:
-    """Return what neighbours have to be told besides, behind the commit (D11).
+    """Return the corrections to send to neighbors behind the commit (D11).
 
-    Regular operations between the vote and the commit are not checked. So the log may lead to something else now: each neighbour, when
-    it commits, does what it was told within the transaction; the difference to what it should be told now is regular changes.
+    Regular operations between the vote and the commit are not checked, so the log may have other
+    results now. Each neighbor commits what it was sent within the transaction; the difference to
+    what it should have been sent is passed on as regular changes.
     """
-    told: dict[str, dict[tuple[bool, str], bool]] = {each: {} for each in tables.neighbours}
+    sent: dict[str, dict[tuple[bool, str], bool]] = {each: {} for each in tables.neighbors}
     for step in log:
-        for neighbour, changes in step.outputs.items():
+        for neighbor, changes in step.outputs.items():
             for change in changes:
-                about = change.action in (SUBSCRIBE, UNSUBSCRIBE)
+                subscription = change.action in (SUBSCRIBE, UNSUBSCRIBE)
                 present = change.action in (SUBSCRIBE, ADVERTISE)
-                told[neighbour][about, change.name] = present
+                sent[neighbor][subscription, change.name] = present
     found: Outputs = {}
-    for neighbour, last in told.items():
-        for (about, name), present in last.items():
-            wanted = _wanted(tables, neighbour, name, about=about)
+    for neighbor, last in sent.items():
+        for (subscription, name), present in last.items():
+            wanted = _wanted(tables, neighbor, name, subscription=subscription)
             if (wanted is not None) != present:
-                change = _set_right(name, wanted, about=about)
-                found.setdefault(neighbour, []).append(change)
+                change = _correction(name, wanted, subscription=subscription)
+                found.setdefault(neighbor, []).append(change)
         for step in done:
-            for change in step.outputs.get(neighbour, ()):
+            for change in step.outputs.get(neighbor, ()):
                 if (change.action in (SUBSCRIBE, UNSUBSCRIBE), change.name) not in last:
-                    found.setdefault(neighbour, []).append(change)
+                    found.setdefault(neighbor, []).append(change)
     return found
 
 
-def _wanted(tables: Tables, neighbour: str, name: str, *, about: bool) -> Entry | None:
-    """Return what a neighbour should have of this broker, or None if nothing."""
-    if about:
-        return tables.subscriptions[name] if tables.passed[neighbour].get(name) == "" else None
+def _wanted(tables: Tables, neighbor: str, name: str, *, subscription: bool) -> Entry | None:
+    """Return the entry that a neighbor should have from this broker, or None."""
+    if subscription:
+        return tables.subscriptions[name] if tables.passed[neighbor].get(name) == "" else None
     entry = tables.advertisements.get(name)
-    return None if entry is None or entry.hop == neighbour else entry
+    return None if entry is None or entry.hop == neighbor else entry
 
 
-def _set_right(name: str, wanted: Entry | None, *, about: bool) -> Change:
+def _correction(name: str, wanted: Entry | None, *, subscription: bool) -> Change:
     if wanted is None:
-        return Change(UNSUBSCRIBE if about else "uadv", name)
-    return Change(SUBSCRIBE if about else ADVERTISE, name, wanted.where)
+        return Change(UNSUBSCRIBE if subscription else "uadv", name)
+    return Change(SUBSCRIBE if subscription else ADVERTISE, name, wanted.where)

@@ -1,17 +1,18 @@
-"""What clients and brokers exchange about transactions, and the messages' names in the paper.
+"""Frames of transactions, with the messages' names in the paper.
 
-The *path* of an operation is its place in its transaction: the coordinator's operations are 1, 2, 3, …; a client that operation 2
-invited acts as 2.1, 2.2, …, and whoever it invites with 2.1 as 2.1.1. Read as numbers, paths are in the sequential order of Definition 6:
-*thread* (2 before 3), *trigger* (2 before 2.1) and *trigger star* (2.1 before 3). Operations that brokers trigger, subscriptions that an
-advertisement attracts, bear the path of what triggered them.
+The *path* of an operation is its place in its transaction: the coordinator's operations are 1, 2,
+3, …; a client that operation 2 invited acts as 2.1, 2.2, …, and a client that it invites with 2.1
+as 2.1.1. Read as numbers, paths are in the sequential order of Definition 6: *thread* (2 before 3),
+*trigger* (2 before 2.1) and *trigger star* (2.1 before 3). Operations that brokers trigger, such as
+subscriptions that an advertisement attracts, have the path of the operation that triggered them.
 """
 
 import msgspec
 
-from ensue.event import Count, Name
-from ensue.protocols.core import Frame
-from ensue.protocols.overlay.frames import FRAMES as OVERLAY_FRAMES
-from ensue.protocols.overlay.frames import Change, Identifier, Publication
+from ensue.core.event import Count, Name
+from ensue.protocols.content.frames import FRAMES as CONTENT_FRAMES
+from ensue.protocols.content.frames import Change, Identifier, Publication
+from ensue.protocols.interface import Frame
 
 __all__ = [
     "ATOMIC",
@@ -58,9 +59,9 @@ class Operation(
 
     path: Identifier
     client: Name
-    """Who does it."""
+    """The client that does it."""
     after: tuple[Identifier, ...] = ()
-    """The operations that every broker processes before this one."""
+    """Operations that every broker processes before this one."""
     change: Change | None = None
     publication: Publication | None = None
     home: str = ""
@@ -79,7 +80,7 @@ class Begin(Frame, frozen=True, tag=130):
 
 
 class Invite(Frame, frozen=True, tag=131):
-    """Let another client act within the transaction (`txTCM`); answered when it has finished."""
+    """Invite another client into the transaction (`txTCM`); answered when it has finished."""
 
     number: Count
     transaction: Identifier
@@ -107,7 +108,7 @@ class Finish(Frame, frozen=True, tag=133):
 
 
 class End(Frame, frozen=True, tag=134):
-    """Commit or abort (`commitTX`); answered with what came of it."""
+    """Commit or abort (`commitTX`); answered with the outcome."""
 
     number: Count
     transaction: Identifier
@@ -121,20 +122,26 @@ class Ended(Frame, frozen=True, tag=135):
     committed: bool
     reason: str = ""
     subscriptions: tuple[tuple[Identifier, str], ...] = ()
-    """Subscriptions that a plan made for this client, with their filters; with no filter: that were withdrawn, and nothing comes for them behind this."""
+    """Subscriptions that a plan made for this client, with their filters.
+
+    An empty filter: the subscription was withdrawn, and nothing comes for it behind this.
+    """
 
 
 class Withdrawn(Frame, frozen=True, tag=137):
-    """Subscriptions of a client that a transaction has withdrawn, or made and not kept: nothing comes for them behind this."""
+    """Subscriptions that a transaction has withdrawn, or made and not kept.
+
+    Nothing comes for them behind this.
+    """
 
     transaction: Identifier
     subscriptions: tuple[Identifier, ...]
 
 
 class Submit(Frame, frozen=True, tag=136):
-    """A whole transaction whose operations are known; answered when it is committed or aborted.
+    """Submit a plan; answered when it is committed or aborted.
 
-    With `hold` the operations are done, and the decision is `End`.
+    With `hold` the operations are done, and `End` is the decision.
     """
 
     number: Count
@@ -156,7 +163,7 @@ class Open(Frame, frozen=True, tag=140):
 
 
 class Opened(Frame, frozen=True, tag=141):
-    """This broker and all behind it have registered the transaction, or one can't (`initAckMsg`)."""
+    """All brokers from here on have opened the transaction, or one refused (`initAckMsg`)."""
 
     transaction: Identifier
     refused: str = ""
@@ -190,7 +197,7 @@ class Decided(Frame, frozen=True, tag=145):
 
 
 class Forget(Frame, frozen=True, tag=146):
-    """No publication that was routed by a version before this one is under way any more: flooded."""
+    """No publication routed by a version before this one is under way: flooded."""
 
     version: Count
 
@@ -206,19 +213,19 @@ class Planned(Frame, frozen=True, tag=150):
 
 
 class Ordered(Frame, frozen=True, tag=151):
-    """An operation of a plan (`opMsg`), or a marker that it does not concern whoever gets this."""
+    """An operation of a plan (`opMsg`), or a marker that it does not concern the receiver."""
 
     transaction: Identifier
     path: Identifier
     whole: bool
     refused: str = ""
-    """Why something of the plan could not be done, if so."""
+    """Why an operation of the plan could not be done, if so."""
     number: Count = 0
-    """Of a publication, as its publisher's home has numbered it."""
+    """The number of a publication, given by its publisher's home."""
 
 
 class Echo(Frame, frozen=True, tag=152):
-    """An advertisement of a plan has been processed here and behind, and what it attracted was sent."""
+    """An advertisement was processed here and behind, and what it attracts was sent."""
 
     transaction: Identifier
     path: Identifier
@@ -239,13 +246,13 @@ class Closed(Frame, frozen=True, tag=154):
 
 
 class Compensate(Frame, frozen=True, tag=155):
-    """Undo a plan that was aborted, now that everybody has processed it: flooded."""
+    """Undo an aborted plan, now that all brokers have processed it: flooded."""
 
     transaction: Identifier
 
 
 FRAMES: tuple[type[Frame], ...] = (
-    *OVERLAY_FRAMES,
+    *CONTENT_FRAMES,
     Begin,
     Invite,
     Invited,

@@ -1,20 +1,23 @@
-"""Filters over typed attributes: what advertisements promise and subscriptions ask for.
+"""Filters over typed attributes: what advertisements announce and subscriptions ask for.
 
-Theory of operation. A filter is a choice of *boxes*. A box says, for some attributes, in which space of values each must lie;
-an attribute it does not name may have any value or be absent. An event matches a box if it has every attribute that the box
-names, with a value inside; and a filter if it matches one of its boxes. `and`, `or`, ranges, equality, sets, prefixes and
-presence all come to this form (`parsing` reads it from text, `to_text` writes it), so that the three questions that brokers
-ask have one answer each:
+Theory of operation. A filter is a union of *boxes*. A box has, for some attributes, the space of
+values in which each must lie; an attribute that it does not name may have any value or be absent.
+An event matches a box if it has every attribute that the box names, with a value inside; it matches
+a filter if it matches one of its boxes. `and`, `or`, ranges, equality, sets, prefixes and presence
+all have this form (`parser` reads it from text, `to_text` writes it), so that the three questions
+of brokers have one answer each:
 
-* `matches` (subsumption of a point filter, Definition 2): is this event of interest?
-* `overlaps` (Definition 1): could there be an event that both match? It holds if two boxes share values in *all* attributes
-  that both name. The paper says "exists" (erratum D10); with that, tables grow, and brokers that use one and brokers that use
-  the other wait for each other.
-* `covers` (Definition 2): does everything that matches the other match this? Decided box by box: always right when it says yes; it says no
-  where several boxes cover another only together, which costs a forwarded subscription and nothing else.
+* `matches` (subsumption of a point filter, Definition 2): does this event match?
+* `overlaps` (Definition 1): could an event match both? It holds if two boxes share values in *all*
+  attributes that both name. The paper says "exists" (erratum D10); with that, tables grow, and
+  brokers that use one rule and brokers that use the other wait for each other.
+* `covers` (Definition 2): does every event that matches the other match this? Decided box by box:
+  always right when it says yes; it says no where only several boxes together cover another, which
+  costs a forwarded subscription and nothing else.
 
-Limits: `BOXES_MAX` boxes after `and` was multiplied out, `ATTRIBUTES_MAX` attributes in an event or a box; `cost_of_both` and `cost_of_either` say
-beforehand how much work it is to put two filters together, so that `parsing` can refuse a short text that would keep a broker busy for minutes.
+Limits: `BOXES_MAX` boxes after `and` was multiplied out, `ATTRIBUTES_MAX` attributes in an event or
+a box. `cost_of_both` and `cost_of_either` estimate the work of combining two filters, so that
+`parser` can refuse a short text that would keep a broker busy for minutes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +25,8 @@ from math import isinf
 
 import msgspec
 
-from ensue.errors import BadInput
-from ensue.protocols.overlay.spaces import (
+from ensue.core.errors import BadInput
+from ensue.protocols.content.filters.spaces import (
     EVERYTHING,
     Space,
     Value,
@@ -62,18 +65,18 @@ ATTRIBUTES_MAX = 64
 NAME_LENGTH_MAX = 128
 
 Attributes = Mapping[str, Value]
-"""What an event says of itself."""
+"""The attributes of an event."""
 Box = tuple[tuple[str, Space], ...]
 """Attributes and their spaces, sorted by name; no space is empty."""
 
 
 class Filter(msgspec.Struct, frozen=True, weakref=True):
-    """A choice of boxes. Made by `parsing.parse`, `every`, `where`, `both` and `either`."""
+    """A union of boxes. Made by `parser.parse`, `every`, `where`, `both` and `either`."""
 
     boxes: tuple[Box, ...]
 
     def matches(self, event: Attributes) -> bool:
-        """Return whether an event is of interest."""
+        """Return whether an event matches."""
         return any(inside(box, event) for box in self.boxes)
 
     def overlaps(self, other: "Filter") -> bool:
@@ -94,12 +97,12 @@ class Filter(msgspec.Struct, frozen=True, weakref=True):
         return _simplified(self.boxes, other.boxes)
 
     def samples(self) -> Iterator[dict[str, Value]]:
-        """Yield an event that matches, for each box: whatever covers this filter matches all of them."""
+        """Yield a matching event for each box: a filter that covers this matches all of them."""
         for box in self.boxes:
             yield {name: sample(space) for name, space in box}
 
     def to_text(self) -> str:
-        """Return the text that `parsing.parse` reads as this filter."""
+        """Return the text that `parser.parse` reads as this filter."""
         if not self.boxes:
             return "false"
         texts = [" and ".join(_space_text(*each) for each in box) or "true" for box in self.boxes]
@@ -194,7 +197,7 @@ def _width(wanted: Filter) -> int:
 
 
 def _simplified(simple: Sequence[Box], boxes: Sequence[Box]) -> Filter:
-    """Add boxes to simple ones: leave out those inside others, and join those that differ in one attribute alone."""
+    """Add boxes to simple ones: drop those inside others, join those that differ in one space."""
     kept = list(simple)
     for box in sorted(set(boxes)):
         joined = box

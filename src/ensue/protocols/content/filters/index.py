@@ -1,24 +1,28 @@
-"""Which of many filters match an event: an index, not a loop.
+"""An index that finds which of many filters match an event.
 
-Theory of operation. Every box of every filter has a slot, a number. For each attribute that any box names, the line of values
-is divided into at most `LEAVES` buckets, at places where boxes begin and end, so that each bucket has about as many of them. A
-number with one bit a slot says, for a bucket, which boxes could hold a value that lies there; it is put together from a binary
-tree of such numbers, in which a range of buckets is a few nodes, and kept until something changes. An event picks a bucket for each of
-its attributes; one `and` of whole machine words for each attribute leaves the slots that could match, and these few are
-looked at exactly. Filters that overlap another are found the same way, with all buckets that its own spaces touch. So the cost of an event is a few operations on numbers of n bits, and exact tests for little more than what matches;
-a loop costs n exact tests.
+Theory of operation. Every box of every filter has a slot, a number. For each attribute that any box
+names, the line of values is divided into at most `LEAVES` buckets, at places where boxes begin and
+end, so that each bucket has about as many of them. A number with one bit a slot has, for a bucket,
+the boxes that could hold a value that lies there; it is combined from a binary tree of such
+numbers, in which a range of buckets is a few nodes, and cached until something changes. An event
+selects a bucket for each of its attributes; one `and` of whole machine words for each attribute
+leaves the slots that could match, and these few are tested exactly. Filters that overlap another
+are found the same way, with all buckets that its own spaces touch. So an event costs a few
+operations on numbers of n bits, and exact tests for little more than what matches; a loop costs n
+exact tests.
 
-Changes are gathered: the newest `PENDING_MAX` boxes are looked at one by one, then taken into the trees together. Removed ones
-are masked out. When there are twice as many boxes as when the buckets were chosen, or half of the slots are dead, everything
-is built anew; each change pays a constant share of that. The next event has the trees built, but dead slots go also while none comes.
+Changes are batched: the newest `PENDING_MAX` boxes are tested one by one, then added to the trees
+together. Removed ones are masked out. When there are twice as many boxes as when the buckets were
+chosen, or half of the slots are dead, everything is rebuilt; each change pays a constant share of
+that. The next event builds the trees, but dead slots are dropped also while no event comes.
 """
 
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
-from ensue.protocols.overlay.filters import Box, Filter, inside, meet
-from ensue.protocols.overlay.spaces import Space, Value, cut_before
+from ensue.protocols.content.filters.filter import Box, Filter, inside, meet
+from ensue.protocols.content.filters.spaces import Space, Value, cut_before
 
 __all__ = ["MatchIndex"]
 
@@ -29,7 +33,7 @@ _BITS = [tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256
 
 
 class MatchIndex:
-    """Filters by key; `match` returns the keys of those that an event matches, in the order they were added."""
+    """Filters by key; `match` returns matching keys in the order they were added."""
 
     __slots__ = (
         "_boxes",
@@ -79,7 +83,7 @@ class MatchIndex:
         self._new.update(dict.fromkeys(self._slots[key]))
 
     def remove(self, key: str) -> None:
-        """Remove a filter; one that is not there is no matter."""
+        """Remove a filter, if it is there."""
         if self._filters.pop(key, None) is None:
             return
         slots = self._slots.pop(key)
@@ -191,7 +195,7 @@ class MatchIndex:
 
 
 class _Column:
-    """One attribute: its buckets, and the tree of who could match where."""
+    """One attribute: its buckets, and the tree of slots that could match in each."""
 
     __slots__ = ("_ends", "_known", "_leaves", "_nodes", "absent")
 
@@ -206,9 +210,9 @@ class _Column:
         self._leaves = leaves
         self._nodes = [0] * (2 * leaves)
         self._known: dict[int, int] = {}
-        """Who could match in a bucket, for the buckets that were asked for since the last change."""
+        """By bucket used since the last change: the slots that could match there."""
         self.absent = 0
-        """The slots that say nothing of this attribute."""
+        """The slots that do not name this attribute."""
 
     def possible(self, value: Value) -> int:
         """Return the slots that could match an event with this value."""
@@ -241,7 +245,7 @@ class _Column:
         return known
 
     def take_in(self, entries: list[tuple[int, Space]], everyone: int) -> None:
-        """Add slots with their spaces; `everyone` are all slots that are added, here or in other columns."""
+        """Add slots with their spaces; `everyone` are all added slots, in any column."""
         self._known.clear()
         self.absent |= everyone & ~_bits([slot for slot, _ in entries])
         added: dict[int, list[int]] = {}

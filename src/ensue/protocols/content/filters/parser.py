@@ -11,8 +11,9 @@ test    := ("=" | "==" | "<" | "<=" | ">" | ">=") value
          | "exists"
 ```
 
-Names are words, with dots and dashes inside, or anything in double quotes. Texts stand in single quotes; a quote inside is
-written twice. There is no negation. Keywords may be written in capitals; `inf` and `-inf` are numbers. An error says what was expected, what was found, and shows the place.
+Names are words, with dots and dashes inside, or anything in double quotes. Texts stand in single
+quotes; a quote inside is written twice. There is no negation. Keywords may be written in capitals;
+`inf` and `-inf` are numbers. An error says what was expected and what was found, and shows where.
 """
 
 import re
@@ -22,9 +23,9 @@ from functools import lru_cache
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
-from ensue.errors import BadInput, FilterError
-from ensue.protocols.overlay import spaces
-from ensue.protocols.overlay.filters import (
+from ensue.core.errors import BadInput, FilterError
+from ensue.protocols.content.filters import spaces
+from ensue.protocols.content.filters.filter import (
     ALL,
     KEYWORDS,
     NOTHING,
@@ -44,7 +45,7 @@ DEPTH_MAX = 50
 DIGITS_MAX = 100
 """Digits of a whole number, at the most."""
 WORK_MAX = 1_000_000
-"""Spans that are compared to put the parts of one filter together, at the most: some tenths of a second."""
+"""Spans compared to combine the parts of one filter, at the most: some tenths of a second."""
 NEGATED = "`price < 3 or price > 3`"
 """What stands for a negation: an event without the attribute does not match either."""
 SHOWN = 60
@@ -60,16 +61,16 @@ _TOKENS = re.compile(
     re.VERBOSE,
 )
 SHORT = 1024
-"""Characters of a filter's text up to which it is remembered among many others: longer ones take up to megabytes, so few are, beside those in use."""
+"""Longest text of a filter in the large cache; longer ones may take megabytes."""
 LONG_KEPT = 64
 _in_use: WeakValueDictionary[str, Filter] = WeakValueDictionary()
-"""Long filters that somebody has, such as the index of subscriptions."""
+"""Long filters that are in use, as in the index of subscriptions."""
 _TESTS = ("in", "between", "starts", "exists")
 _SPACE = re.compile(r"\s*")
 
 
 def parse(text: str) -> Filter:
-    """Return the filter that a text stands for, or raise `FilterError` which points at the place."""
+    """Return the filter of a text, or raise `FilterError` that shows the mistake."""
     if not isinstance(text, str):
         raise BadInput(f"a filter is a text, not {type(text).__name__}")
     if len(text) > TEXT_LENGTH_MAX:

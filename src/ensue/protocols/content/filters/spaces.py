@@ -1,20 +1,21 @@
-"""Sets of attribute values, as the filters of the overlay use them.
+"""Sets of attribute values, as filters use them.
 
-Theory of operation. Values are truth values, numbers and texts. All of them stand on one line: truth values first, then
-numbers, then texts, each kind in its own order. A *cut* is a place between two values: just before one or just after it.
-A *span* is what lies between two cuts, and a *space* is a sorted sequence of spans with gaps between them. Ranges, equality,
-finite sets, prefixes and "anything at all" are all spaces, so that there is one intersection, one union, one test for
-membership and one for inclusion, and no case is forgotten.
+Theory of operation. Values are truth values, numbers and texts. All of them are on one line: truth
+values first, then numbers, then texts, each kind in its own order. A *cut* is a place between two
+values: just before one or just after it. A *span* is what lies between two cuts, and a *space* is a
+sorted sequence of spans with gaps between them. Ranges, equality, finite sets, prefixes and
+"anything at all" are all spaces, so that there is one intersection, one union, one test for
+membership and one for inclusion.
 
-Whole numbers and fractions are one kind: `1` and `1.0` are the same value. Truth values are not numbers: `true` is not `1`.
-Not-a-number is no value: it has no place in any order.
+Whole numbers and fractions are one kind: `1` and `1.0` are the same value. Truth values are not
+numbers: `true` is not `1`. Not-a-number is no value: it has no place in any order.
 """
 
 from bisect import bisect_right
 from math import inf
 from typing import Any
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = [
     "EVERYTHING",
@@ -67,7 +68,7 @@ def cut_before(value: Value) -> Cut:
 
 
 def value_of(value: object) -> Value:
-    """Return the value if it is one, or say why it is none."""
+    """Return the value, or raise `BadInput` if it is none."""
     if type(value) not in _KINDS:
         raise BadInput(
             f"an attribute is a text, a number, or True or False, not {type(value).__name__}"
@@ -128,7 +129,7 @@ def starting_with(prefix: str) -> Space:
 
 
 def next_character(character: str) -> str:
-    """Return the character that comes after another which is not the last; no text holds a surrogate."""
+    """Return the next character, without surrogates; the given one is not the last."""
     number = ord(character) + 1
     return chr(0xE000 if 0xD800 <= number < 0xE000 else number)
 
@@ -175,7 +176,8 @@ def covers(outer: Space, inner: Space) -> bool:
 def sample(space: Space) -> Value:
     """Return some value of a space that is not empty, always the same.
 
-    Between two texts, or two numbers, next to each other there may be none: then the nearest one is returned, which lies outside.
+    Between two adjacent texts or numbers there may be none: then the nearest one is returned, which
+    lies outside.
     """
     for (kind, value, after), high in space:
         if not after and value != -inf:

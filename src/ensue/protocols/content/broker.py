@@ -1,0 +1,106 @@
+"""The content half of a broker: its clients, their regular operations, and publications.
+
+`transactions.broker.TransactionBroker` is the node that owns it. See the package for the theory.
+"""
+
+from collections.abc import Sequence
+
+from ensue.protocols.content import frames as f
+from ensue.protocols.content.frames import Change, Publication, Routed, Step
+from ensue.protocols.content.refusals import refusal
+from ensue.protocols.content.state import BrokerState
+from ensue.protocols.content.steps import Pending, Steps
+from ensue.protocols.content.tables import Outputs
+from ensue.protocols.content.versions import route_back
+
+__all__ = ["ContentBroker"]
+
+
+class ContentBroker:
+    """Regular operations, outside of transactions, at one broker."""
+
+    def __init__(self, state: BrokerState, steps: Steps) -> None:
+        self._state = state
+        self._steps = steps
+
+    # -- Clients --------------------------------------------------------------------------------
+
+    def welcome(self, client: str) -> None:
+        """Take a client in; it is answered when every broker knows the way to it."""
+        self._state.clients[client] = None
+        self._state.members[client] = (self._state.name, client)
+        self._introduce(Pending(client), client, self._state.name, but="")
+
+    def depart(self, client: str) -> None:
+        """Withdraw everything of a client that has left."""
+        state = self._state
+        del state.clients[client]
+        state.disconnected.pop(client, None)
+        state.members.pop(client, None)
+        state.record(action="unsubscribed", publisher=client, verdict="gone")
+        self._steps.disown(client)
+        for action, table in (
+            (f.UNSUBSCRIBE, state.tables.subscriptions),
+            (f.UNADVERTISE, state.tables.advertisements),
+        ):
+            for name in [name for name, entry in table.items() if entry.hop == client]:
+                self.change((Change(action, name),), client)
+        self._introduce(Pending(), client, "", but="")
+        state.departed.append(client)
+
+    def _introduce(self, pending: Pending, client: str, home: str, *, but: str) -> None:
+        """Pass on that a client has come or left."""
+        for neighbor in self._state.neighbors:
+            if neighbor != but:
+                self._steps.cause(pending, neighbor, member=client, home=home)
+        self._steps.settle(pending)
+
+    # -- Operations -----------------------------------------------------------------------------
+
+    def operate(self, frame: f.Operate, client: str) -> None:
+        """Carry out a client's operation outside of transactions."""
+        state = self._state
+        refused = refusal(frame, client, state.tables, state.config)
+        if refused:
+            state.send(client, f.Done(number=frame.number, refused=refused))
+        elif frame.publication is not None:
+            self.publish(frame.publication, client, state.version)
+            state.send(client, f.Done(number=frame.number))
+        elif frame.change is not None:
+            self.change((frame.change,), client, frame.number)
+
+    def step(self, frame: Step, source: str) -> None:
+        """Carry out a neighbor's step outside of transactions."""
+        if not frame.member:
+            self.change(frame.changes, source, frame.number)
+            return
+        members = self._state.members
+        if frame.home:
+            members[frame.member] = (frame.home, source)
+        elif members.get(frame.member, ("", ""))[1] == source:
+            del members[frame.member]  # Otherwise it has come back at another broker.
+        self._introduce(Pending(source, frame.number), frame.member, frame.home, but=source)
+
+    def change(self, changes: Sequence[Change], hop: str, number: int | None = None) -> None:
+        """Change the tables; answer request `number`, if any, when all brokers have the change."""
+        state, outputs = self._state, Outputs()
+        for change in changes:
+            for neighbor, following in state.tables.apply(change, hop).items():
+                outputs.setdefault(neighbor, []).extend(following)
+        pending = Pending("" if number is None else hop, number or 0)
+        if pending.hop in state.clients:
+            pending.advertised = [each.name for each in changes if each.action == f.ADVERTISE]
+        self._steps.wait_for_coverers(pending, changes, state.tables)
+        self._steps.pass_on(outputs, pending)
+
+    def publish(self, publication: Publication, hop: str, version: int) -> None:
+        """Route a publication by a version of the tables."""
+        state, event = self._state, publication.attributes
+        if version >= state.version:
+            neighbors, clients = state.tables.route(event, hop)
+        else:
+            neighbors, clients = route_back(state.tables, state.undos, event, hop, version)
+        for neighbor in sorted({*neighbors, *self._steps.unknowing(publication, hop)}):
+            state.send(neighbor, Routed(publication=publication, version=version))
+        for client, names in clients.items():
+            state.send(client, f.Notify(publication=publication, subscriptions=tuple(names)))

@@ -1,0 +1,52 @@
+"""The configuration that brokers and clients of one tree share."""
+
+import msgspec
+
+from ensue.core.errors import ConfigurationError
+
+__all__ = ["ContentConfig"]
+
+MILLISECOND_NS = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and times of content brokers and their clients."""
+
+    durable: bool = True
+    """False: nothing is persisted, for brokers that live in one process."""
+    lease_ns: int = 10 * SECOND_NS
+    """The session of a client that is silent for so long ends."""
+    grace_ns: int = SECOND_NS
+    """After so long without a connection, transactions do not wait for a client."""
+    away_ns: int = 2 * SECOND_NS
+    """After so long without an acknowledgement, clients do not wait for a neighbor."""
+    beat_ns: int = 2 * SECOND_NS
+    """How often a client renews its lease."""
+    hello_ns: int = 200 * MILLISECOND_NS
+    """How often a client that was not welcomed repeats its `Hello`."""
+    retry_ns: int = 20 * MILLISECOND_NS
+    """The pause before a refused transaction is opened again; it doubles each time."""
+    retry_ns_max: int = SECOND_NS
+    """The longest such pause."""
+    timeout_ns_max: int = 600 * SECOND_NS
+    """The longest timeout of a transaction."""
+    subscriptions_max: int = 1_000_000
+    """Subscriptions at a broker; more are refused."""
+    advertisements_max: int = 100_000
+    """Advertisements at a broker, which has those of all clients; more are refused."""
+    requests_max: int = 10_000
+    """Requests of a client without an answer; more are refused at the client."""
+    transactions_max: int = 1_000
+    """Transactions that one client coordinates at once; more are refused."""
+    operations_max: int = 1_000
+    """Operations of a plan; in other transactions, those of one broker's clients."""
+    journal_bytes_min: int = 64 * 1024
+    """A snapshot replaces the input log when it is longer than this and the state."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            if field != "durable" and getattr(self, field) < 1:
+                raise ConfigurationError(f"ContentConfig.{field} must be at least 1")
+        if self.beat_ns >= self.lease_ns:
+            raise ConfigurationError("ContentConfig.beat_ns must be below lease_ns")

@@ -1,0 +1,1 @@
+"""Filters over typed attributes: their language, the sets behind it, and a matching index."""

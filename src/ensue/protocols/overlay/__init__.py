@@ -1,1 +1,0 @@
-"""Content-based publish/subscribe over a tree of brokers: filters, matching, routing tables, brokers and clients."""

@@ -1,0 +1,94 @@
+"""Compensation: undoing the changes of aborted transactions without isolation, and of plans.
+
+The home of each client that acted undoes its own clients' changes, last one first (S6), as regular
+operations. Restoring old table entries instead would undo changes of others.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from ensue.protocols.content.broker import ContentBroker
+from ensue.protocols.content.frames import ADVERTISE, Change
+from ensue.protocols.content.refusals import INVERSE
+from ensue.protocols.content.state import BrokerState
+from ensue.protocols.content.steps import Steps
+from ensue.protocols.transactions.contexts import Context, Issued
+from ensue.protocols.transactions.records import Plan
+
+__all__ = ["Compensation"]
+
+_INVERSE = {**INVERSE, **{after: before for before, after in INVERSE.items()}}
+
+
+class Compensation:
+    """Undoes changes that clients of one broker made."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        steps: Steps,
+        content: ContentBroker,
+        contexts: Mapping[str, Context],
+        plans: Mapping[str, Plan],
+    ) -> None:
+        self._state = state
+        self._steps = steps
+        self._content = content
+        self._contexts = contexts
+        self._plans = plans
+
+    def undo(self, issued: list[Issued]) -> None:
+        """Undo changes of clients of this broker, last one first, as regular operations."""
+        for one in reversed(issued):
+            change, before = one.change, one.before
+            if one.client not in self._state.clients:
+                continue
+            if change.action in INVERSE:
+                withdrawal = Change(INVERSE[change.action], change.name)
+                self._content.change((withdrawal,), one.client)
+                # A transaction that withdrew it meanwhile must not put it back.
+                self.keep_withdrawn([Issued(one.client, withdrawal, None)])
+            elif before is not None and not self._leave_to_another(one):
+                restored = Change(_INVERSE[change.action], change.name, before.where)
+                number = self._steps.last_number
+                self._content.change((restored,), one.client)
+                latest = self._steps.last_number
+                if number < latest in self._steps.pending and restored.action == ADVERTISE:
+                    self._state.tables.returning[restored.name] = latest
+
+    def withdraw(self, issued: list[Issued]) -> None:
+        """Withdraw what was committed for clients that left after the vote."""
+        for one in issued:
+            if one.client not in self._state.clients and one.change.action in INVERSE:
+                withdrawal = Change(INVERSE[one.change.action], one.change.name)
+                self._content.change((withdrawal,), one.client)
+
+    def keep_withdrawn(self, committed: list[Issued]) -> None:
+        """Have no open transaction restore what a committed one withdrew as well."""
+        names = {
+            (one.change.action, one.change.name)
+            for one in committed
+            if one.change.action not in INVERSE
+        }
+        if not names:
+            return
+        for issued in self._open():
+            if any((one.change.action, one.change.name) in names for one in issued):
+                issued[:] = [
+                    one for one in issued if (one.change.action, one.change.name) not in names
+                ]
+
+    def _leave_to_another(self, undone: Issued) -> bool:
+        """Pass a withdrawal on to an open transaction that asked for it too, and found it done."""
+        for issued in self._open():
+            for at, one in enumerate(issued):
+                if one.change == undone.change and one.before is None:
+                    issued[at] = undone
+                    return True
+        return False
+
+    def _open(self) -> Iterator[list[Issued]]:
+        """Yield the changes of each open transaction that works on the shared tables."""
+        for context in self._contexts.values():
+            if not context.isolated:
+                yield context.issued
+        yield from (plan.issued for plan in self._plans.values() if plan.issued)

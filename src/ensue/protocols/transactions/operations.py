@@ -1,0 +1,251 @@
+"""Operations of clients within transactions, and invitations.
+
+Operations within a transaction are steps as regular ones are (`content.steps`). A serializable
+transaction makes them on its own layer of the tables, an atomic one on the broker's tables
+(`contexts`). A client's operation is answered when all steps that it caused have been answered (D1,
+D2: a step that causes nothing is answered at once; a step that a broker triggers has no origin, its
+end only lets the step that triggered it go on). A client sends its next operation only then: so
+every broker processes them in sequential order (Definition 6).
+
+An invitation (`tcm`) goes to one client, by name, and is answered when that client has finished;
+its operations within the transaction happen in between. The home answers for a client that has left
+(a negative acknowledgement), and refuses operations of a transaction that has ended.
+"""
+
+import re
+from collections.abc import Callable
+
+from ensue.core.errors import limit_reason
+from ensue.protocols.content import frames as f
+from ensue.protocols.content.broker import ContentBroker
+from ensue.protocols.content.frames import Change, Publication, Step
+from ensue.protocols.content.refusals import SPLIT, refusal
+from ensue.protocols.content.state import BrokerState
+from ensue.protocols.content.steps import Pending, Steps
+from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.contexts import Context, Delivery, Issued, Logged, run
+
+__all__ = [
+    "ABORTED",
+    "OVER",
+    "UNDER_WAY",
+    "Operations",
+    "lost_connection",
+    "record_operation",
+    "shortened",
+    "whole_name",
+]
+
+OVER = "the transaction is over"
+ABORTED = "aborted"
+"""The reason when its own client aborts a transaction."""
+UNDER_WAY = "operations of it are still under way"
+"""The reason when a client ends its part before its operations: they might happen or not."""
+_RANDOM = re.compile(r"~[^.]*")
+
+
+def shortened(name: str) -> str:
+    """Return a client's name without the part that makes it unique among processes."""
+    return _RANDOM.sub("", name)
+
+
+def whole_name(state: BrokerState, name: str) -> str:
+    """Return the client of that name, or the last to come whose shortened name it is."""
+    if name in state.members:
+        return name
+    return next((each for each in reversed(state.members) if shortened(each) == name), name)
+
+
+def lost_connection(client: str) -> str:
+    """Return the reason why transactions do not wait for a client."""
+    return f"{client} lost its connection"
+
+
+def record_operation(
+    state: BrokerState,
+    name: str,
+    path: str,
+    change: Change | None,
+    publication: Publication | None,
+) -> None:
+    """Write a client's operation within a transaction into the trace."""
+    event = f"{name}#{path}"
+    if publication is not None:
+        state.record(
+            action="published",
+            event=event,
+            topic=publication.text,
+            publisher=publication.publisher,
+            publisher_seq=publication.number,
+            transaction=name,
+        )
+    elif change is not None and change.action in (f.SUBSCRIBE, f.UNSUBSCRIBE):
+        state.record(
+            action="subscribed" if change.action == f.SUBSCRIBE else "unsubscribed",
+            event=event,
+            topic=change.where or None,
+            subscription=change.name,
+            transaction=name,
+        )
+
+
+class Operations:
+    """Operations within serializable and atomic transactions at one broker."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        steps: Steps,
+        content: ContentBroker,
+        contexts: dict[str, Context],
+        coordinates: Callable[[str, str], bool],
+    ) -> None:
+        self._state = state
+        self._steps = steps
+        self._content = content
+        self._contexts = contexts
+        self._coordinates = coordinates
+        """Whether a client coordinates a transaction that is open to operations."""
+
+    def involves(self, client: str) -> bool:
+        """Return whether a client of that name takes part in an open transaction."""
+        return any(
+            client in context.participants or any(one.client == client for one in context.issued)
+            for context in self._contexts.values()
+        )
+
+    # -- Requests of clients --------------------------------------------------------------------
+
+    def operate(self, frame: f.Operate, client: str) -> None:
+        """Carry out a client's operation within a transaction."""
+        state, context = self._state, self._context_for(frame.transaction, frame.path, client)
+        refused = OVER
+        if context is not None:
+            refused = self._too_many(context)
+            refused = refused or refusal(frame, client, context.tables, state.config)
+        if context is None or refused:
+            state.send(client, f.Done(number=frame.number, refused=refused))
+            return
+        context.participants[client] = None
+        context.operations += 1
+        record_operation(state, frame.transaction, frame.path, frame.change, frame.publication)
+        changes: tuple[Change, ...] = ()
+        if frame.change is not None:
+            before = context.tables.table(frame.change).get(frame.change.name)
+            context.issued.append(Issued(client, frame.change, before))
+            changes = (frame.change,)
+        pending = Pending(client, frame.number, frame.transaction, frame.path)
+        self.perform(context, pending, client, changes, frame.publication)
+
+    def invite(self, frame: t.Invite, client: str) -> None:
+        """Pass a client's invitation on to the client that it names."""
+        state, context = self._state, self._context_for(frame.transaction, frame.path, client)
+        refused = OVER if context is None else self._too_many(context)
+        if context is None or refused:
+            state.send(client, f.Done(number=frame.number, refused=refused))
+            return
+        context.participants[client] = None
+        context.operations += 1
+        pending = Pending(client, frame.number, frame.transaction, frame.path)
+        self.hand_on(context, pending, whole_name(state, frame.client), frame.publication)
+
+    def finish(self, frame: t.Finish, client: str) -> None:
+        """End the part of an invited client, and answer the invitation."""
+        context = self._contexts.get(frame.transaction)
+        invited = None if context is None else context.invitations.get(frame.path)
+        if context is None or invited is None or invited[0] != client:
+            self._state.send(client, f.Done(number=frame.number, refused=OVER))
+            return
+        del context.invitations[frame.path]
+        self._state.send(client, f.Done(number=frame.number))
+        acts = self._steps.acts_within(frame.transaction, frame.path)
+        self._steps.finish(invited[1], frame.refused or (UNDER_WAY if acts else ""))
+
+    def answer_invitations(self, client: str, refused: str) -> None:
+        """Answer for a client that has left or is disconnected."""
+        for context in list(self._contexts.values()):
+            for path, (invited, number) in list(context.invitations.items()):
+                if invited == client:
+                    del context.invitations[path]
+                    self._steps.finish(number, refused)
+
+    def _context_for(self, name: str, path: str, client: str) -> Context | None:
+        """Return the context of a transaction in which a client may act now, or None."""
+        context = self._contexts.get(name)
+        if context is None:
+            return None
+        inviting = path.rpartition(".")[0]
+        if inviting:
+            allowed = context.invitations.get(inviting, ("", 0))[0] == client
+        else:
+            allowed = self._coordinates(name, client)
+        return context if allowed else None
+
+    def _too_many(self, context: Context) -> str:
+        """Return the refusal if clients of this broker have used up the operations, or nothing."""
+        limit = self._state.config.operations_max
+        if context.operations < limit:
+            return ""
+        return limit_reason("it has too many operations", "operations_max", limit, SPLIT)
+
+    # -- Steps ----------------------------------------------------------------------------------
+
+    def step(self, frame: Step, source: str) -> None:
+        """Carry out a neighbor's step within a transaction."""
+        context = self._contexts.get(frame.transaction)
+        pending = Pending(source, frame.number, frame.transaction, frame.path)
+        if context is None and frame.shared and frame.changes:
+            # Its origin undoes the change behind this step; that must find it at every broker.
+            self._content.change(frame.changes, source, frame.number)
+        elif context is None:
+            pending.refused = OVER
+            self._steps.answer(pending)
+        elif frame.invited and frame.publication is not None:
+            self.hand_on(context, pending, frame.invited, frame.publication)
+        else:
+            self.perform(context, pending, source, frame.changes, frame.publication)
+
+    def perform(
+        self,
+        context: Context,
+        pending: Pending,
+        hop: str,
+        changes: tuple[Change, ...],
+        publication: Publication | None,
+    ) -> None:
+        """Do one step of a transaction, and wait for the steps it causes."""
+        name, path = pending.transaction, pending.path
+        done = run(context.tables, Logged(hop, changes, publication, {}, [], {}))
+        if context.isolated:
+            context.log.append(done)
+        self._state.record(action="received", event=f"{name}#{path}", transaction=name)
+        for client, names in done.clients.items():
+            assert publication is not None
+            context.deliveries.append(Delivery(client, path, tuple(names), publication))
+        self._steps.wait_for_coverers(pending, changes, context.tables)
+        for neighbor in sorted({*done.outputs, *done.neighbors}):
+            passed_on = publication if neighbor in done.neighbors else None
+            changes_there = tuple(done.outputs.get(neighbor, ()))
+            shared = not context.isolated
+            self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
+        self._steps.settle(pending)
+
+    def hand_on(
+        self, context: Context, pending: Pending, client: str, publication: Publication
+    ) -> None:
+        """Pass an invitation on towards a client, or hand it over."""
+        state, name, path = self._state, pending.transaction, pending.path
+        _, hop = state.members.get(client, ("", ""))
+        if not hop:
+            pending.refused = f"no client is called {client!r}"
+        elif hop != client:
+            self._steps.cause(pending, hop, publication=publication, invited=client)
+        elif client not in state.clients or client in state.leaving:
+            pending.refused = f"{client} is gone"
+        elif client in state.disconnected:
+            pending.refused = lost_connection(client)
+        else:
+            context.participants[client] = None
+            context.invitations[path] = (client, self._steps.wait(pending))
+            state.send(client, t.Invited(transaction=name, path=path, publication=publication))
+        self._steps.settle(pending)
