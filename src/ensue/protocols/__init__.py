@@ -1,1 +1,1 @@
-"""Pure protocols: no I/O, no clock, no randomness, no await. Drivers do all of that."""
+"""Pure protocols: no I/O, clock, randomness or await, which are the drivers' work."""

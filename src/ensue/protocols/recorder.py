@@ -1,9 +1,9 @@
-"""Turn what nodes do into trace rows.
+"""The recorder: turns the effects of nodes into trace rows.
 
 Both drivers use it: the simulator gives the true time, the asyncio runtime gives None. A row is
-written when the thing happened, so a node's rows are numbered in the node's own order: an event is
-`published` when its publication is durable and before it is sent, a delivery is `delivered` when
-the application gets it. What was never carried out, because the node crashed first, leaves no row.
+written when the effect is carried out, so a node's rows are numbered in the node's own order: an
+event is `published` when its publication is durable and before it is sent, and `delivered` when the
+application gets it. An effect that was not carried out, because the node crashed, leaves no row.
 
 Which effect becomes which row:
 
@@ -15,19 +15,20 @@ Which effect becomes which row:
 | `Arrive` | `received` |
 | `Deliver` | `delivered` with position, verdict and the stamp as sent |
 | `Discard` | `discarded` with its verdict |
-| `Settle` | `discarded` with verdict `void` at the publisher; none if the event is out for good |
-| `Join` | `subscribed`; verdict `missed` if it starts anew because events could not be had |
+| `Settle` | `discarded` with verdict `void` at the publisher; none if the event is published |
+| `Join` | `subscribed`; verdict `missed` if it starts anew because events are lost |
 | `Leave` | `unsubscribed` |
 | `Refuse`, `Alert` | none |
-| `Told` | whatever row it brings; on a bus, events by content when the application is handed them |
+| `Told` | its own row; on a bus, events by content when the application gets them |
 
-The sink decides what becomes of rows and how many it holds; the default is a list in memory.
+The sink decides what to do with rows and how many it holds; the default is a list in memory.
 """
 
 from typing import Any, Protocol
 
-from ensue.event import DEADLINE, Event
-from ensue.protocols.core import (
+from ensue.core.event import DEADLINE, Event
+from ensue.core.trace import Row
+from ensue.protocols.interface import (
     Arrive,
     Deliver,
     Discard,
@@ -39,20 +40,19 @@ from ensue.protocols.core import (
     Settle,
     Told,
 )
-from ensue.trace import Row
 
 __all__ = ["AlongsideRecorder", "Recorder", "Sink"]
 
 
 class Sink(Protocol):
-    """Where rows go. A list is one."""
+    """A consumer of rows, such as a list."""
 
     def append(self, row: Row, /) -> None:
-        """Take one row. It is never changed afterwards."""
+        """Take one row, which never changes afterwards."""
 
 
 class Recorder:
-    """Writes the rows of one run.
+    """The rows of one run.
 
     `order` is the order the run promises, as in the trace. `peer_frames` records every frame
     between peers as well, as `sent` and `received`. `rows` holds the rows unless `sink` is given.
@@ -83,7 +83,7 @@ class Recorder:
         true_ns: int | None = None,
         bytes: int | None = None,  # noqa: A002 — the name of the trace's column
     ) -> None:
-        """Record that the application of a node published an event."""
+        """Record that a node's application published an event."""
         self._event("published", node, event, at_ns, true_ns, size=bytes)
 
     def sent(
@@ -94,7 +94,7 @@ class Recorder:
         true_ns: int | None = None,
         bytes: int | None = None,  # noqa: A002 — as above
     ) -> None:
-        """Record that a node handed an event to the notification service."""
+        """Record that a node sent an event to the notification service."""
         self._event("sent", node, event, at_ns, true_ns, size=bytes)
 
     def frame(
@@ -106,7 +106,7 @@ class Recorder:
         true_ns: int | None = None,
         bytes: int | None = None,  # noqa: A002 — as above
     ) -> None:
-        """Record a frame between peers as `sent` or `received`; drivers ask `peer_frames` first."""
+        """Record a frame between peers as `sent` or `received`, if `peer_frames` is set."""
         event = getattr(frame, "event", None)
         if isinstance(event, Event):
             self._event(action, node, event, at_ns, true_ns, size=bytes)
@@ -121,7 +121,7 @@ class Recorder:
         at_ns: int,
         true_ns: int | None = None,
     ) -> None:
-        """Record what the application of a node was told."""
+        """Record an outcome for a node's application."""
         if isinstance(effect, Deliver):
             self._event(
                 "delivered",
@@ -179,7 +179,7 @@ class Recorder:
         self._add("crashed", node, at_ns, true_ns)
 
     def restarted(self, node: str, at_ns: int, true_ns: int | None = None) -> None:
-        """Record that a node runs again from what it had persisted."""
+        """Record that a node runs again from its records."""
         self._add("restarted", node, at_ns, true_ns)
 
     def _add(self, action: str, node: str, at_ns: int, true_ns: int | None, **columns: Any) -> None:
@@ -232,10 +232,10 @@ class Recorder:
 
 
 class AlongsideRecorder(Recorder):
-    """Writes rows of nodes for which another recorder writes, too: a node's rows are numbered together."""
+    """A second recorder of the same nodes; both number their rows together."""
 
     __slots__ = ()
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder.run, recorder.order, peer_frames=recorder.peer_frames)
-        self._append, self._steps = recorder._append, recorder._steps  # noqa: SLF001 - another one of it
+        self._append, self._steps = recorder._append, recorder._steps  # noqa: SLF001 - same class

@@ -1,54 +1,56 @@
-"""Measure what an order by clocks depends on: other clocks and delays, as far as messages show them.
+"""The clock monitor: measures the clocks and delays that merged orders depend on.
 
-A message that was made at tick r of its sender's clock and comes at tick t of this one shows t - r: its delay, and by how much
-this clock is ahead of the sender's. The two parts can't be told apart by messages that go one way, so what is watched is
+A message that was sent at tick r of its sender's clock and arrives at tick t of this one shows
+t - r: its delay, plus how far this clock is ahead of the sender's. One-way messages can't separate
+the two, so the monitor watches
 
-- `clock`: r - t, by how much the sender's clock is ahead of this one at least;
-- `delay`: t - r, how long the message took at most, if this clock were not ahead of the sender's.
+- `clock`: r - t, how far the sender's clock is ahead of this one at least;
+- `delay`: t - r, how long the message took at most, if this clock is not ahead of the sender's.
 
-Each has a bound. An alert is given when a sender comes close to one (`warn_percent`), and again when it exceeds it. It is given
-anew only after that sender has been well within its bounds for `calm_ticks`.
+Each has a bound. The monitor gives an alert when a sender comes close to one (`warn_percent`), and
+again when it exceeds it. It gives the alert anew only after that sender has been well within its
+bounds for `calm_ticks`.
 
-Nothing here has any part in the order: a wrong memory costs or gives an alert and nothing else.
+The order does not depend on the monitor: wrong state costs or gives an alert and nothing else.
 
-Limit: `peers_max` senders are watched, the first that came; those beyond are only counted.
+Limit: the first `peers_max` senders are watched; those beyond are only counted.
 """
 
 from typing import Generic, TypeVar
 
 import msgspec
 
-from ensue.protocols.core import Alert
+from ensue.protocols.interface import Alert
 
-__all__ = ["Bounds", "Observed", "Watch", "Watched"]
+__all__ = ["AlertCounts", "Bounds", "ClockMonitor", "Observed"]
 
 CALM, NEAR, BROKEN = 0, 1, 2
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What messages may show, in ticks of so many nanoseconds."""
+    """The bounds of a clock monitor, in ticks."""
 
     clock_ticks: int
     delay_ticks: int
     calm_ticks: int
-    """So long after the last reason for an alert the next one is news."""
+    """How long after the last reason for an alert the next one is reported."""
     tick_ns: int = 1
     warn_percent: int = 80
     peers_max: int = 10_000
 
 
-class Watched(msgspec.Struct, kw_only=True):
-    """How often something was to be told; a part of what a process counts."""
+class AlertCounts(msgspec.Struct, kw_only=True):
+    """Counts of alerts, as a part of a process's counts."""
 
     warned: int = 0
     """Alerts before a bound was exceeded."""
     broken: int = 0
     """Alerts after."""
     unwatched: int = 0
-    """From senders beyond `peers_max`."""
+    """Messages from senders beyond `peers_max`."""
 
 
-C = TypeVar("C", bound=Watched)
+C = TypeVar("C", bound=AlertCounts)
 
 
 class Observed(msgspec.Struct):
@@ -62,11 +64,11 @@ class Observed(msgspec.Struct):
     clock_level: int = CALM
     delay_level: int = CALM
     calm_tick: int = 0
-    """When its alerts are forgotten unless there is another reason for them."""
+    """When its alerts are forgotten, unless there is another reason for them."""
 
 
-class Watch(Generic[C]):
-    """Watches all senders of one process."""
+class ClockMonitor(Generic[C]):
+    """The monitor of all senders to one process."""
 
     __slots__ = ("_bounds", "counts", "peers")
 
@@ -76,7 +78,7 @@ class Watch(Generic[C]):
         self.peers: dict[str, Observed] = {}
 
     def arrived(self, peer: str, r: int, tick: int) -> list[Alert]:
-        """Take note of a message made at r that came at a tick; return what is to be told."""
+        """Note a message sent at r that arrived at a tick; return the alerts."""
         shown, bounds = tick - r, self._bounds
         observed = self.peers.get(peer)
         if observed is None:

@@ -1,14 +1,14 @@
-"""How publishers number their events, whatever orders them: 1, 2, 3, … per topic."""
+"""The numbers of a publisher's events, in every order: 1, 2, 3, … per topic."""
 
 from collections.abc import Mapping
 
-from ensue.event import Event
+from ensue.core.event import Event
 
 __all__ = ["EventNumbers"]
 
 
 class EventNumbers:
-    """Makes the events of one publisher."""
+    """Makes and numbers the events of one publisher."""
 
     __slots__ = ("_publisher", "last")
 

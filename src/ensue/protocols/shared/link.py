@@ -1,21 +1,23 @@
-"""Numbered links: FIFO and exactly-once between two peers, also across their restarts.
+"""Numbered links: FIFO and exactly-once between two peers, across restarts.
 
-`Linked` wraps a node. Frames to the peers it is told about travel numbered, are kept until
-acknowledged, and are sent again when they are not; frames from them are handed over once each, in
-order. What is needed to go on after a crash is persisted in the same batch as what caused it, so a
-frame is never acknowledged before its effects are safe, nor sent before its number is.
+`Linked` wraps a node. Frames to linked peers travel numbered, are kept until acknowledged, and are
+retransmitted when they are not; frames from them reach the node once each, in order. What a link
+needs after a crash is persisted in the same batch as what caused it, so a frame is never
+acknowledged before its effects are safe, nor sent before its number is.
 
-With `acknowledge_ns` an acknowledgement waits for a frame to travel with, and that an acknowledged frame need not be kept is persisted with the next
-thing that is: neither costs a message or a sync of its own. A crash has such frames sent once more, which changes nothing.
-With `group_bytes` what goes to a peer at a time travels under one number, and is handed over together.
+With `acknowledge_ns` an acknowledgement waits for a frame to travel with, and the record of an
+acknowledged frame is removed with the next record that is written: neither costs a message or a
+sync of its own. After a crash such frames are sent once more, which changes nothing. With
+`group_bytes` the frames to a peer in one batch travel under one number, and are received together.
 
-Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node is handed nothing more from
-peers without a link (clients, who repeat their requests) until the backlog shrinks. `early_max`
-frames that arrived before an earlier one are kept; others are dropped and will be sent again. So are
-those that come when `batch_bytes_max` bytes are to be persisted before the effects are next drained.
+Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node gets nothing more from
+peers without a link (clients, which repeat their requests) until the backlog shrinks. `early_max`
+frames that arrived before an earlier one are kept; others are dropped and will be retransmitted. So
+are those that arrive when `batch_bytes_max` bytes wait to be persisted in the current batch.
 
-HAZARD: a peer that lost its records can't be told from one that is slow; its links stay stuck. Give
-it a new name. Servers tell by the identities of their logs (`ensue.protocols.lineage`), and refuse such a peer.
+HAZARD: a peer that lost its records can't be distinguished from a slow one; its links stay stuck.
+Give it a new name. Servers notice by the identities of their logs
+(`ensue.protocols.topic_log.log_identity`), and refuse such a peer.
 """
 
 from collections import OrderedDict
@@ -23,10 +25,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import ConfigurationError, RemoteProtocolError
-from ensue.event import Count
-from ensue.protocols.core import Effect, Frame, Node, Persist, Send
-from ensue.wire import Codec, Records
+from ensue.core.errors import ConfigurationError, RemoteProtocolError
+from ensue.core.event import Count
+from ensue.core.wire import Codec, Records
+from ensue.protocols.interface import Effect, Frame, Node, Persist, Send
 
 __all__ = [
     "FRAMES",
@@ -42,7 +44,7 @@ __all__ = [
 GROUP_MAX = 256
 """Frames under one number."""
 _GROUP = b"\x00"
-"""What a payload of several frames begins with: no version of the wire format is that."""
+"""The first byte of a payload of several frames: no version of the wire format has it."""
 
 
 class LinkData(Frame, frozen=True, tag=8):
@@ -54,7 +56,7 @@ class LinkData(Frame, frozen=True, tag=8):
 
 
 class LinkAck(Frame, frozen=True, tag=9):
-    """Every frame up to this number is safe here."""
+    """Every frame up to this number is safe at the sender of this."""
 
     number: Count
 
@@ -66,24 +68,26 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Waits and limits of links."""
 
     retry_ns: int = 200_000_000
-    """An unacknowledged frame is sent again after so long, then after twice as long, …"""
+    """How long to wait before retransmitting a frame; doubled each time."""
     retry_ns_max: int = 2_000_000_000
-    """… but never waits longer than this."""
+    """The longest wait."""
     burst: int = 64
-    """Frames sent again at a time."""
+    """Frames retransmitted at a time."""
     unacknowledged_max: int = 8192
     early_max: int = 1024
     batch_bytes_max: int = 64 * 1024 * 1024
-    """A frame that finds so much to be persisted has to be sent again; what one frame causes is not cut."""
+    """Frames are dropped beyond this; the effects of one frame are never split."""
     acknowledge_ns: int = 0
-    """How long an acknowledgement may wait for a frame to go with, up to half of `burst` frames; 0: it goes at once."""
+    """How long an acknowledgement waits for a frame to travel with, up to half of `burst`
+    frames; 0: not at all."""
     group_bytes: int = 1
-    """Frames that go to a peer at a time travel under one number, up to so many bytes and `GROUP_MAX`; or a single one."""
+    """Bytes of frames under one number, up to `GROUP_MAX` of them, or a single frame."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
             if field != "acknowledge_ns" and getattr(self, field) < 1:
-                raise ConfigurationError(f"LinkConfig.{field} must be at least 1")
+                value = getattr(self, field)
+                raise ConfigurationError(f"LinkConfig.{field} must be at least 1, not {value}")
         if not 0 <= self.acknowledge_ns < self.retry_ns:
             raise ConfigurationError(
                 "LinkConfig.acknowledge_ns must be at least 0 and below retry_ns: a frame that is "
@@ -100,12 +104,12 @@ class _Outgoing:
         self.next = 1
         self.unacknowledged: OrderedDict[int, LinkData] = OrderedDict()
         self.due_ns: int | None = None
-        """When to send again; None while everything is acknowledged."""
+        """When to retransmit; None while everything is acknowledged."""
         self.wait_ns = wait_ns
         self.since_ns = 0
         """Since when the first unacknowledged frame has been the first."""
         self.resend: int | None = None
-        """While catching up after a loss: the number to send again next."""
+        """While catching up after a loss: the number to retransmit next."""
 
 
 class _Incoming:
@@ -117,9 +121,9 @@ class _Incoming:
         self.next = 1
         self.early: dict[int, bytes] = {}
         self.owed = 0
-        """Frames that were taken and not acknowledged yet."""
+        """Frames that were received and not acknowledged yet."""
         self.due_ns: int | None = None
-        """When they are, unless something goes to the peer before."""
+        """When to acknowledge them, unless a frame goes to the peer before."""
 
 
 _INT = Records[int](int)
@@ -140,7 +144,9 @@ def unpacked(payload: bytes, peer: str = "") -> list[bytes]:
     except (msgspec.DecodeError, ValueError) as error:
         raise RemoteProtocolError(f"numbered frames can't be read: {error}", peer=peer) from error
     if not 1 < len(frames) <= GROUP_MAX:
-        raise RemoteProtocolError(f"{len(frames)} frames under one number", peer=peer)
+        raise RemoteProtocolError(
+            f"{len(frames)} frames under one number, must be 2 to {GROUP_MAX}", peer=peer
+        )
     return frames
 
 
@@ -148,8 +154,9 @@ class Linked:
     """A node whose frames to and from `peers` travel over numbered links.
 
     `inner` builds the node from its own records. `codec` knows every frame the node exchanges with
-    those peers. Frames of the types in `unnumbered` travel as they are: whoever sends them repeats
-    them, and they need no order. `records` is what an earlier incarnation persisted, links and node together.
+    those peers. Frames of the types in `unnumbered` travel as they are: their senders repeat them,
+    and they need no order. `records` is what an earlier incarnation persisted, links and node
+    together.
     """
 
     def __init__(
@@ -169,19 +176,19 @@ class Linked:
         self._unnumbered = unnumbered
         self._durable = durable
         self.undecodable_count = 0
-        """Frames from linked peers that could not be read."""
+        """Frames from linked peers that could not be decoded."""
         self._effects: list[Effect] = []
         self._now_ns = now_ns
         self._batch_bytes = 0
-        """To be persisted, since the effects were last drained."""
+        """Bytes to be persisted since the effects were last drained."""
         self._persists = False
-        """Whether anything is."""
+        """Whether there is anything to be persisted."""
         self._settled: list[str] = []
-        """Records of frames that were acknowledged, to be removed with the next thing that is persisted."""
+        """Records of acknowledged frames, to be removed with the next record that is written."""
         self._along: dict[str, None] = {}
-        """Who is sent something, so that an acknowledgement can go along."""
+        """Peers that are sent a frame, so that an acknowledgement can go along."""
         self._together: dict[str, list[bytes]] = {}
-        """By peer: encoded frames that have no number yet."""
+        """Peer to the encoded frames that have no number yet."""
         self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
         own: dict[str, bytes] = {}
@@ -205,7 +212,7 @@ class Linked:
             self._in[peer] = _Incoming()
 
     def unlink(self, peer: str) -> None:
-        """Forget a peer, and what is on its way to it."""
+        """Forget a peer, and the frames on their way to it."""
         link = self._out.pop(peer, None)
         if link is None:
             return
@@ -220,29 +227,29 @@ class Linked:
         self._persist(f"link/in/{peer}", None)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Unwrap frames from linked peers; hand all others over as they are."""
+        """Unwrap frames from linked peers; pass all others on as they are."""
         if self._batch_bytes >= self._config.batch_bytes_max:
-            return  # Whoever sent it sends it again.
+            return  # Its sender repeats it.
         match frame:
             case LinkData(number=number, payload=payload) if source in self._in:
                 self._data(source, number, payload, now_ns)
             case LinkAck(number=number) if source in self._out:
                 self._acknowledged(source, number, now_ns)
             case _:
-                # Not drained before the effects are: what the node answers at once it bounds by that.
-                if not self._congested():  # If it is, whoever has no link repeats itself.
+                # The node's effects are drained later: it bounds its answers by the batch.
+                if not self._congested():  # Else dropped: peers without a link repeat requests.
                     self.inner.receive(frame, source=source, now_ns=now_ns)
                     self._now_ns = now_ns
                 return
         self._drain(now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Send again what was not acknowledged in time; let the node do what is due."""
+        """Retransmit frames that were not acknowledged in time; run the node's timers."""
         for peer, link in self._out.items():
             if link.due_ns is None or link.due_ns > now_ns:
                 continue
             link.resend = next(iter(link.unacknowledged))
-            self._send_again(peer, link)
+            self._retransmit(peer, link)
             link.due_ns = now_ns + link.wait_ns
             link.wait_ns = min(2 * link.wait_ns, self._config.retry_ns_max)
         for peer, incoming in self._in.items():
@@ -252,7 +259,7 @@ class Linked:
         self._drain(now_ns)
 
     def repeat(self, *, now_ns: int, peer: str | None = None) -> None:
-        """Send again at once what was not acknowledged, to one peer or to all: a connection is there again."""
+        """Retransmit unacknowledged frames now, to one peer or all: a connection is new."""
         for name, link in self._out.items():
             if link.unacknowledged and peer in (None, name):
                 link.due_ns, link.wait_ns = now_ns, self._config.retry_ns
@@ -266,7 +273,7 @@ class Linked:
         return min(dues if inner is None else [*dues, inner], default=None)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         self._drain(self._now_ns)
         for peer in list(self._together):
             self._number_group(peer, self._now_ns)
@@ -294,7 +301,7 @@ class Linked:
                     parts = unpacked(following, peer)
                     frames = [self._codec.decode(part, peer=peer) for part in parts]
                 except RemoteProtocolError:
-                    # As good as lost: it stays unacknowledged and will be sent again.
+                    # As good as lost: it stays unacknowledged and will be retransmitted.
                     self.undecodable_count += 1
                     break
                 link.next += 1
@@ -307,7 +314,7 @@ class Linked:
                 following = link.early.pop(link.next, None)
             self._persist(f"link/in/{peer}", _INT.encode(link.next))
         else:
-            again = True  # It was not heard that this frame is here.
+            again = True  # The acknowledgement of this frame was lost.
         config = self._config
         if again or not config.acknowledge_ns or 2 * link.owed >= config.burst:
             self._acknowledge(peer)
@@ -324,17 +331,17 @@ class Linked:
         progress = False
         while link.unacknowledged and (first := next(iter(link.unacknowledged))) <= number:
             del link.unacknowledged[first]
-            self._let_go(f"link/out/{first}/{peer}")
+            self._forget(f"link/out/{first}/{peer}")
             link.wait_ns = self._config.retry_ns
             link.since_ns = now_ns
             progress = True
         if progress and link.resend is not None:
-            # Whatever was sent before the loss is likely lost or dropped too.
+            # Frames sent before the loss are likely lost or dropped too.
             link.resend = max(link.resend, number + 1)
-            self._send_again(peer, link)
+            self._retransmit(peer, link)
         link.due_ns = now_ns + link.wait_ns if link.unacknowledged else None
 
-    def _send_again(self, peer: str, link: _Outgoing) -> None:
+    def _retransmit(self, peer: str, link: _Outgoing) -> None:
         assert link.resend is not None
         stop = min(link.resend + self._config.burst, link.next)
         for number in range(link.resend, stop):
@@ -343,7 +350,7 @@ class Linked:
 
     @property
     def under_way_count(self) -> int:
-        """How many frames no peer has said it has."""
+        """How many frames are not acknowledged."""
         return sum(len(link.unacknowledged) for link in self._out.values())
 
     def _congested(self) -> bool:
@@ -351,7 +358,7 @@ class Linked:
         return any(len(link.unacknowledged) >= limit for link in self._out.values())
 
     def _drain(self, now_ns: int) -> None:
-        """Give numbers to what the node sends to linked peers; pass everything else on."""
+        """Give numbers to the node's frames to linked peers; pass everything else on."""
         self._now_ns = now_ns
         for effect in self.inner.take_effects():
             if not isinstance(effect, Send) or effect.peer not in self._out:
@@ -362,7 +369,7 @@ class Linked:
                 continue
             peer = effect.peer
             if isinstance(effect.frame, self._unnumbered):
-                self._number_group(peer, now_ns)  # What was sent before goes before.
+                self._number_group(peer, now_ns)  # Earlier frames go first.
                 self._effects.append(effect)
                 continue
             payload = self._codec.encode(effect.frame)
@@ -373,7 +380,7 @@ class Linked:
                 self._number(peer, payload, now_ns)
 
     def _number_group(self, peer: str, now_ns: int) -> None:
-        """Give numbers to what was gathered for a peer."""
+        """Give numbers to the frames collected for a peer."""
         group: list[bytes] = []
         size = 0
         for payload in self._together.pop(peer, ()):
@@ -405,8 +412,8 @@ class Linked:
             self._effects.append(Persist(key, value))
             self._persists = True
 
-    def _let_go(self, key: str) -> None:
-        """Remove the record of a frame that was acknowledged: at once, or when something else is persisted."""
+    def _forget(self, key: str) -> None:
+        """Remove the record of an acknowledged frame: now, or with the next write."""
         if not self._config.acknowledge_ns:
             self._persist(key, None)
         elif self._durable:

@@ -1,13 +1,15 @@
-"""A node whose state survives it at a keeper (`ensue.protocols.keeping`).
+"""Remote state: a node whose records are in a state store.
 
-`Kept` wraps the node whose records they are. It recalls them, builds the node, and turns each batch of
-`Persist` into one numbered `Remember`. Whatever else the batch holds waits until the keeper has
-answered, as a driver waits for a disk. Batches that come while an answer is out are put together.
+The store is `ensue.protocols.shared.state_store`.
 
-While more than `HELD_MAX` effects wait, as they do when the keeper is away, the node rests: frames for it
-are dropped, and its timers are late. So the node must be one that asks again for what it has not got.
+`RemoteState` wraps the node. It recalls the records, builds the node, and turns each batch of
+`Persist` into one numbered `Remember`. The other effects of the batch wait until the store has
+answered, as a driver waits for a disk. Batches made while an answer is pending are joined.
 
-Guarantee: what a node sent or delivered behind a `Persist` is remembered first, and a batch is
+While more than `HELD_MAX` effects wait, as they do when the store is away, the node rests: frames
+for it are dropped, and its timers are late. So the node must be one that repeats its requests.
+
+Guarantee: what a node sends or delivers after a `Persist` is remembered first, and a batch is
 remembered whole or not at all.
 """
 
@@ -15,8 +17,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from ensue.protocols.core import Effect, Frame, Node, Persist, Refuse, Resumed, Send
-from ensue.protocols.keeping import (
+from ensue.protocols.interface import Effect, Frame, Node, Persist, Refuse, Resumed, Send
+from ensue.protocols.shared.state_store import (
     Dismiss,
     Dismissed,
     NotKept,
@@ -27,25 +29,25 @@ from ensue.protocols.keeping import (
     Remembered,
 )
 
-__all__ = ["DISMISSED", "Kept"]
+__all__ = ["DISMISSED", "RemoteState"]
 
 RETRY_NS = 500_000_000
-"""What got no answer is asked again after so long."""
+"""How long to wait for an answer before repeating a request."""
 WRITES_MAX = 4096
 """Records in one `Remember`."""
 HELD_MAX = 20_000
-"""Effects that wait for the keeper; enough for what comes while it writes, and no more."""
+"""Effects that wait for the store: enough for what arrives while it writes."""
 DISMISSED = "dismissed"
 _ANSWERS = (Recalled, Remembered, NotKept, Dismissed, NotRecalled)
 
 N = TypeVar("N", bound=Node)
 
 
-class Kept(Generic[N]):
-    """A node whose records are kept by a keeper.
+class RemoteState(Generic[N]):
+    """A node whose records are in the state store of the node `keeper`.
 
-    `build` makes the node from its records and the time. `inner` is None until they have come; commands
-    go to it. `number` must differ from that of any earlier incarnation of the name.
+    `build` makes the node from its records and the time. `inner` is None until they have arrived;
+    commands go to it. `number` must differ from that of any earlier incarnation of the name.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Kept(Generic[N]):
         self.name = name
         self.inner: N | None = None
         self.stopped = ""
-        """Why it does nothing any more: `superseded`, or a limit of the keeper."""
+        """Why it does nothing any more: `superseded`, or a limit of the store."""
         self._build = build
         self._keeper = keeper
         self._number = number
@@ -69,26 +71,26 @@ class Kept(Generic[N]):
         """The number of the last `Remember`."""
         self._under_way: Remember | None = None
         self._waiting: deque[tuple[list[Persist], list[Effect]]] = deque()
-        """Batches to be remembered, and what waits for each; those under way come first."""
+        """Batches to be remembered, with the effects that wait for each; the pending ones first."""
         self._held = 0
-        """How many effects wait in all of them."""
+        """How many effects wait in all batches."""
         self._covered = 0
-        """How many of them the `Remember` under way covers."""
+        """How many batches the pending `Remember` covers."""
         self._now_ns = now_ns
-        """When it was last called with the time."""
+        """The time of the last call."""
         self._finished: Callable[[N], bool] | None = None
         self._dismissing = False
-        """Whether the node is finished, and the keeper was asked to forget it."""
+        """Whether the node is finished, and the store was asked to remove its records."""
         self._due_ns: int | None = now_ns + RETRY_NS
         self._effects: list[Effect] = [Send(keeper, Recall(number=number))]
 
     @property
     def unremembered(self) -> int:
-        """How many batches wait for the keeper."""
+        """How many batches wait for the store."""
         return len(self._waiting)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle the keeper's answers; hand everything else to the node."""
+        """Handle the store's answers; pass everything else to the node."""
         if self.stopped:
             return
         self._now_ns = now_ns
@@ -115,10 +117,10 @@ class Kept(Generic[N]):
             case Dismissed(epoch=of) if of == epoch and self._dismissing:
                 self._stop(DISMISSED)
             case _:
-                pass  # Said to an earlier incarnation, or said before.
+                pass  # An answer to an earlier incarnation, or a repeated one.
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Ask again; let the node do what is due."""
+        """Repeat the open request; run the node's timers."""
         if self.stopped:
             return
         self._now_ns = now_ns
@@ -133,7 +135,7 @@ class Kept(Generic[N]):
             awake.handle_timer(now_ns=now_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when to ask again, or when the node has something due."""
+        """Return when to repeat a request, or when the node has something due."""
         if self.stopped:
             return None
         awake = self._awake
@@ -142,7 +144,7 @@ class Kept(Generic[N]):
         return min(dues, default=None)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done; what waits for the keeper comes later."""
+        """Drain the effects that do not wait for the store."""
         if self.inner is not None and not self.stopped and not self._dismissing:
             self._collect()
             self._send()
@@ -154,14 +156,14 @@ class Kept(Generic[N]):
         return effects
 
     def repeat(self, *, now_ns: int) -> None:
-        """Ask again at once, and let the node do so: a connection was lost."""
+        """Repeat open requests now, also the node's: a connection was lost."""
         if self.stopped:
             return
         if self._due_ns is not None:
             self._due_ns = now_ns
             self.handle_timer(now_ns=now_ns)
         elif not self._dismissing:
-            # Another incarnation may have taken the name up: the keeper says so before anything
+            # Another incarnation may have taken the name: an empty write finds out before anything
             # else is sent or delivered.
             self._waiting.append(([], []))
         repeat = getattr(self._awake, "repeat", None)
@@ -170,11 +172,11 @@ class Kept(Generic[N]):
             repeat(now_ns=now_ns)
 
     def dismiss(self, finished: Callable[[N], bool]) -> None:
-        """Have the keeper forget this name as soon as the node is finished; then do nothing more."""
+        """Remove the records as soon as the node is finished; then do nothing more."""
         self._finished = finished
 
     def _collect(self) -> None:
-        """Take what the node wants done: at once if nothing has to be remembered before it."""
+        """Collect the node's effects: at once if nothing has to be remembered first."""
         assert self.inner is not None
         effects = self.inner.take_effects()
         if not effects:
@@ -219,7 +221,7 @@ class Kept(Generic[N]):
 
     @property
     def _awake(self) -> N | None:
-        """The node, unless it is finished or has to rest."""
+        """The node, unless it is finished or rests."""
         return None if self._dismissing or self._held >= HELD_MAX else self.inner
 
     def _stop(self, reason: str) -> None:

@@ -1,27 +1,27 @@
-"""Records kept far away: a client whose state survives it, at a node of the chain.
+"""The state store: records of clients, at a node of the chain.
 
-A durable subscription outlives the process that reads it, and may go on on another machine. So what
-it persists goes to a keeper, over the same wire as everything else.
+A durable subscription outlives the process that reads it, and may go on on another machine. So its
+records go to a state store, over the same wire as everything else.
 
-`Keeper` holds a map of records for each name. Taking a name up (`Recall`) starts a new epoch and is
-answered with the records; from then on only that epoch may change them, so of two processes that
-use one name the later wins, and the earlier is told and stops. A question of the earlier one that comes
-late, or again, takes nothing back: the last `ASKED_MAX` questions are known for old.
+`StateStore` holds a map of records for each name. Taking a name up (`Recall`) starts a new epoch
+and is answered with the records; from then on only that epoch may change them, so of two processes
+that use one name the later wins, and the earlier is fenced and stops. A late or repeated request of
+the earlier one has no effect: the store remembers the last `ASKED_MAX` requests.
 
-Whose records they are is in `ensue.protocols.kept`.
+The client's side is in `ensue.protocols.shared.remote_state`.
 
-Limits: `records_max` records and `bytes_max` bytes a name, `names_max` names and `all_bytes_max` bytes in
-all; beyond, the keeper refuses, and says so.
+Limits: `records_max` records and `bytes_max` bytes a name, `names_max` names and `all_bytes_max`
+bytes in all; beyond, the store refuses, with the limit as the reason.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.errors import limit_reason
-from ensue.event import Count
-from ensue.protocols.core import Effect, Frame, Persist, Send
-from ensue.wire import Records
+from ensue.core.errors import limit_reason
+from ensue.core.event import Count
+from ensue.core.wire import Records
+from ensue.protocols.interface import Effect, Frame, Persist, Send
 
 __all__ = [
     "FORGOTTEN",
@@ -29,18 +29,18 @@ __all__ = [
     "SUPERSEDED",
     "Dismiss",
     "Dismissed",
-    "Keeper",
-    "KeeperConfig",
     "NotKept",
     "NotRecalled",
     "Recall",
     "Recalled",
     "Remember",
     "Remembered",
+    "StateStore",
+    "StateStoreConfig",
 ]
 
 ASKED_MAX = 16
-"""Earlier questions of a name that are known for old."""
+"""Earlier requests of a name that are remembered."""
 SUPERSEDED = "superseded"
 FORGOTTEN = "forgotten"
 
@@ -49,11 +49,11 @@ class Recall(Frame, frozen=True, tag=40):
     """Take up the sender's name: a new epoch begins."""
 
     number: Count
-    """Chosen by the sender, to tell a repeated question from a new one."""
+    """Chosen by the sender: a repeated request has the same."""
 
 
 class Recalled(Frame, frozen=True, tag=41):
-    """What is kept for you."""
+    """The records of a name, and its new epoch."""
 
     number: Count
     epoch: Count
@@ -61,7 +61,7 @@ class Recalled(Frame, frozen=True, tag=41):
 
 
 class Remember(Frame, frozen=True, tag=42):
-    """Change my records, all of these or none."""
+    """Change the sender's records: all of these writes or none."""
 
     epoch: Count
     number: Count
@@ -77,26 +77,26 @@ class Remembered(Frame, frozen=True, tag=43):
 
 
 class NotKept(Frame, frozen=True, tag=44):
-    """Nothing was changed, and why: `superseded`, `forgotten` (nothing is kept under the name), or a limit."""
+    """Nothing was changed: `superseded`, `forgotten` (no records), or a limit."""
 
     epoch: Count
     reason: str
 
 
 class Dismiss(Frame, frozen=True, tag=45):
-    """Forget everything of the sender's."""
+    """Remove all records of the sender."""
 
     epoch: Count
 
 
 class Dismissed(Frame, frozen=True, tag=46):
-    """Nothing of that epoch is kept any more."""
+    """The records of that epoch are removed."""
 
     epoch: Count
 
 
 class NotRecalled(Frame, frozen=True, tag=47):
-    """You can't have the name, and why: `superseded`, or a limit."""
+    """The name is refused: `superseded`, or a limit."""
 
     number: Count
     reason: str
@@ -114,8 +114,8 @@ FRAMES: tuple[type[Frame], ...] = (
 )
 
 
-class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a keeper."""
+class StateStoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a state store."""
 
     names_max: int = 100_000
     records_max: int = 10_000
@@ -125,7 +125,7 @@ class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Name:
-    """What is kept for one name."""
+    """The records of one name."""
 
     __slots__ = ("asked", "before", "epoch", "last", "records", "size")
 
@@ -134,7 +134,7 @@ class _Name:
         self.asked = 0
         """The number of the `Recall` that began the epoch."""
         self.before: tuple[int, ...] = ()
-        """Those that began the epochs before it."""
+        """The numbers of earlier requests."""
         self.last = 0
         """The last change of this epoch."""
         self.records: dict[str, bytes] = {}
@@ -142,7 +142,7 @@ class _Name:
         """Bytes of all of them."""
 
     def after(self, writes: Sequence[tuple[str, bytes | None]]) -> tuple[int, int]:
-        """Return how many records there would be after changes, and how many bytes of them."""
+        """Return the number and the bytes of the records after some writes."""
         count, size = len(self.records), self.size
         for key, value in dict(writes).items():
             before = self.records.get(key)
@@ -163,24 +163,24 @@ class _EpochRecord(msgspec.Struct, frozen=True, array_like=True):
 _EPOCH = Records[_EpochRecord](_EpochRecord)
 
 
-class Keeper:
-    """Keeps records for others. It has no commands: it answers frames."""
+class StateStore:
+    """One state store. It has no commands: it answers frames."""
 
     def __init__(
         self,
         *,
         name: str,
-        config: KeeperConfig | None = None,
+        config: StateStoreConfig | None = None,
         records: Mapping[str, bytes] | None = None,
     ) -> None:
         self.name = name
-        self.config = config or KeeperConfig()
+        self.config = config or StateStoreConfig()
         self._names: dict[str, _Name] = {}
         self._size = 0
         """Bytes of all records."""
         self._effects: list[Effect] = []
         self._recalled: dict[str, int] = {}
-        """Where the effects hold an answer to a `Recall`, by name."""
+        """Name to the index of its answer to a `Recall` among the effects."""
         for key, value in sorted((records or {}).items()):
             kind, _, rest = key.partition("/")
             if kind == "keeper":
@@ -209,13 +209,13 @@ class Keeper:
                     self._dismiss(source, known)
                 self._effects.append(Send(source, Dismissed(epoch=epoch)))
             case _:
-                pass  # Not for a keeper: a stray frame changes nothing.
+                pass  # Not for a state store: a stray frame changes nothing.
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: a keeper keeps no time."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return None: a keeper keeps no time."""
+        """Return None: there are no timers."""
         return None
 
     def take_effects(self) -> Sequence[Effect]:
@@ -225,15 +225,15 @@ class Keeper:
         return effects
 
     def keeps(self, name: str) -> bool:
-        """Tell whether anything is known of a name."""
+        """Return whether a name has records."""
         return name in self._names
 
     def records(self, name: str) -> Mapping[str, bytes]:
-        """Return what is kept for a name, to be read."""
+        """Return the records of a name, read-only."""
         return self._names[name].records
 
     def names(self) -> Mapping[str, int]:
-        """Return whose records are kept, and how many."""
+        """Return each name and the number of its records."""
         return {name: len(known.records) for name, known in self._names.items()}
 
     def _recall(self, source: str, number: int) -> None:
@@ -243,7 +243,7 @@ class Keeper:
                 self._effects.append(Send(source, NotRecalled(number=number, reason=self._full())))
                 return
             known = self._names[source] = _Name()
-            # Not from 1 on: whoever had the name before it was dismissed must stay superseded.
+            # Not from 1 on: a client that had the name before it was dismissed stays fenced.
             known.epoch = max(0, number - 1)
         if number in known.before:
             self._effects.append(Send(source, NotRecalled(number=number, reason=SUPERSEDED)))
@@ -260,7 +260,7 @@ class Keeper:
         )
         place = self._recalled.setdefault(source, len(self._effects))
         if place < len(self._effects):
-            # Asked many times at once, it is answered once: there may be much to tell.
+            # Requests repeated in one batch get one answer: it may be long.
             self._effects[place] = answer
         else:
             self._effects.append(answer)
@@ -296,7 +296,7 @@ class Keeper:
         return limit_reason(what, "names_max", self.config.names_max, how)
 
     def _refusal(self, known: _Name, frame: Remember) -> tuple[str, int]:
-        """Return which limit changes would go beyond, if any, and how many bytes there would be."""
+        """Return the limit that the writes would exceed, if any, and the bytes after them."""
         config = self.config
         count, size = known.after(frame.writes)
         if count > config.records_max and count > len(known.records):
