@@ -1,0 +1,115 @@
+"""Total order: a chain of sequencer nodes stamps every event."""
+
+from collections.abc import Mapping
+from secrets import randbits
+from typing import TYPE_CHECKING, Any
+
+from ensue.core.order import Order, Total
+from ensue.orders.base import Guarantee, PublisherNode, Wanted
+from ensue.protocols.interface import Frame
+
+if TYPE_CHECKING:
+    from ensue.protocols.total.subscriber import Subscriber
+    from ensue.runtime.hub_memory import Hub
+    from ensue.simulation.deployments.base import Deployment
+    from ensue.simulation.scenario import Scenario
+    from ensue.transports import Capabilities
+
+__all__ = ["TotalOrder"]
+
+
+class TotalOrder(Guarantee):
+    """Two events reach all their common subscribers in one order, whatever their topics."""
+
+    name = "total"
+    value = Total
+    has_chain = True
+    has_topic_log = True
+    keeps_log = True
+
+    def refusal(
+        self, order: Order | None, capabilities: "Capabilities", transport: str
+    ) -> str | None:
+        """Return why a transport can't carry the order: it loses events for ever."""
+        assert isinstance(order, Total)
+        if order.time_to_live is None and not capabilities.replay:
+            return (
+                f"{transport} loses events and can't send them again, so total order would wait for "
+                "ever: say how long to wait with Total(time_to_live=SECONDS)"
+            )
+        return super().refusal(order, capabilities, transport)
+
+    def unordered_refusal(self, transport: str) -> str | None:
+        """Return why stations can't have a subscription without order: they stamp everything."""
+        if transport == "memory://":
+            return None
+        return f"{transport} has events of this bus in total order alone: leave order=None out"
+
+    async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
+        """Return a client of the chain."""
+        from ensue.protocols.total.publisher import Publisher
+
+        return Publisher(
+            name=name,
+            placement=hub.placement,
+            config=hub.config,
+            # The rest of a message is for names and lengths.
+            request_bytes_max=hub.transport.capabilities.message_bytes_max // 2,
+            now_ns=hub.clock.now_ns(),
+        )
+
+    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+        """Return a subscriber of the chain; one that is durable has its records at a server."""
+        from ensue.protocols.shared.remote_state import RemoteState
+        from ensue.protocols.total.known_logs import UNASKED
+        from ensue.protocols.total.subscriber import Subscriber
+        from ensue.protocols.unordered.subscriber import UnorderedSubscriber
+
+        order = wanted.order
+        if not isinstance(order, Total):
+            return UnorderedSubscriber(name=wanted.name)
+        config = hub.subscriber_config(order, durable=wanted.durable)
+
+        def build(records: Mapping[str, bytes], now_ns: int) -> "Subscriber":
+            subscriber = Subscriber(
+                name=wanted.name,
+                placement=hub.placement,
+                config=config,
+                acknowledge_each=wanted.acknowledge_each,
+                start=wanted.start,
+                accept_loss=wanted.accept_loss,
+                records=records,
+                # A durable name may have been forgotten and be created anew: later is higher.
+                life=now_ns if wanted.durable else 0,
+                now_ns=now_ns,
+            )
+            question = None if hub.connections_tell_logs else UNASKED
+            for node, log in hub.logs.items():
+                subscriber.learn_log(node, log, now_ns=now_ns, question=question)
+            return subscriber
+
+        now_ns = hub.clock.now_ns()
+        if not wanted.durable:
+            return build({}, now_ns)
+        keeper = hub.placement.keeper(wanted.name)
+        return RemoteState(
+            build, name=wanted.name, keeper=keeper, number=randbits(53), now_ns=now_ns
+        )
+
+    def deployment(self) -> "type[Deployment]":
+        """Return a chain, the log of its topics, and clients."""
+        from ensue.simulation.deployments.total import TotalDeployment
+
+        return TotalDeployment
+
+    def draw(self, seed: int) -> "Scenario":
+        """Return the random scenario of a seed."""
+        from ensue.simulation.swarms.total import draw
+
+        return draw(seed)
+
+    def frames(self) -> tuple[type[Frame], ...]:
+        """Return the frames of the chain and of the topic log."""
+        from ensue.protocols.total.frames import FRAMES
+
+        return FRAMES
