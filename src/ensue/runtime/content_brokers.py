@@ -1,34 +1,35 @@
-"""The content brokers that a hub's buses use, and how a bus becomes a client of one.
+"""The content brokers of a hub, and their clients.
 
-In memory they are made when somebody first uses content and taken down with the last who does. They form a binary tree; clients are dealt out to them in turn.
-Everything lives and dies with the process, so nothing is persisted. On `ensue://` they run in the servers, and the home of a client is the broker of the server that its URL
-names.
+In memory the first user of content starts them and the last one stops them. They form a binary
+tree; clients are assigned to them in turn. Nothing is persisted. On `ensue://` they run in the
+servers, and the home of a client is the broker of the server that its URL names.
 """
 
 from weakref import WeakKeyDictionary
 
-from ensue.errors import BadInput
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.nodes import CONNECTED, BrokerNode, ClientNode, broker_of, tree_of
+from ensue.core.errors import BadInput
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.topology import broker_of, tree_of
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.protocols.transactions.nodes import CONNECTED, BrokerNode, ClientNode
 from ensue.runtime.driver import Driver
-from ensue.runtime.hub import Hub, MemoryHub
+from ensue.runtime.hub_memory import Hub, MemoryHub
 from ensue.transports import MemoryTransport
 
-__all__ = ["Overlay", "overlay_of"]
+__all__ = ["ContentBrokers", "content_brokers_of"]
 
 
-class Overlay:
+class ContentBrokers:
     """The brokers that the buses of one hub use."""
 
     _link: LinkConfig | None = None
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.config = OverlayConfig(durable=False)
-        """Of clients too: what they are about ends with their process."""
+        self.config = ContentConfig(durable=False)
+        """Of clients, too: their state ends with their process."""
 
     def client(self, name: str) -> ClientNode:
         """Return a client at its home."""
@@ -49,10 +50,10 @@ class Overlay:
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Hear that a user has left."""
+        """Release the overlay of a user that leaves."""
 
 
-class ServedOverlay(Overlay):
+class ServedBrokers(ContentBrokers):
     """Brokers that run in servers."""
 
     _link = CONNECTED
@@ -61,7 +62,7 @@ class ServedOverlay(Overlay):
         return broker_of(self._hub.server)
 
 
-class MemoryOverlay(Overlay):
+class MemoryBrokers(ContentBrokers):
     """Brokers of a hub in memory."""
 
     def __init__(self, hub: Hub, brokers: int) -> None:
@@ -78,9 +79,9 @@ class MemoryOverlay(Overlay):
         hub, now_ns = self._hub, self._hub.clock.now_ns()
         node = BrokerNode(
             lambda own: TransactionBroker(
-                name=name, neighbours=neighbours, config=self.config, records=own, now_ns=now_ns
+                name=name, neighbors=neighbours, config=self.config, records=own, now_ns=now_ns
             ),
-            neighbours=neighbours,
+            neighbors=neighbours,
             codec=TransactionBroker.codec,
             durable=False,
             now_ns=now_ns,
@@ -88,7 +89,7 @@ class MemoryOverlay(Overlay):
         return Driver(node, transport=hub.transport, clock=hub.clock, recorder=hub.recorder)
 
     def _disconnected(self, name: str) -> None:
-        """Start the grace of a client that ended without a goodbye, as after a failure."""
+        """Start the grace period of a client that ended without a goodbye."""
         for driver in self._drivers:
             if not driver.closed:
                 driver.command(lambda node, now: node.lose_connection(name, now_ns=now))
@@ -108,19 +109,19 @@ class MemoryOverlay(Overlay):
                 driver.close()
 
 
-_overlays: WeakKeyDictionary[Hub, MemoryOverlay] = WeakKeyDictionary()
+_overlays: WeakKeyDictionary[Hub, MemoryBrokers] = WeakKeyDictionary()
 
 
-def overlay_of(hub: Hub) -> Overlay:
-    """Return the overlay of a hub for one more user, who has to leave it."""
+def content_brokers_of(hub: Hub) -> ContentBrokers:
+    """Return the overlay of a hub for one more user, which has to leave it."""
     if isinstance(hub, MemoryHub):
         overlay = _overlays.get(hub)
         if overlay is None:
-            overlay = _overlays[hub] = MemoryOverlay(hub, hub.options.brokers)
+            overlay = _overlays[hub] = MemoryBrokers(hub, hub.options.brokers)
         overlay.users += 1
         return overlay
     if not hub.server:
         raise BadInput(
             f"content and transactions are on memory:// and ensue://, not on {hub.transport.name}"
         )
-    return ServedOverlay(hub)
+    return ServedBrokers(hub)

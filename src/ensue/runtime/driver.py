@@ -1,13 +1,13 @@
-"""The asyncio driver: one protocol node, its timer, its port, and whoever wants its outcomes.
+"""The asyncio driver: one protocol node with its timer, its port and its outcomes.
 
-The node stays pure; everything that touches the world is here. After the frames that came together, a
-timer call or a command the driver drains the node's effects and carries them out in the order that
-`ensue.protocols.core` prescribes; where there is a store, what is to be persisted goes there, and
-everything else waits until the store says that it is safe. A driver keeps one timer at the event loop, for the earliest time
-the node asked for; a node that pushes its timer ahead with every frame costs nothing.
+The node stays pure; all I/O is here. After each batch of frames, timer call or command the driver
+drains the node's effects and carries them out in the order that `ensue.protocols.interface`
+prescribes; with a store, records go there first, and everything else waits until they are safe. A
+driver keeps one timer at the event loop, for the earliest time the node asked for; a node that
+pushes its timer ahead with every frame costs nothing.
 
-What the node, the port or whoever hears of outcomes raises in a callback of the event loop would be logged by
-asyncio, and everybody would wait for ever: such a driver closes, says so in the log, and tells its owner.
+An exception of the node, the port or an outcome callback would only be logged by asyncio, and
+clients would wait forever: instead the driver closes, logs it, and reports it to its owner.
 
 A driver belongs to one event loop and is not thread-safe.
 """
@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar, get_args
 
-from ensue.clock import Clock
-from ensue.errors import LocalProtocolError
-from ensue.protocols.core import (
+from ensue.core.clock import Clock
+from ensue.core.errors import LocalProtocolError
+from ensue.protocols.interface import (
     Attach,
     Broadcast,
     Detach,
@@ -34,8 +34,8 @@ from ensue.protocols.core import (
     Refuse,
     Send,
 )
-from ensue.protocols.ens import Notify, request_for
-from ensue.recorder import Recorder
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.frames import Notify, request_for
 from ensue.transports.base import Transport
 
 __all__ = ["Driver", "Failed", "Store"]
@@ -48,13 +48,13 @@ _log = logging.getLogger("ensue")
 
 
 class Failed(Refuse, frozen=True, gc=True):
-    """The node does nothing any more, because something was raised."""
+    """The node has stopped because of an exception."""
 
     error: Exception
 
 
 class Store(Protocol):
-    """Where what a node persists survives."""
+    """The durable records of a node."""
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
         """Make a batch safe, whole, and then call `done`.
@@ -66,11 +66,12 @@ class Store(Protocol):
 class Driver(Generic[N]):
     """Runs one node on a transport.
 
-    `store` is needed by a node that persists. `seen_as` and `subscription` name the node in the trace. `size_of` gives the wire size of frames
-    to the trace; it is called only where there is a recorder.
+    `store` is needed by a node that persists. `seen_as` and `subscription` name the node in the
+    trace. `size_of` gives the wire size of frames to the trace; it is called only with a recorder.
 
-    `on_failure` is told if the node can't go on; without it the outcome `Failed` is. With `blames_sender`, what
-    a frame makes the node raise is raised to whoever hands it over, and the node goes on.
+    `on_failure` is called if the node can't go on; without it there is an outcome `Failed`. With
+    `blames_sender`, an exception that a frame causes is raised to its deliverer, and the node goes
+    on.
     """
 
     def __init__(
@@ -103,25 +104,25 @@ class Driver(Generic[N]):
         self._timer_due_ns = 0
         self._closed = False
         self._done: Callable[[N], bool] | None = None
-        """Given once the driver has retired: whether the node has nothing left to see through."""
+        """Set once the driver has retired: whether the node has finished."""
         self._on_closed: Callable[[], None] | None = None
         self._lazy = transport.lazy
         self._scheduled = False
-        """Whether the effects of commands will be looked at in this turn of the event loop."""
+        """Whether the effects of commands will be drained in this turn of the event loop."""
         self._looking = False
-        """Whether the timer will be looked at in this turn of the event loop."""
+        """Whether the timer will be checked in this turn of the event loop."""
         self._port = transport.open(node.name, self._receive)
         self._drain()
         self._port.flush()
 
     @property
     def closed(self) -> bool:
-        """Whether the node rests."""
+        """Whether the driver is closed."""
         return self._closed
 
     @property
     def takes_commands(self) -> bool:
-        """Whether the node is neither at rest nor about to be."""
+        """Whether the driver is neither closed nor retired."""
         return not self._closed and self._done is None
 
     def command(self, call: Callable[[N, int], object]) -> None:
@@ -139,7 +140,7 @@ class Driver(Generic[N]):
         return self.node, self._clock.now_ns()
 
     def end(self) -> None:
-        """See to what a command caused."""
+        """Carry out the effects of a command."""
         if not self._lazy:
             self._drain()
             self._port.flush()
@@ -148,7 +149,7 @@ class Driver(Generic[N]):
             self._loop.call_soon(self._drain_late)
 
     def repeat(self) -> None:
-        """Have the node do again at once what it would do again in a while."""
+        """Have the node retransmit now."""
         repeat = getattr(self.node, "repeat", None)
         if repeat is not None and not self._closed:
             try:
@@ -159,7 +160,7 @@ class Driver(Generic[N]):
                 self.fail(error)
 
     def lose(self, reason: str, error: Exception | None = None) -> None:
-        """Close, and tell the application that its node was refused for good, maybe with an error that says why."""
+        """Close, and tell the application that its node was refused for good, and why."""
         if not self._closed:
             self.close()
             if self._on_outcomes is not None:
@@ -167,7 +168,7 @@ class Driver(Generic[N]):
                 self._on_outcomes((outcome,))
 
     def fail(self, error: Exception) -> None:
-        """Close, and tell whoever waits for this node that it can't go on."""
+        """Close, and report to the owner of this node that it can't go on."""
         if self._closed:
             return
         if self._on_failure is None and self._on_outcomes is None:
@@ -183,10 +184,10 @@ class Driver(Generic[N]):
     def retire(
         self, done: Callable[[N], bool], on_closed: Callable[[], None] | None = None
     ) -> None:
-        """Take no command any more; close as soon as `done(node)` holds after a step.
+        """Take no more commands; close as soon as `done(node)` holds after a step.
 
-        For a node that has something to see through that its application need not wait for.
-        `on_closed` is called once it has closed, for whatever reason.
+        For a node that has to finish something its application need not wait for. `on_closed` is
+        called once it has closed, for whatever reason.
         """
         self._done = done
         self._on_closed = on_closed
@@ -196,7 +197,7 @@ class Driver(Generic[N]):
             self._close_if_done()
 
     def close(self) -> None:
-        """Let the node rest: no frame, no timer, no command reaches it any more."""
+        """Stop the node: no more frames, timers or commands reach it."""
         if self._scheduled:
             self._drain_late()
         self._closed = True
@@ -212,7 +213,7 @@ class Driver(Generic[N]):
             tell()
 
     def _receive(self, frames: Sequence[Frame], source: str) -> None:
-        # Whoever hands frames over flushes when it has handed over what there is.
+        # The transport flushes after it has handed over all frames.
         now_ns = self._clock.now_ns()
         receive = self.node.receive
         try:
@@ -310,7 +311,7 @@ class Driver(Generic[N]):
             self._tell(outcomes)
 
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
-        """Tell the application what came of it all."""
+        """Report outcomes to the application."""
         if self._recorder is not None:
             for outcome in outcomes:
                 if type(outcome) is not Publish:
@@ -319,10 +320,11 @@ class Driver(Generic[N]):
             self._on_outcomes(outcomes)
 
     def _ask(self, effect: Broadcast | Attach | Detach) -> None:
+        request = request_for(effect)
         if self._recorder is not None and isinstance(effect, Broadcast):
-            size = None if self._size_of is None else self._size_of(request_for(effect))
+            size = None if self._size_of is None else self._size_of(request)
             self._recorder.sent(self._seen_as, effect.event, self._clock.now_ns(), bytes=size)
-        self._port.ask(effect)
+        self._port.ask(effect, request)
 
     def _record(self, outcome: Outcome) -> None:
         recorder = self._recorder
@@ -337,7 +339,7 @@ class Driver(Generic[N]):
             recorder.outcome(self._seen_as, self._subscription, outcome, now_ns)
 
     def _look_at_timer(self) -> None:
-        """Make sure that the event loop's timer fires when the node wants it, or earlier."""
+        """Arm the event loop's timer for the node's next time, or earlier."""
         self._looking = False
         if self._closed:
             return

@@ -1,7 +1,7 @@
-"""A whole ordered bus in one process: a transport, the chain's nodes, and who is too slow.
+"""A whole ordered bus in one process: a transport, the chain's stations, and back-pressure.
 
 Buses share a hub by its name, per event loop. The first to connect decides what it is; the last to
-leave takes it down. Everybody on a hub publishes with the same order, because an event without a
+leave takes it down. All buses on a hub publish with the same order, because an event without a
 stamp would take a slot that the sequencer is about to give away.
 """
 
@@ -14,28 +14,25 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import msgspec
 
-from ensue.clock import Clock
-from ensue.errors import BadInput, ConfigurationError, LocalProtocolError
-from ensue.event import Event
-from ensue.order import Causal, Deadline, Order, Total, written
-from ensue.protocols import ens
-from ensue.protocols.core import Frame, Node
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.protocols.lineage import Lineage
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.recorder import Recorder
-from ensue.runtime.cube import cube_roster
+from ensue import orders
+from ensue.core.clock import Clock
+from ensue.core.errors import BadInput, ConfigurationError, LocalProtocolError
+from ensue.core.event import Event
+from ensue.core.lineage import Lineage
+from ensue.core.order import Order, Total, order_name, written
+from ensue.core.wire import Codec
+from ensue.orders import PublisherNode
+from ensue.protocols.interface import Frame, Node
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.frames import Put
+from ensue.protocols.topic_log.log import EnsConfig, TopicLog
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
 from ensue.runtime.names import Names
-from ensue.runtime.roster import Roster
-from ensue.runtime.sink import ParquetSink
-from ensue.runtime.timely import broker_roster
+from ensue.runtime.trace_writer import ParquetSink
 from ensue.transports import MemoryOptions, MemoryTransport, Transport
-from ensue.transports.memory import ENS
-from ensue.wire import Codec
 
 if TYPE_CHECKING:
     from ensue.store import LogSink
@@ -48,7 +45,6 @@ __all__ = [
     "Slow",
     "join_hub",
     "leave_hub",
-    "order_name",
     "recorder_to",
 ]
 
@@ -56,7 +52,11 @@ N = TypeVar("N", bound=Node)
 
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 CLOSE_TIMEOUT_S = 5.0
-"""How long leaving waits for what is not safe yet, unless `connect` was told otherwise."""
+"""How long leaving waits for unsettled events, unless `connect` is given another time."""
+ENS = "ens"
+"""The name of the log of all topics, where no station keeps them."""
+RETAINED_MAX = 100_000
+"""Events kept per topic, for subscriptions that hold too much back and ask again."""
 DATED_MAX = 100
 """Runs that are recorded to directories of one second, at the most."""
 
@@ -64,8 +64,8 @@ DATED_MAX = 100
 class Slow:
     """A subscription as publishers see it: its topics, and whether it has room.
 
-    It runs out of room at `pending_max` unhandled events and has room again at half of that, so that
-    publishers and reader take turns in long runs instead of waking each other for every event.
+    It runs out of room at `pending_max` unhandled events and has room again at half of that, so
+    that publishers and reader take turns in long runs instead of waking each other for every event.
     """
 
     __slots__ = ("name", "room", "topics")
@@ -89,7 +89,7 @@ class Lingering(Protocol):
 
 
 class Hub:
-    """What buses share: a transport, who is on it, and what it is recorded to."""
+    """What buses share: a transport, its clients, and the recording."""
 
     transport: Transport
     placement: Placement
@@ -101,15 +101,15 @@ class Hub:
     holds_publishers = True
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
     server = ""
-    """The server that it was reached at first, if servers are what it is on."""
+    """The server that the URL names, if any."""
     recording: Path | None = None
     """The directory that the run is recorded to."""
     answers = False
-    """Whether somebody says that an event is out, where order needs no answer."""
+    """Whether servers confirm events, where order needs no answer."""
     exchanges: tuple[str, ...] = ()
-    """Where clients in merged order agree on its terms, the nearest first."""
+    """Exchanges where clients agree on the terms of merged order, the nearest first."""
     is_unattended = False
-    """Whether events go over the topics of a broker, with nobody there to agree with."""
+    """Whether events go over the topics of a broker, without stations."""
 
     def __init__(self, *, order: Order | None, clock: Clock, recorder: Recorder | None) -> None:
         self.order = order
@@ -118,30 +118,30 @@ class Hub:
         self.full: dict[Slow, None] = {}
         """Subscriptions with no room, in the order they ran out of it."""
         self.shares: dict[str, Any] = {}
-        """By client: what its subscriptions have shares in, where there is a cube."""
+        """By client: the node that its subscriptions share, where clients keep the order."""
         self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
-        """By client: told the stamps of what it is handed before its turn."""
+        """By client: called with the stamps of events that are delivered before their turn."""
         self.lingering: dict[str, Lingering] = {}
-        """By name: who has to rest before the name can be entered again."""
+        """By name: subscriptions that have to rest before the name can be entered again."""
         self.users = 0
         self.loop = asyncio.get_running_loop()
-        self._codec = Codec((ens.Put,))
+        self._codec = Codec((Put,))
         self._drivers: WeakSet[Driver[Any]] = WeakSet()
         """Of buses and subscriptions."""
         self._retired: list[Driver[Any]] = []
-        """Of subscriptions that were closed and whose leave is still on its way."""
+        """Of closed subscriptions whose leave is still on its way."""
 
     @property
-    def has_cube(self) -> bool:
-        """Whether buses are nodes of a cube, or brokers, which keep the order among themselves."""
-        return isinstance(self.order, Causal | Deadline)
+    def shares_node(self) -> bool:
+        """Whether nodes of buses keep the order among themselves, and subscriptions share them."""
+        return orders.of(self.order).shares_node
 
-    async def admit(self, name: str) -> HypercubeNode | GossipBroker:
-        """Make a node of the cube, or a broker, for a client."""
+    async def admit(self, name: str) -> PublisherNode:
+        """Make a client's node, where clients keep the order among themselves."""
         raise NotImplementedError
 
     def admitted(self, driver: Driver[Any]) -> None:
-        """Take note of who drives a node of the cube, or a broker."""
+        """Keep the driver of such a node."""
 
     def size_of(self, frame: Frame) -> int:
         """Return how many bytes a frame would take on a wire."""
@@ -152,7 +152,7 @@ class Hub:
         raise NotImplementedError
 
     def unique(self, stem: str) -> str:
-        """Return a name that nobody has, had or will have."""
+        """Return a name that is never used twice."""
         raise NotImplementedError
 
     async def enter(self, name: str) -> None:
@@ -169,7 +169,7 @@ class Hub:
         self.shares.pop(name, None)
 
     def expel(self, reason: str) -> None:
-        """End everybody here: they can't stay."""
+        """End all nodes of this hub's buses."""
         for driver in list(self._drivers):
             driver.lose(reason)
 
@@ -178,11 +178,11 @@ class Hub:
         driver.close()
 
     def watch(self, driver: Driver[Any]) -> None:
-        """Have a driver hear of what concerns everybody: a connection that is there again, or a failure."""
+        """Notify a driver of what concerns all: a connection that is back, or a failure."""
         self._drivers.add(driver)
 
     async def finish(self, by_s: float) -> None:
-        """See to what takes time when the last user has left, up to about a time of the event loop."""
+        """Disconnect when the last user has left, until about a time of the event loop."""
 
     @property
     def connections_tell_logs(self) -> bool:
@@ -220,7 +220,7 @@ class Hub:
         return next((slow for slow in self.full if topic in slow.topics), None)
 
     def retire(self, driver: Driver[N], done: Callable[[N], bool]) -> None:
-        """Keep a driver going until `done(node)` holds, or until this hub ends; leave its name then."""
+        """Keep a driver until `done(node)` holds or this hub ends; leave its name then."""
         driver.retire(done, on_closed=lambda: self.leave(driver.node.name))
         self._retired = [each for each in (*self._retired, driver) if not each.closed]
 
@@ -231,7 +231,7 @@ class Hub:
 
 
 class MemoryHub(Hub):
-    """One transport in memory, its chain, what it is recorded to, and who can't keep up."""
+    """A bus in memory: its transport, its chain, and its recording."""
 
     transport: MemoryTransport
 
@@ -244,59 +244,63 @@ class MemoryHub(Hub):
         record: str | bool | None,
         run: str,
     ) -> None:
+        guarantee = orders.of(order)
         self.options = options
         self.recording = None if record is None else _directory(record)
         self.sink, self.log = _witnesses(trace, self.recording)
         self.transport = MemoryTransport(
-            options, on_accepted=None if self.log is None else self.log.accept
+            options, home=self._home, unreliable=guarantee.unreliable_frames()
         )
         super().__init__(
             order=order, clock=self.transport.clock, recorder=recorder_to(self.sink, run, order)
         )
         self.placement = Placement([f"node-{index}" for index in range(1, options.nodes + 1)])
         reliable = self.transport.capabilities.replay
-        self.config = SequencerConfig(reliable=reliable, leave_out=reliable, durable=False)
+        self.config = SequencerConfig(
+            reliable=reliable, leave_out=reliable, carries=True, durable=False
+        )
         self.registry: Registry | None = None
         """Where this hub is found by its name, if it has one."""
         self._names = Names((ENS, *self.placement.nodes))
         self._slots: dict[str, int] = {}
-        """By topic: how many events were kept that nobody else counts."""
-        self._chain: list[Driver[SequencerNode]] = []
-        self._roster: Roster[Any] | None = None
-        if isinstance(order, Causal):
-            self._roster = cube_roster(order)
-        elif isinstance(order, Deadline):
-            self._roster = broker_roster(order)
-        if isinstance(order, Total):
-            self._chain = [self._drive(name) for name in self.placement.nodes]
+        """By topic: how many events were recorded, where no log counts them."""
+        self._chain: list[Driver[Station]] = []
+        self._topic_log: Driver[TopicLog] | None = None
+        """Of all topics, for buses without order and in merged order."""
+        self._membership = guarantee.membership(order)
+        if guarantee.has_chain:
+            self._chain = [self._drive(self._station(name)) for name in self.placement.nodes]
+        elif guarantee.has_topic_log:
+            log = TopicLog(name=ENS, config=self._log_config)
+            self._topic_log = self._drive(self._recorded(log))
 
     def claim(self, wanted: str | None, kind: str) -> str:
         """Reserve the name that is wanted, or make one up."""
         return self.unique(kind) if wanted is None else self._names.claim(wanted)
 
     def unique(self, stem: str) -> str:
-        """Return a name that nobody has, had or will have on this hub."""
+        """Return a name that is never used twice on this hub."""
         return self._names.unique(stem)
 
-    async def admit(self, name: str) -> HypercubeNode | GossipBroker:
-        """Make a node of the cube, or a broker, for a client, known to all others."""
-        assert self._roster is not None
-        node: HypercubeNode | GossipBroker = self._roster.admit(name, now_ns=self.clock.now_ns())
+    async def admit(self, name: str) -> PublisherNode:
+        """Make a client's node and introduce it to all others."""
+        assert self._membership is not None
+        node: PublisherNode = self._membership.admit(name, now_ns=self.clock.now_ns())
         return node
 
     def admitted(self, driver: Driver[Any]) -> None:
-        """Take note of who drives a node of the cube, or a broker."""
-        assert self._roster is not None
-        self._roster.enter(driver)
+        """Keep the driver of such a node."""
+        assert self._membership is not None
+        self._membership.enter(driver)
 
     def depart(self, name: str) -> None:
         """Tell others that a client is gone."""
         super().depart(name)
-        if self._roster is not None:
-            self._roster.leave(name)
+        if self._membership is not None:
+            self._membership.leave(name)
 
     def keep(self, event: Event) -> None:
-        """Write an event into the log of a recorded run, in the order in which events are published."""
+        """Write an event into the log of a recorded run, in publishing order."""
         if self.log is not None:
             slot = self._slots[event.topic] = self._slots.get(event.topic, 0) + 1
             self.log.accept(event, slot)
@@ -306,15 +310,39 @@ class MemoryHub(Hub):
         super().close()
         for driver in self._chain:
             driver.close()
+        if self._topic_log is not None:
+            self._topic_log.close()
         if self.sink is not None:
             self.sink.close()
         if self.log is not None:
             self.log.close()
 
-    def _drive(self, name: str) -> Driver[SequencerNode]:
-        node = SequencerNode(
-            name=name, placement=self.placement, config=self.config, now_ns=self.clock.now_ns()
+    def _home(self, topic: str) -> str:
+        return self.placement.node(topic) if self._chain else ENS
+
+    @property
+    def _log_config(self) -> EnsConfig:
+        keeps_log = self.transport.capabilities.replay
+        return EnsConfig(keeps_log=keeps_log, retained_max=RETAINED_MAX, durable=False)
+
+    def _recorded(self, log: TopicLog) -> TopicLog:
+        """Have a log write its events into the event log of a recorded run."""
+        if self.log is not None:
+            log.on_accepted = self.log.accept
+        return log
+
+    def _station(self, name: str) -> Station:
+        station = Station(
+            name=name,
+            placement=self.placement,
+            config=self.config,
+            ens_config=self._log_config,
+            now_ns=self.clock.now_ns(),
         )
+        self._recorded(station.log)
+        return station
+
+    def _drive(self, node: N) -> Driver[N]:
         return Driver(
             node,
             transport=self.transport,
@@ -325,16 +353,9 @@ class MemoryHub(Hub):
         )
 
     def _chain_failed(self, error: Exception) -> None:
-        """End everybody: nothing more would get a place in the order."""
+        """End all nodes: no more events would get a place in the order."""
         for driver in list(self._drivers):
             driver.fail(error)
-
-
-def order_name(order: Order | None) -> str:
-    """Return what an order is called in traces and among peers."""
-    if isinstance(order, Causal) and not order.across_topics:
-        return "causal-topic"
-    return "none" if order is None else order.name
 
 
 def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Recorder | None:
@@ -363,8 +384,8 @@ def _directory(record: str | Path | bool) -> Path:
     directory = Path(record)
     if directory.is_dir() and any(directory.iterdir()):
         raise BadInput(
-            f"{record} is not empty, and a run needs a directory of its own: record to another, such "
-            f"as {dated_directory(directory.parent)}, or with record=True to a new one in runs"
+            f"{record} is not empty, and a run needs a directory of its own: record to another, "
+            f"such as {dated_directory(directory.parent)}, or with record=True to a new one in runs"
         )
     return directory
 

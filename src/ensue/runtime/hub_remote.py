@@ -1,11 +1,12 @@
 """A hub whose stations are elsewhere: on Ensue's servers, or on a broker.
 
-Orders that ask for nothing but topics (merged, or none) need no station: on a broker they go over its topics directly, and at a
-server over its exchanges, which carry events and keep none. In causal order, and with deadlines, clients hand events to each other, through inboxes of the
-broker or through the server, and the first station only numbers them.
+Merged order and no order need topics alone, and no station: on a broker they go over its topics
+directly, and at a server over its exchanges, which carry events and keep none. In causal and
+deadline order clients send events to each other, through inboxes of the broker or through the
+server, and the first station only numbers them.
 
-A client's names are its own: `NAME~RANDOM` for whatever dies with it, so that nobody was ever called
-so before. Only the names of durable subscriptions are given by people.
+A client's names are its own: `NAME~RANDOM` for what dies with it, so that a name is never used
+twice. Only the names of durable subscriptions are chosen by users.
 """
 
 import asyncio
@@ -17,38 +18,47 @@ from typing import Any
 
 import msgspec
 
-from ensue.clock import system_clock
-from ensue.errors import AccessDenied, BadInput, LimitReached, LogLost, TransportError
-from ensue.order import Causal, Deadline, Merged, Order
-from ensue.protocols.core import Frame, Node
-from ensue.protocols.exchange import EXCHANGED, exchange_of
-from ensue.protocols.gossip.enrolled import EnrolledBroker
-from ensue.protocols.guide import GUIDE, Described, Discover
-from ensue.protocols.hypercube.enrolled import EnrolledNode
-from ensue.protocols.hypercube.enrolment import registry_of
-from ensue.protocols.keeping import SUPERSEDED
-from ensue.protocols.kept import Kept
-from ensue.protocols.lineage import Lineage
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.station import EPHEMERAL, FRAMES
-from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
-from ensue.runtime.cube import enrol_node
+from ensue import orders
+from ensue.core.clock import system_clock
+from ensue.core.errors import (
+    AccessDenied,
+    BadInput,
+    LimitReached,
+    LogLost,
+    RemoteProtocolError,
+    TransportError,
+)
+from ensue.core.lineage import Lineage
+from ensue.core.order import Order, order_name
+from ensue.core.wire import Codec
+from ensue.orders import PublisherNode
+from ensue.protocols.interface import Frame, Node
+from ensue.protocols.membership.registry import registry_of
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.shared.remote_state import RemoteState
+from ensue.protocols.shared.state_store import SUPERSEDED
+from ensue.protocols.topic_log.fanout import exchange_of
+from ensue.protocols.topic_log.frames import topic_of
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover
+from ensue.protocols.total.station import EPHEMERAL, FRAMES
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.protocols.unordered.publisher import UnorderedPublisher
+from ensue.protocols.unordered.subscriber import UnorderedSubscriber
 from ensue.runtime.driver import Driver
-from ensue.runtime.hub import PAYLOAD_BYTES_MAX, Hub, order_name, recorder_to
-from ensue.runtime.log_watch import LogWatch
+from ensue.runtime.hub_memory import PAYLOAD_BYTES_MAX, Hub, recorder_to
+from ensue.runtime.log_monitor import LogMonitor
 from ensue.runtime.names import check_name
-from ensue.runtime.sink import ParquetSink
-from ensue.runtime.timely import enrol_broker
+from ensue.runtime.request import inbox, request
+from ensue.runtime.topic_transport import TopicTransport
+from ensue.runtime.trace_writer import ParquetSink
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions
-from ensue.transports.tcp import TcpCarrier
-from ensue.transports.tcp_messages import TAKEN_OVER, Welcome
-from ensue.transports.tcp_options import TcpOptions
-from ensue.transports.topics import TopicTransport
-from ensue.wire import Codec
+from ensue.transports.tcp.carrier import TcpCarrier
+from ensue.transports.tcp.messages import TAKEN_OVER, Welcome
+from ensue.transports.tcp.options import TcpOptions
 
 __all__ = ["RemoteHub", "discover"]
 
@@ -56,13 +66,13 @@ DISCOVER_S = 10.0
 """How long a station on a broker may take to answer."""
 DISCOVER_AGAIN_S = 0.5
 PART_S_MIN = 0.5
-"""So long a registry, and servers that are to forget names, are waited for, also if `close_timeout` is over."""
+"""The least time to wait for a registry and for names to be left, despite `close_timeout`."""
 RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
 
-_KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber, MergePublisher, MergeSubscriber)
+_KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber, MergedPublisher, MergedSubscriber)
 """Nodes that go on whatever log a server has."""
 
 _log = logging.getLogger("ensue")
@@ -103,8 +113,8 @@ class RemoteHub(Hub):
         self._refusal = ""
         """Why a server will not have this client any more."""
         self._log_lost: LogLost | None = None
-        """Why nothing of what a server told holds any more."""
-        self._log_watch: LogWatch | None = None
+        """Why nothing that a server reported holds any more."""
+        self._log_monitor: LogMonitor | None = None
         """Who asks stations on a broker for their logs."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._parting: tuple[Driver[Any], asyncio.Event] | None = None
@@ -118,7 +128,7 @@ class RemoteHub(Hub):
             carrier.on_log = self._learn_log
             carrier.on_log_lost = self._lose_log
             carrier.place_of = self._place_of
-            carrier.ends_with_log = order_name(order) not in EXCHANGED
+            carrier.ends_with_log = not orders.of(order).uses_topics_alone
 
     @classmethod
     async def connect(
@@ -131,7 +141,7 @@ class RemoteHub(Hub):
     ) -> "RemoteHub":
         """Connect to a chain."""
         carrier: Carrier
-        needs_topics_alone = order_name(order) in EXCHANGED
+        needs_topics_alone = orders.of(order).uses_topics_alone
         if isinstance(options, TcpOptions):
             carrier = tcp = TcpCarrier(options, client=name or "client")
         else:
@@ -140,7 +150,7 @@ class RemoteHub(Hub):
         if isinstance(options, BrokerOptions) and needs_topics_alone:
             transport: FramedTransport = TopicTransport(carrier)
         else:
-            transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere)
+            transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere, topic_of=topic_of)
         transport.capabilities = msgspec.structs.replace(
             options.capabilities, message_bytes_max=carrier.capabilities.message_bytes_max
         )
@@ -161,14 +171,14 @@ class RemoteHub(Hub):
     async def watch_logs(self) -> None:
         """Hear which logs stations have, where no connection tells it."""
         if self._reserved and not isinstance(self.transport.carrier, TcpCarrier):
-            self._log_watch = LogWatch(
+            self._log_monitor = LogMonitor(
                 self.transport,
                 self.placement.nodes,
                 on_log=self._learn_log,
                 on_lost=self._lose_log,
                 on_ask=self._ask_log,
             )
-            await self._log_watch.start()
+            await self._log_monitor.start()
 
     @property
     def connections_tell_logs(self) -> bool:
@@ -181,23 +191,23 @@ class RemoteHub(Hub):
         carrier = self.transport.carrier
         if isinstance(carrier, TcpCarrier):
             return carrier.logs
-        return {} if self._log_watch is None else self._log_watch.logs
+        return {} if self._log_monitor is None else self._log_monitor.logs
 
     def _find_stations(self, described: Described, order: Order | None) -> None:
         """Take note of who is in the chain, and of where events go."""
         self.placement = placement = described.placement()
         self.config = msgspec.structs.replace(described.config, durable=False)
-        self._reserved = (GUIDE, *placement.nodes)
-        if order_name(order) not in EXCHANGED:
+        self._reserved = (DISCOVERY_NAME, *placement.nodes)
+        if not orders.of(order).uses_topics_alone:
             self.transport.home = placement.node
             return
         self.answers = True
-        if isinstance(order, Merged):
+        if orders.of(order).agrees_on_terms:
             nodes = sorted(placement.nodes, key=lambda node: node != self.server)
             self.exchanges = tuple(exchange_of(node, order_name(order)) for node in nodes)
 
         def exchange(topic: str) -> str:
-            # What has no place anywhere is declined, by whomever.
+            # A topic without a place is refused by any station.
             known = placement.knows(topic)
             node = placement.node(topic) if known else placement.nodes[0]
             return exchange_of(node, order_name(order))
@@ -205,27 +215,26 @@ class RemoteHub(Hub):
         self.transport.home = exchange
 
     def claim(self, wanted: str | None, kind: str) -> str:
-        """Make a name that says who it is and is nobody else's."""
+        """Return a unique name that begins with the wanted one."""
         if wanted is not None:
             check_name(wanted)
         return f"{wanted or kind}{EPHEMERAL}{self._suffix}"
 
     def unique(self, stem: str) -> str:
-        """Return a name that nobody has, had or will have."""
+        """Return a name that is never used twice."""
         self._given += 1
         owner = stem if EPHEMERAL in stem else f"{stem}{EPHEMERAL}{self._suffix}"
         return f"{owner}.{self._given}"
 
-    async def admit(self, name: str) -> EnrolledNode | EnrolledBroker:
-        """Make a node of the cube, or a broker, for a client, known to a registry beside the first station."""
-        registry, order = registry_of(self.placement.nodes[0], order_name(self.order)), self.order
-        if isinstance(order, Deadline):
-            return await enrol_broker(
-                self.transport, name=name, registry=registry, order=order, clock=self.clock
-            )
-        assert isinstance(order, Causal)
-        return await enrol_node(
-            self.transport, name=name, registry=registry, order=order, clock=self.clock
+    async def admit(self, name: str) -> PublisherNode:
+        """Make a client's node and register it with the registry at the first station."""
+        order = self.order
+        return await orders.of(order).enroll(
+            self.transport,
+            name=name,
+            registry=registry_of(self.placement.nodes[0], order_name(order)),
+            order=order,
+            clock=self.clock,
         )
 
     async def enter(self, name: str) -> None:
@@ -236,7 +245,7 @@ class RemoteHub(Hub):
             await resting.settle()
             resting.rest()
         if name in self._leaving:
-            # Shielded: whoever waits may be cancelled, and the name has to be left all the same.
+            # Shielded: the waiter may be cancelled, and the name has to be left all the same.
             await asyncio.shield(self._leaving[name])
         await self.transport.enter(name)
 
@@ -254,9 +263,9 @@ class RemoteHub(Hub):
         finally:
             try:
                 self.transport.flush()
-                if self._log_watch is not None:
-                    closing = self.loop.create_task(self._log_watch.close())
-                    self._leaving[self._log_watch.name] = closing
+                if self._log_monitor is not None:
+                    closing = self.loop.create_task(self._log_monitor.close())
+                    self._leaving[self._log_monitor.name] = closing
                 if leaving := tuple(self._leaving.values()):
                     await asyncio.wait(leaving, timeout=max(0.0, by_s - self.loop.time()))
             finally:
@@ -267,11 +276,12 @@ class RemoteHub(Hub):
                         self.sink.close()
 
     def part(self, driver: Driver[Any]) -> None:
-        """Close the driver of a client that has said goodbye; where a registry has to know, `finish` waits for that.
+        """Close the driver of a client that leaves; `finish` waits for its registry.
 
-        As long as it is on the registry's list, the others wait for it, and who has other deadlines is not let in.
+        While it is registered, the others wait for it, and clients with other deadlines are
+        refused.
         """
-        if not self.has_cube:
+        if not self.shares_node:
             driver.close()
             return
         parted = asyncio.Event()
@@ -279,7 +289,7 @@ class RemoteHub(Hub):
         driver.retire(lambda node: node.resigned, on_closed=parted.set)
 
     async def _see_off(self, by_s: float) -> None:
-        """Wait until the registry knows who has left, but not for ever: it may not be there any more."""
+        """Wait until the registry has removed a client, but not forever: it may be gone."""
         if self._parting is None:
             return
         driver, parted = self._parting
@@ -288,14 +298,14 @@ class RemoteHub(Hub):
                 await parted.wait()
         except TimeoutError:
             _log.warning(
-                "%s has left, and the registry did not answer: the others may wait for it, until the server takes it for gone",
+                "%s has left, and its registry did not answer: others may wait until it expires",
                 driver.node.name,
             )
         finally:
             driver.close()
 
     def watch(self, driver: Driver[Any]) -> None:
-        """Have a driver hear of what concerns everybody."""
+        """Notify a driver of what concerns all."""
         super().watch(driver)
         carrier = self.transport.carrier
         if isinstance(carrier, TcpCarrier) and not isinstance(driver.node, _KEEPS_NOTHING):
@@ -306,28 +316,28 @@ class RemoteHub(Hub):
             driver.lose(self._log_lost.reason, self._log_lost)
 
     def _exited(self, name: str, error: AccessDenied) -> None:
-        """End whoever was called by a name that a server does not let it have any more."""
+        """End the node whose name another client has taken over."""
         for driver in list(self._drivers):
             if driver.node.name == name:
                 driver.lose(SUPERSEDED if error.reason == TAKEN_OVER else error.reason)
 
     def _sent_too_much(self, name: str, error: LimitReached) -> None:
-        """End whoever has to send what can't be carried: it would try for ever."""
+        """End a node that has to send what can't be carried: it would retry forever."""
         for driver in list(self._drivers):
             if driver.node.name == name:
                 driver.fail(error)
 
     def _refused(self, error: AccessDenied) -> None:
-        """End everybody, also who comes later: a server will not have this client any more."""
+        """End all nodes, also later ones: a server rejects this client permanently."""
         self.expel(error.reason)
 
     def expel(self, reason: str) -> None:
-        """End everybody, also who comes later."""
+        """End all nodes, also later ones."""
         self._refusal = reason
         super().expel(reason)
 
     def _lose_log(self, error: LogLost) -> None:
-        """End everybody, also who comes later: what was told of places and receipts does not hold any more."""
+        """End all nodes, also later ones: positions and receipts do not hold any more."""
         _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
         self._log_lost = error
         for driver in list(self._drivers):
@@ -341,13 +351,13 @@ class RemoteHub(Hub):
                 driver.command(lambda _node, now_ns, learn=learn: learn(now_ns=now_ns))  # type: ignore[misc]
 
     def _ask_log(self, question: int) -> None:
-        """Have durable subscriptions remember how far they are when stations are asked for their logs."""
+        """Have durable subscriptions note how far they are when stations are asked for logs."""
         for _, subscriber in self._durable():
             subscriber.ask_log(question)
 
     def _durable(self) -> Iterator[tuple[Driver[Any], Subscriber]]:
         for driver in list(self._drivers):
-            inner = driver.node.inner if isinstance(driver.node, Kept) else None
+            inner = driver.node.inner if isinstance(driver.node, RemoteState) else None
             if isinstance(inner, Subscriber):
                 yield driver, inner
 
@@ -356,59 +366,59 @@ class RemoteHub(Hub):
         return max((_place_of(driver.node, server) for driver in self._drivers), default=0)
 
     def _reconnected(self) -> None:
-        if self._log_watch is not None:
-            self._log_watch.ask()
+        if self._log_monitor is not None:
+            self._log_monitor.ask()
         for driver in list(self._drivers):
             driver.repeat()
 
 
 def _place_of(node: Node, server: str) -> int:
     """Return the highest place of a server's log of which a node delivered an event."""
-    inner = node.inner if isinstance(node, Kept) else node
+    inner = node.inner if isinstance(node, RemoteState) else node
     return inner.last_place(server) if isinstance(inner, Subscriber) else 0
 
 
 def _nowhere(topic: str) -> str:
-    raise AssertionError(f"nobody knows yet where {topic!r} is kept")
+    raise AssertionError(f"the home of {topic!r} is not known yet")
 
 
 def _welcomed(welcome: Welcome) -> Described:
     """Return what a server's welcome says of its chain."""
+    try:
+        config = msgspec.msgpack.decode(welcome.config, type=SequencerConfig)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"the configuration of the chain can't be read: {error}", peer=welcome.server
+        ) from error
     return Described(
         number=0,
         nodes=tuple((member.name, member.topics) for member in welcome.chain),
         closed=welcome.closed,
-        config=welcome.config,
+        config=config,
     )
 
 
 async def discover(
     transport: FramedTransport, url: str, *, within_s: float = DISCOVER_S
 ) -> Described:
-    """Ask on a broker who is in the chain."""
-    loop = asyncio.get_running_loop()
-    name = f"visitor{EPHEMERAL}{token_hex(6)}"
-    found: asyncio.Future[Described] = loop.create_future()
+    """Ask on a broker which stations are in the chain."""
+    found: asyncio.Future[Described] = asyncio.get_running_loop().create_future()
 
     def receive(frames: Sequence[Frame], _source: str) -> None:
         for frame in frames:
             if isinstance(frame, Described) and not found.done():
                 found.set_result(frame)
 
-    await transport.enter(name)
-    port = transport.open(name, receive)
-    try:
-        deadline_s = loop.time() + within_s
-        while not found.done() and loop.time() < deadline_s:
-            port.send(GUIDE, Discover(number=1))
-            port.flush()
-            await asyncio.wait((found,), timeout=min(DISCOVER_AGAIN_S, within_s))
-        if not found.done():
-            raise TransportError(
-                f"no station answers on {url} within {within_s:g} s; start one with: "
-                f"ensue serve --url {url} --data DIR"
-            )
-        return found.result()
-    finally:
-        port.close()
-        await transport.exit(name)
+    async with inbox(transport, "visitor", receive) as port:
+        if await request(
+            port,
+            lambda: [(DISCOVERY_NAME, Discover(number=1))],
+            found,
+            every_s=DISCOVER_AGAIN_S,
+            within_s=within_s,
+        ):
+            return found.result()
+        raise TransportError(
+            f"no station answers on {url} within {within_s:g} s; start one with: "
+            f"ensue serve --url {url} --data DIR"
+        )

@@ -1,33 +1,35 @@
-"""Which logs the stations on a broker have, asked again and again.
+"""The monitor of the logs of stations on a broker.
 
-A client of a server with a port hears it whenever it connects. On a broker it stays connected while a station stops and another one takes
-its name, so it asks: at once, then every `ASK_S`, and when the broker is there again.
+A client of an `ensue://` server learns the server's log whenever it connects. On a broker it stays
+connected while a station stops and another takes its name, so it asks: at once, then every `ASK_S`,
+and when the broker is back.
 
-HAZARD: of what happens between two answers only the last state is seen. A station that loses what was not synced, and puts out as
-much again at once, is not noticed.
+HAZARD: of several changes between two answers only the last state is seen. A station that loses
+unsynced events and stores as many new ones at once is not noticed.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 
-from ensue.errors import LogLost
-from ensue.protocols.core import Frame
-from ensue.protocols.lineage import DAMAGED, Identified, Identify, Lineage, contradiction, lost_text
-from ensue.protocols.station import EPHEMERAL
+from ensue.core.errors import LogLost
+from ensue.core.lineage import DAMAGED, Lineage, contradiction, lost_text
+from ensue.protocols.interface import Frame
+from ensue.protocols.topic_log.log_identity import Identified, Identify
+from ensue.protocols.total.station import EPHEMERAL
 from ensue.transports.framed import FramedPort, FramedTransport
 
-__all__ = ["LogWatch"]
+__all__ = ["LogMonitor"]
 
 ASK_S = 2.0
 
 
-class LogWatch:
-    """Asks stations which logs they have.
+class LogMonitor:
+    """Asks stations for their logs, again and again.
 
-    `on_ask` is told the number of each question, and `on_log` each answer with the number of its question: it may raise `LogLost`.
-    `on_lost` is told the first that contradicts an earlier one. With `goes_on` it asks all the same after that, `on_log` alone judges, and
-    `on_lost` is told each time.
+    `on_ask` gets the number of each question, and `on_log` each answer with that number: it may
+    raise `LogLost`. `on_lost` gets the first answer that contradicts an earlier one. With `goes_on`
+    the monitor asks on after that, `on_log` alone judges, and `on_lost` is called each time.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class LogWatch:
         goes_on: bool = False,
     ) -> None:
         self.logs: dict[str, Lineage] = {}
-        """By station: which log it has."""
+        """By station: its log."""
         self._transport = transport
         self._stations = tuple(stations)
         self._on_log = on_log
@@ -69,7 +71,7 @@ class LogWatch:
             self._port.flush()
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         port, self._port = self._port, None
         if port is not None:
             port.close()
@@ -77,7 +79,7 @@ class LogWatch:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Ask nobody any more, and leave the name."""
+        """Stop asking, and leave the name."""
         self.stop()
         await self._transport.exit(self.name)
 
@@ -95,22 +97,22 @@ class LogWatch:
                 else:
                     self._learn(source, frame.log, frame.number)
 
-    def _learn(self, station: str, told: Lineage, number: int) -> None:
+    def _learn(self, station: str, log: Lineage, number: int) -> None:
         known = self.logs.get(station)
-        reason = "" if known is None or self._goes_on else contradiction(known, told)
+        reason = "" if known is None or self._goes_on else contradiction(known, log)
         if reason:
             text = f"{lost_text(station, reason)}; connect anew to go on"
             self._lose(LogLost(text, server=station, reason=reason))
             return
         try:
-            self._on_log(station, told, number)
+            self._on_log(station, log, number)
         except LogLost as error:
             self._lose(error)
             return
-        self.logs[station] = told
+        self.logs[station] = log
 
     def _lose(self, error: LogLost) -> None:
-        """Tell that a log is gone; ask no more, unless it goes on."""
+        """Report that a log is gone; stop asking, unless `goes_on`."""
         if not self._goes_on:
             self._stations = ()
         self._on_lost(error)

@@ -1,22 +1,22 @@
-"""Names on a hub: given ones are checked, generated ones can't be taken by anybody.
+"""Names on a hub: given ones are checked, generated ones never collide with them.
 
-A name is given once in the life of a hub, because the chain remembers what it told whoever had it: a
-newcomer under an old name would be answered with its predecessor's stamps.
+A name is given once in the life of a hub, because the chain remembers its owner's requests: a new
+client under an old name would get its predecessor's stamps.
 """
 
 from collections.abc import Iterable
 
-from ensue.errors import BadInput, ConfigurationError
+from ensue.core.errors import BadInput, ConfigurationError
 
 __all__ = ["TEXT_BYTES_MAX", "Names", "check_name", "check_text"]
 
 TEXT_BYTES_MAX = 255
 GENERATED = "~"
-"""Stands in every generated name and in no given one, so that the two never meet."""
+"""Stands in every generated name and in no given one."""
 
 
 def check_text(text: object, what: str) -> None:
-    """Refuse what can't be the name of something: `what` says of what."""
+    """Raise `BadInput` unless a text can be a name; `what` says of what."""
     if not isinstance(text, str):
         raise BadInput(f"{what} is a str, not {type(text).__name__}")
     try:
@@ -31,7 +31,7 @@ def check_text(text: object, what: str) -> None:
 
 
 def check_name(name: object) -> None:
-    """Refuse what can't be the name of a client."""
+    """Raise `BadInput` unless a name can be a client's."""
     check_text(name, "a client's name")
     assert isinstance(name, str)
     if "/" in name:
@@ -52,7 +52,7 @@ class Names:
         self._given = 0
 
     def claim(self, wanted: str) -> str:
-        """Reserve a name that somebody asks for."""
+        """Reserve a name that a client asks for."""
         check_name(wanted)
         if wanted in self._reserved:
             raise BadInput(f"the name {wanted!r} belongs to the hub itself: choose another")
@@ -64,6 +64,6 @@ class Names:
         return wanted
 
     def unique(self, stem: str) -> str:
-        """Return a name that nobody has, had or will have."""
+        """Return a name that is never used twice."""
         self._given += 1
         return f"{stem}{GENERATED}{self._given}"

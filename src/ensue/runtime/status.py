@@ -1,8 +1,9 @@
-"""Ask every server of a chain what it is doing, and put the answers together.
+"""The status of a chain: every server is asked, and the answers are merged.
 
-A server that does not answer is told of as such: whoever looks at a chain wants to know about that one most.
+A server that does not answer is reported as such: that one matters most to an operator.
 
-What one server can't say is added up here: the lag of a durable subscription whose topics are kept by several.
+Merging adds up what no single server knows: the lag of a durable subscription whose topics are kept
+by several servers.
 """
 
 import asyncio
@@ -13,21 +14,23 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import AccessDenied, BadInput, RemoteProtocolError, TransportError
-from ensue.protocols.core import Frame
-from ensue.protocols.looking import TOPICS_MAX, Look, Seen
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import EPHEMERAL, FRAMES
-from ensue.runtime.remote import discover
-from ensue.transports.address import hide
+from ensue.core.errors import AccessDenied, BadInput, RemoteProtocolError, TransportError
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Frame
+from ensue.protocols.topic_log.frames import topic_of
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.station import EPHEMERAL, FRAMES
+from ensue.protocols.total.status import TOPICS_MAX, StatusReply, StatusRequest
+from ensue.runtime.hub_remote import discover
+from ensue.runtime.request import request
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
-from ensue.transports.tcp import TcpCarrier
-from ensue.transports.tcp_messages import Member
-from ensue.transports.tcp_options import TcpOptions, parse_address, write_address
-from ensue.wire import Codec
+from ensue.transports.tcp.carrier import TcpCarrier
+from ensue.transports.tcp.messages import Member
+from ensue.transports.tcp.options import TcpOptions, parse_address, write_address
+from ensue.transports.url_options import hide
 
 __all__ = ["ANSWER_S", "look"]
 
@@ -41,7 +44,7 @@ Bounds = Mapping[str, tuple[int, int]]
 
 
 async def look(url: str, *, answer_s: float = ANSWER_S) -> Json:
-    """Return what the chain at a URL is doing; raise if nobody there says who is in it."""
+    """Return what the chain at a URL is doing; raise if no server lists its members."""
     options = parse_url(url, expected=SERVED)
     if isinstance(options, MemoryOptions):
         raise BadInput(f"{url} is within one process; expected ensue://HOST:PORT or a broker")
@@ -70,32 +73,32 @@ class _Asker:
         self._answer_s = answer_s
         self._name = f"status{EPHEMERAL}{token_hex(6)}"
         self._number = 0
-        self._waiting: dict[int, asyncio.Future[Seen]] = {}
+        self._waiting: dict[int, asyncio.Future[StatusReply]] = {}
 
     async def enter(self) -> None:
         """Take the name up."""
         await self.transport.enter(self._name)
         self._port = self.transport.open(self._name, self._receive)
 
-    async def ask(self, station: str, topics: Sequence[str] = ()) -> Seen:
-        """Ask one station; again and again, as far as there is time."""
-        loop = asyncio.get_running_loop()
+    async def ask(self, station: str, topics: Sequence[str] = ()) -> StatusReply:
+        """Ask one station, repeatedly while there is time."""
         self._number += 1
-        question = Look(number=self._number, topics=tuple(topics))
-        answer: asyncio.Future[Seen] = loop.create_future()
+        question = StatusRequest(number=self._number, topics=tuple(topics))
+        answer: asyncio.Future[StatusReply] = asyncio.get_running_loop().create_future()
         self._waiting[question.number] = answer
-        deadline_s = loop.time() + self._answer_s
-        while not answer.done() and loop.time() < deadline_s:
-            self._port.send(station, question)
-            self._port.flush()
-            await asyncio.wait((answer,), timeout=min(AGAIN_S, self._answer_s))
-        if not answer.done():
+        if not await request(
+            self._port,
+            lambda: [(station, question)],
+            answer,
+            every_s=AGAIN_S,
+            within_s=self._answer_s,
+        ):
             raise TransportError(f"no answer within {self._answer_s:g} s")
         return answer.result()
 
     def _receive(self, frames: Sequence[Frame], _source: str) -> None:
         for frame in frames:
-            if isinstance(frame, Seen):
+            if isinstance(frame, StatusReply):
                 answer = self._waiting.get(frame.number)
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
@@ -123,7 +126,7 @@ class _Chain:
         )
         states: dict[str, Json] = {}
         for name, answer in zip(names, answers, strict=True):
-            if isinstance(answer, Seen):
+            if isinstance(answer, StatusReply):
                 states[name] = _read(answer.state)
             elif isinstance(answer, Failure):
                 self.errors[name] = str(answer)
@@ -132,7 +135,7 @@ class _Chain:
         return states
 
     async def ask_bounds(self, states: Mapping[str, Json]) -> Bounds:
-        """Return where topics begin and end that subscriptions have at other servers than their keeper."""
+        """Return the bounds of topics that subscriptions read away from their keeper."""
         wanted: dict[str, dict[str, None]] = {}
         for state in states.values():
             for one in state["subscriptions"]:
@@ -146,7 +149,7 @@ class _Chain:
         )
         bounds: dict[str, tuple[int, int]] = {}
         for answer in answers:
-            if isinstance(answer, Seen):
+            if isinstance(answer, StatusReply):
                 bounds |= answer.bounds
             elif not isinstance(answer, Failure):
                 raise answer
@@ -236,7 +239,7 @@ async def _stations(options: BrokerOptions, stack: AsyncExitStack, answer_s: flo
 
 @asynccontextmanager
 async def _in_time(where: str, answer_s: float) -> AsyncIterator[None]:
-    """Give somebody so much time and no more."""
+    """Raise `TransportError` if the block takes too long."""
     try:
         async with asyncio.timeout(answer_s):
             yield
@@ -245,7 +248,9 @@ async def _in_time(where: str, answer_s: float) -> AsyncIterator[None]:
 
 
 async def _asker(carrier: Carrier, answer_s: float) -> _Asker:
-    asker = _Asker(FramedTransport(carrier, Codec(FRAMES), home=_nowhere), answer_s)
+    asker = _Asker(
+        FramedTransport(carrier, Codec(FRAMES), home=_nowhere, topic_of=topic_of), answer_s
+    )
     async with asyncio.timeout(answer_s):
         await asker.enter()
     return asker
@@ -260,11 +265,11 @@ def _read(state: bytes) -> Json:
 
 
 def _subscriptions(states: Iterable[Json], bounds: Bounds) -> list[Json]:
-    """Put together what servers know of subscriptions: several may know of one, one keeps its place."""
+    """Merge what servers know of subscriptions: one of them keeps the position."""
     found: dict[str, Json] = {}
     for state in states:
-        for told in state["subscriptions"]:
-            one = dict(told)
+        for known_here in state["subscriptions"]:
+            one = dict(known_here)
             _add_up(one, bounds)
             known = found.setdefault(one["name"], one)
             if known is one:
@@ -291,7 +296,7 @@ def _add_up(one: Json, bounds: Bounds) -> None:
 
 
 def _sums(states: Sequence[Json]) -> Json:
-    """Add up what is told of the whole of each server."""
+    """Add up the totals of servers."""
     groups = [state["groups"] for state in states]
     together = sum(each["topics"] for each in groups)
     pairs = sum((each["mean"] - 1) * each["topics"] for each in groups)
@@ -316,4 +321,4 @@ def _sums(states: Sequence[Json]) -> Json:
 
 
 def _nowhere(topic: str) -> str:
-    raise AssertionError(f"nobody asks where {topic!r} is kept")
+    raise AssertionError(f"status has no home for {topic!r}")

@@ -1,6 +1,6 @@
-"""Where a real run's trace goes: rows are gathered and written as Parquet, part by part.
+"""The writer of a real run's trace: rows are gathered and written as Parquet, part by part.
 
-A trace is a witness, not a part of the run: once the run has begun, a disk that fails costs rows and
+A trace is a witness, not a part of the run: once the run has begun, a failing disk costs rows and
 never an event.
 """
 
@@ -8,8 +8,8 @@ import contextlib
 import logging
 from pathlib import Path
 
-from ensue.errors import BadInput, MissingExtra
-from ensue.trace import Row, write
+from ensue.core.errors import BadInput, MissingExtra
+from ensue.core.trace import Row, write
 
 __all__ = ["ROWS_MAX", "ParquetSink"]
 
@@ -39,7 +39,7 @@ class ParquetSink:
         self._written = False
         """Whether any row is on the disk."""
         # Written at once: a directory that can't be used is refused before the run, and one
-        # that is in use is seen to be so by whoever comes next.
+        # that is in use is seen to be so by the next run.
         try:
             self._made = not self.directory.exists()
             self._claim = self._write([])

@@ -1,6 +1,6 @@
-"""Carriers of frames. `memory` is here; each other one is a module of its own with the same surface."""
+"""Carriers of frames: `memory` and, with the same surface, one module for each other scheme."""
 
-from ensue.transports.base import Capabilities, Port, Transport, refusal
+from ensue.transports.base import Capabilities, Port, Transport
 from ensue.transports.memory import MemoryOptions, MemoryTransport
 
 __all__ = [
@@ -9,5 +9,4 @@ __all__ = [
     "MemoryTransport",
     "Port",
     "Transport",
-    "refusal",
 ]

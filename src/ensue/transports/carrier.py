@@ -1,13 +1,13 @@
-"""What carries bytes: named inboxes and topics, nothing more.
+"""Carriers of bytes: named inboxes and topics, nothing more.
 
-A carrier knows nothing of frames, order or logs. It takes bytes to a peer's inbox and to whoever has
-joined a topic, as well as it can: a message may be lost, repeated or overtaken, never cut or changed.
-`ensue.transports.framed.FramedTransport` puts frames on it. Each `scheme://` other than `memory://` is one module with
-one carrier, so that whoever has read one has read all of them.
+A carrier knows nothing of frames, order or logs. It takes bytes to a peer's inbox, or to all
+clients that have joined a topic, on a best-effort basis: a message may be lost, repeated or
+overtaken, never cut or changed. `ensue.transports.framed.FramedTransport` puts frames on it. Each
+`scheme://` other than `memory://` is one module with one carrier, and all have the same surface.
 
-Everything here belongs to one event loop. `send` and `multicast` never wait: what can't go out at once
-is kept up to `pending_bytes_max`, and beyond that dropped and counted, oldest kept first; whoever
-sends repeats what matters.
+A carrier belongs to one event loop. `send` and `multicast` never wait: what can't go out at once is
+kept up to `pending_bytes_max`; beyond, new messages are dropped and counted. Senders repeat what
+matters.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ensue.transports.base import Capabilities
 __all__ = ["Carrier", "Inbox"]
 
 Inbox = Callable[[bytes], None]
-"""Called with each message that arrives, whole. What it raises is a bug, not the peer's fault."""
+"""Called with each complete message. What it raises is a bug, not the peer's fault."""
 
 
 class Carrier(Protocol):
@@ -28,30 +28,30 @@ class Carrier(Protocol):
     """The scheme, such as `nats://`, for messages to people."""
     capabilities: Capabilities
     on_reconnect: Callable[[], None] | None
-    """Called after a lost connection is there again, everything that was open included."""
+    """Called when a lost connection is back and all inboxes and topics are open again."""
     dropped: int
     """Messages that were dropped because too much was pending."""
 
     async def start(self) -> None:
-        """Connect; raise `TransportError` if nobody answers, saying who should and how to start it."""
+        """Connect; raise `TransportError`, with how to start a server, if none answers."""
 
     async def open(self, peer: str, receive: Inbox) -> None:
-        """Take what is sent to a name; returns when nothing sent from now on is missed."""
+        """Open an inbox; return when no later message to it is missed."""
 
     async def shut(self, peer: str) -> None:
-        """Take nothing more for a name."""
+        """Close an inbox."""
 
     async def join(self, topic: str, receive: Inbox) -> None:
-        """Take what is multicast to a topic; returns when nothing sent from now on is missed."""
+        """Join a topic; return when no later message to it is missed."""
 
     async def leave(self, topic: str) -> None:
-        """Take nothing more of a topic."""
+        """Leave a topic."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to a peer's inbox. Nobody there: the message is lost."""
+        """Send to a peer's inbox. If it is not open, the message is lost."""
 
     def multicast(self, topic: str, data: bytes) -> None:
-        """Send to everybody who has joined a topic."""
+        """Send to all clients that have joined a topic."""
 
     async def close(self) -> None:
-        """Let out what is pending, for a moment, and disconnect."""
+        """Flush for up to a second, and disconnect."""

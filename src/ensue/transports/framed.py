@@ -2,13 +2,13 @@
 
 What a node sends to one peer within one turn of the event loop travels as one bundle, encoded once:
 an event for a hundred listeners is encoded once, and a hundred events for one listener are one
-message. A bundle that does not decode is counted, and whoever counts is told (`on_bad_bundle`).
+message. A bundle that does not decode is counted and reported (`on_bad_bundle`).
 
-Where the carrier multicasts, whoever attaches to a topic joins it there first; where it does not, each
-listener is sent to.
+Where the carrier multicasts, a node that attaches to a topic joins it there first; where it does
+not, each listener is sent to.
 
-Limit: a bundle holds `BUNDLE_BYTES` or half of what the carrier takes, whichever is less, or one frame.
-A frame that is too large for the carrier is dropped, and whoever wants to know is told (`on_too_large`).
+Limit: a bundle holds `BUNDLE_BYTES` or half of what the carrier takes, whichever is less, or one
+frame. A frame that is too large for the carrier is dropped and reported (`on_too_large`).
 """
 
 import asyncio
@@ -17,57 +17,66 @@ from collections.abc import Callable, Coroutine
 from itertools import groupby
 from typing import Any
 
-from ensue.errors import BadInput, LimitReached, RemoteProtocolError
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
-from ensue.protocols.ens import Notify, request_for
+from ensue.core.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.core.wire import Codec, bundle
+from ensue.protocols.interface import Attach, Broadcast, Detach, Frame, Multicast
 from ensue.transports.base import Receiver
 from ensue.transports.carrier import Carrier
-from ensue.transports.traffic import Traffic
-from ensue.wire import Codec, bundle
+from ensue.transports.traffic_counts import Traffic
 
 __all__ = ["FramedPort", "FramedTransport"]
 
 BUNDLE_BYTES = 256 * 1024
-EVERYBODY = "*"
+ALL_LISTENERS = "*"
 """The target of what is multicast."""
-_NOTIFY = b"\x92\x07"
-"""What stands before the event in an encoded `Notify`."""
 
 _log = logging.getLogger("ensue")
 
 
 class FramedTransport:
-    """Gives nodes their ports on a carrier. `home` names the peer that keeps a topic's log."""
+    """Gives nodes their ports on a carrier.
+
+    `home` names the peer that keeps a topic's log. `topic_of` names the topic of a notification,
+    and is empty for any other frame: it tells which ports a multicast frame is for.
+    """
 
     lazy = True
 
-    def __init__(self, carrier: Carrier, codec: Codec, *, home: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        codec: Codec,
+        *,
+        home: Callable[[str], str],
+        topic_of: Callable[[Frame], str],
+    ) -> None:
         self.carrier = carrier
         self.name = carrier.name
         self.capabilities = carrier.capabilities
         self.codec = codec
         self.home = home
+        self._topic_of = topic_of
         self.bad_bundles = 0
         """Messages that could not be read."""
         self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
         self.too_large = 0
         """Bundles that the carrier would not take."""
         self.on_too_large: Callable[[str, LimitReached], None] | None = None
-        """Called soon with the name of whoever sent such a bundle, and what the carrier said."""
+        """Called soon with the name of the sender and the carrier's error."""
         self.admit: Callable[[str, str, list[Frame]], list[Frame]] | None = None
-        """Given target, source and frames of a bundle: returns the frames that are let through, or
-        raises `RemoteProtocolError` if there should be no such bundle."""
+        """Given target, source and frames of a bundle: returns the admitted frames, or raises
+        `RemoteProtocolError` to refuse the bundle."""
         self.traffic: Traffic | None = None
-        """Counts what comes and goes, where somebody wants to know."""
+        """Counts what comes in and goes out, if metrics are wanted."""
         self._loop = asyncio.get_running_loop()
         self._ports: dict[str, FramedPort] = {}
         self._entered: dict[str, None] = {}
         self._joined: dict[str, dict[FramedPort, None]] = {}
-        """Topic to who listens, where the carrier multicasts."""
+        """Topic to its listeners, where the carrier multicasts."""
         self._joining: dict[str, asyncio.Task[None]] = {}
-        """Topics that are not joined yet, and whoever is at it."""
+        """Topics that are being joined, each with its task."""
         self._moves: dict[str, asyncio.Task[None]] = {}
-        """The last that was to join or leave a topic: the next one waits for it."""
+        """The last task that joins or leaves a topic: the next one waits for it."""
         self._dirty: dict[FramedPort, None] = {}
         self._flushing = False
         self.bundle_bytes = min(BUNDLE_BYTES, carrier.capabilities.message_bytes_max // 2)
@@ -75,7 +84,7 @@ class FramedTransport:
         self._last: tuple[Frame | None, bytes] = (None, b"")
 
     async def enter(self, name: str) -> None:
-        """Take up a name; returns when nothing that is sent to it is missed any more."""
+        """Open the inbox of a name; return when no message to it is missed any more."""
         if name in self._entered:
             raise BadInput(f"the name {name!r} is taken here: names must be unique")
         self._entered[name] = None
@@ -111,8 +120,8 @@ class FramedTransport:
         self._last = (frame, body)
         return body
 
-    def ask(self, port: "FramedPort", effect: Broadcast | Attach | Detach) -> None:
-        """Send a request to whoever keeps the topic's log."""
+    def ask(self, port: "FramedPort", effect: Broadcast | Attach | Detach, request: Frame) -> None:
+        """Send a request to the peer that keeps the topic's log."""
         topic = effect.event.topic if isinstance(effect, Broadcast) else effect.topic
         if self.capabilities.multicast and isinstance(effect, Attach):
             if topic not in self._joined:
@@ -121,25 +130,31 @@ class FramedTransport:
             self._joined[topic][port] = None
             task = self._joining.get(topic)
             if task is not None:
-                # What is asked for may come as soon as it is asked for.
-                task.add_done_callback(lambda _task: self._ask_late(port, effect))
+                # Sent once the topic is joined: the answer may come at once.
+                task.add_done_callback(lambda _task: self._ask_late(port, effect, request))
                 return
         elif self.capabilities.multicast and isinstance(effect, Detach):
             self._leave(port, topic)
-        self._request(port, effect, topic)
+        self._request(port, effect, request, topic)
 
-    def _request(self, port: "FramedPort", effect: Broadcast | Attach | Detach, topic: str) -> None:
-        port.send(self.home(topic), request_for(effect))
+    def _request(
+        self,
+        port: "FramedPort",
+        effect: Broadcast | Attach | Detach,  # noqa: ARG002 - for transports that answer themselves
+        request: Frame,
+        topic: str,
+    ) -> None:
+        port.send(self.home(topic), request)
 
     def flush_soon(self, port: "FramedPort") -> None:
-        """Let everything go that was added in this turn of the event loop."""
+        """Flush at the end of this turn of the event loop."""
         self._dirty[port] = None
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Let everything go."""
+        """Send all bundles now."""
         self._flushing = False
         dirty, self._dirty = self._dirty, {}
         carrier = self.carrier
@@ -147,7 +162,7 @@ class FramedTransport:
             for target, topic, bodies in port.take():
                 count = len(bodies)
                 if topic:
-                    data = bundle(EVERYBODY, port.name, bodies)
+                    data = bundle(ALL_LISTENERS, port.name, bodies)
                     self._let_go(carrier.multicast, topic, data, count, port)
                 elif isinstance(target, str):
                     data = bundle(target, port.name, bodies)
@@ -158,15 +173,15 @@ class FramedTransport:
                         data = bundle(peer, port.name, joined, count)
                         self._let_go(carrier.send, peer, data, count, port)
 
-    def _ask_late(self, port: "FramedPort", effect: Attach) -> None:
-        # Asked for again since, it is sent when that is joined.
+    def _ask_late(self, port: "FramedPort", effect: Attach, request: Frame) -> None:
+        # If the topic is being joined anew, the later request is sent then.
         ready = effect.topic not in self._joining
         if (
             ready
             and self._ports.get(port.name) is port
             and port in self._joined.get(effect.topic, ())
         ):
-            self._request(port, effect, effect.topic)
+            self._request(port, effect, request, effect.topic)
             port.flush()
 
     def _move(
@@ -174,7 +189,7 @@ class FramedTransport:
         topic: str,
         move: Callable[[str, asyncio.Task[None] | None], Coroutine[Any, Any, None]],
     ) -> asyncio.Task[None]:
-        """Join or leave a topic, when what was begun before is through."""
+        """Join or leave a topic after the task before it has ended."""
         task = self._loop.create_task(move(topic, self._moves.get(topic)))
         self._moves[topic] = task
         return task
@@ -186,7 +201,7 @@ class FramedTransport:
             await self.carrier.join(topic, self._multicast_arrived)
         except Exception as error:  # noqa: BLE001 - the subscriber asks again
             wanted = self._joining.get(topic) is task
-            # Whoever wanted it may have left meanwhile, and the carrier be closed: that is no news.
+            # All listeners may have left meanwhile, and the carrier be closed: not worth a warning.
             level = logging.WARNING if wanted else logging.DEBUG
             _log.log(level, "%s: joining %r failed: %s", self.name, topic, error)
             if wanted:
@@ -200,7 +215,7 @@ class FramedTransport:
         try:
             await _through(before)
             await self.carrier.leave(topic)
-        except Exception as error:  # noqa: BLE001 - nobody takes what may still come
+        except Exception as error:  # noqa: BLE001 - messages that still come are dropped
             _log.debug("%s: leaving %r failed: %s", self.name, topic, error)
         finally:
             if self._moves.get(topic) is asyncio.current_task():
@@ -227,7 +242,7 @@ class FramedTransport:
         try:
             send(to, data)
         except LimitReached as error:
-            # One's fault is not the others', whose bundles come next.
+            # The other bundles still go out.
             self.too_large += 1
             if self.on_too_large is None:
                 _log.error("%s to %s: %s", port.name, to, error)
@@ -250,8 +265,8 @@ class FramedTransport:
         if read is None:
             return
         _, source, frames = read
-        # A bundle is of one topic; whoever forged another one reaches those who listen to it.
-        for topic, run in groupby(frames, key=_topic_of):
+        # A bundle is of one topic; a forged one reaches the listeners of the topics in it.
+        for topic, run in groupby(frames, key=self._topic_of):
             together = tuple(run)
             for port in list(self._joined.get(topic, ())):
                 port.receiver(together, source)
@@ -273,12 +288,8 @@ class FramedTransport:
         return read
 
 
-def _topic_of(frame: Frame) -> str:
-    return frame.event.topic if isinstance(frame, Notify) else ""
-
-
 async def _through(move: "asyncio.Task[None] | None") -> None:
-    """Wait for a move that was begun before, however it ends."""
+    """Wait for an earlier task, however it ends."""
     if move is not None:
         await asyncio.wait((move,))
 
@@ -318,24 +329,21 @@ class FramedPort:
         self._add(peer, peer, self._transport.body(frame), multicast=False)
 
     def multicast(self, effect: Multicast) -> None:
-        """Send a frame to everybody who listens to a topic, by the carrier's means."""
-        encoded, transport = effect.encoded, self._transport
-        if encoded and type(effect.frame) is Notify:
-            body = _NOTIFY + encoded
-        else:
-            body = transport.body(effect.frame)
-        # A topic, in a tuple, may be called as a peer is. Several peers are told apart by which
-        # tuple they are: hashing a long one takes time.
+        """Send a frame to all listeners of a topic, by multicast if the carrier has it."""
+        transport = self._transport
+        body = effect.encoded or transport.body(effect.frame)
+        # A topic, in a tuple, may have the name of a peer. Several peers are keyed by the identity
+        # of their tuple: hashing a long one takes time.
         multicasts = transport.capabilities.multicast
         target: Target = effect.topic if multicasts else effect.peers
         self._add((effect.topic,) if multicasts else id(target), target, body, multicast=multicasts)
 
-    def ask(self, effect: Broadcast | Attach | Detach) -> None:
-        """Ask whoever keeps the topic's log."""
-        self._transport.ask(self, effect)
+    def ask(self, effect: Broadcast | Attach | Detach, request: Frame) -> None:
+        """Ask the peer that keeps the topic's log."""
+        self._transport.ask(self, effect, request)
 
     def flush(self) -> None:
-        """Let everything go at the end of this turn of the event loop."""
+        """Send all bundles at the end of this turn of the event loop."""
         if self._bundles:
             self._transport.flush_soon(self)
 
@@ -357,6 +365,6 @@ class FramedPort:
         found.size += len(body)
 
     def take(self) -> list[tuple[Target, str, list[bytes]]]:
-        """Drain the bundles: for whom, on which topic if it is multicast, and what."""
+        """Drain the bundles: target, topic if it is multicast, and encoded frames."""
         bundles, self._bundles, self._open = self._bundles, [], {}
         return [(each.target, each.topic, each.bodies) for each in bundles]

@@ -1,4 +1,4 @@
-"""Log lines that repeat: the first is logged, later ones once in a while, with a count."""
+"""Throttled log lines: the first is logged, later ones once in a while with a count."""
 
 import logging
 import time

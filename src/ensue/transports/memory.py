@@ -1,54 +1,44 @@
 """`memory://`: everything in one process and one event loop.
 
-A hub holds the chain's nodes and the ENS; buses connect to it. `memory://` is a hub of its own;
-`memory://NAME` is shared by every bus of the event loop that names it, and gone with the last one.
+A hub holds the chain's nodes and the logs of topics; buses connect to it. `memory://` is a hub of
+its own; `memory://NAME` is shared by all buses of the event loop that name it, and is gone with
+the last one.
 
 Options, as in `memory://shop?nodes=3&jitter_ms=5`:
-- `nodes`: sequencer nodes in the chain (1).
-- `jitter_ms`: notifications take up to so long, each its own time, so they overtake each other (0).
-- `loss`: the chance that a notification is lost (0). Above 0 the ENS keeps no log, so that what is
-  lost stays lost; in causal order, where nodes hand events to each other, it is sent again, and with
-  deadlines as long as it is of use.
+- `nodes`: stations in the chain (1).
+- `jitter_ms`: a notification takes up to this long, each its own time, so they overtake (0).
+- `loss`: the chance that a notification is lost (0). Above 0 no log is kept, so a lost event stays
+  lost; in causal order nodes send it again, and with deadlines as long as it is of use.
 - `seed`: for the two above (0).
+- `brokers`: content brokers (1).
 
 Frames travel as objects: nothing is encoded. They are handed over in the order sent, one after the
-other, within the call that caused them: a publish that meets no jitter is through before it returns.
+other, within the call that caused them: without jitter, a publish returns when the event is out.
 
 Limit: a hub hands over `BURST_MAX` frames before it lets other tasks run.
 """
 
 import asyncio
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from random import Random
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
-from ensue.clock import Clock, system_clock
-from ensue.errors import BadInput
-from ensue.event import Event
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast, Send
-from ensue.protocols.ens import Accepted, Notify, Put, request_for
-from ensue.protocols.gossip.frames import Message
-from ensue.protocols.hypercube.frames import Publication
-from ensue.protocols.topic_log import EnsConfig, TopicLog
+from ensue.core.clock import Clock, system_clock
+from ensue.core.errors import BadInput
+from ensue.protocols.interface import Attach, Broadcast, Detach, Frame, Multicast
 from ensue.transports.base import Capabilities, Receiver
+from ensue.transports.url_options import UrlOptions
 
-__all__ = ["ENS", "MemoryOptions", "MemoryTransport"]
+__all__ = ["MemoryOptions", "MemoryTransport"]
 
 BURST_MAX = 10_000
-RETAINED_MAX = 100_000
-"""Events kept per topic, for subscriptions that hold too much back and ask again."""
-_AT_RISK = (Publication, Message)
-"""Frames with events that nodes hand each other."""
-ENS = "ens"
-"""The name under which a hub's ENS is a peer of its nodes."""
 
 
 class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `memory://` URL says."""
+    """The parts of a `memory://` URL."""
 
     hub: str = ""
     nodes: int = 1
@@ -56,11 +46,11 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     loss: float = 0.0
     seed: int = 0
     brokers: int = 1
-    """Of the overlay that carries content, if anybody uses it."""
+    """Content brokers, started on first use."""
 
     @classmethod
     def parse(cls, url: str) -> "MemoryOptions":
-        """Read a URL, or say what is wrong with it."""
+        """Read a URL; raise `BadInput` if it is wrong."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
@@ -69,14 +59,16 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"{url}: a memory hub is named without a path: memory://NAME")
         if ":" in parts.netloc or "@" in parts.netloc:
             raise BadInput(f"{url}: a memory hub has a name, no port and no user: memory://NAME")
-        given = _given(url, parts.query)
+        given = UrlOptions.read(
+            parts.query, ("nodes", "jitter_ms", "loss", "seed", "brokers"), shown=url
+        )
         read = cls(
             hub=parts.netloc,
-            nodes=_whole_number(url, "nodes", given.get("nodes", "1")),
-            jitter_ms=_number(url, "jitter_ms", given.get("jitter_ms", "0")),
-            loss=_number(url, "loss", given.get("loss", "0")),
-            seed=_whole_number(url, "seed", given.get("seed", "0")),
-            brokers=_whole_number(url, "brokers", given.get("brokers", "1")),
+            nodes=given.integer("nodes", 1),
+            jitter_ms=given.number("jitter_ms", 0.0),
+            loss=given.number("loss", 0.0),
+            seed=given.integer("seed", 0),
+            brokers=given.integer("brokers", 1),
         )
         for name, count in (("nodes", read.nodes), ("brokers", read.brokers)):
             if not 1 <= count <= 64:
@@ -88,7 +80,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         return read
 
     def to_query(self) -> str:
-        """Return the options as a URL has them behind the name, without those that need not be said."""
+        """Return the options as a URL has them, without defaults."""
         usual = MemoryOptions(hub=self.hub)
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         said = [
@@ -100,49 +92,22 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What a hub with these options can do."""
+        """The capabilities of a hub with these options."""
         return Capabilities(
-            orders=("none", "total", "causal", "merged", "deadline"),
             fifo=True,
             durable=False,
             replay=self.loss == 0,
             conditional=True,
+            in_process=True,
         )
 
 
-def _given(url: str, query: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in ("nodes", "jitter_ms", "loss", "seed", "brokers"):
-            raise BadInput(
-                f"{url}: there is no option {name!r}; "
-                "expected nodes, jitter_ms, loss, seed or brokers"
-            )
-        if name in given:
-            raise BadInput(f"{url}: {name} is given more than once")
-        given[name] = value
-    return given
-
-
-def _whole_number(url: str, name: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise BadInput(f"{url}: {name} must be a whole number, not {value!r}") from None
-
-
-def _number(url: str, name: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise BadInput(f"{url}: {name} must be a number, not {value!r}")
-    return number
-
-
 class MemoryTransport:
-    """Carries frames between the nodes of one event loop, and is their ENS."""
+    """Carries frames between the nodes of one event loop.
+
+    `home` names the peer that keeps a topic's log. `unreliable` are the types of the frames that
+    carry events: loss and jitter apply to these alone.
+    """
 
     name = "memory://"
     lazy = False
@@ -151,29 +116,24 @@ class MemoryTransport:
         self,
         options: MemoryOptions,
         *,
+        home: Callable[[str], str] = str,
+        unreliable: Collection[type[Frame]] = (),
         clock: Clock | None = None,
-        on_accepted: Callable[[Event, int], None] | None = None,
     ) -> None:
         self.options = options
-        self._on_accepted = on_accepted
-        """Told each event with its slot when the ENS has it; again if it is put again."""
+        self.home = home
         self.clock = clock or system_clock()
         self.capabilities = options.capabilities
+        self.on_closed: Callable[[str], None] | None = None
+        """Called with the name of a node whose port was closed."""
+        is_perfect = not options.loss and not options.jitter_ms
+        self._unreliable = frozenset(() if is_perfect else unreliable)
         self._random = Random(options.seed)  # noqa: S311 - jitter is no secret
         self._jitter_s = options.jitter_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._receivers: dict[str, Receiver] = {}
         self._queue: deque[tuple[str, str, Frame]] = deque()
         self._pumping = False
-        self.on_closed: Callable[[str], None] | None = None
-        """Told the name of a node whose port was closed."""
-        self._ens = TopicLog(
-            name=ENS,
-            config=EnsConfig(
-                keeps_log=self.capabilities.replay, retained_max=RETAINED_MAX, durable=False
-            ),
-        )
-        self._receivers[ENS] = self._at_ens
 
     def open(self, name: str, receiver: Receiver) -> "MemoryPort":
         """Give a node its port."""
@@ -185,11 +145,15 @@ class MemoryTransport:
     def transmit(self, source: str, target: str, frame: Frame) -> None:
         """Queue a frame; `flush` hands it over.
 
-        Never from within: a node must have told its own outcomes before it is given more.
-        Events that nodes hand each other suffer as notifications do.
+        It is never handed over from here: a node reports its own outcomes before it gets more.
         """
-        if type(frame) in _AT_RISK:
-            self._at_risk(source, target, frame)
+        if type(frame) not in self._unreliable:
+            self._queue.append((source, target, frame))
+        elif self.options.loss and self._random.random() < self.options.loss:
+            return
+        elif self._jitter_s:
+            delay_s = self._random.random() * self._jitter_s
+            self._loop.call_later(delay_s, self._arrive, source, target, frame)
         else:
             self._queue.append((source, target, frame))
 
@@ -217,45 +181,8 @@ class MemoryTransport:
         finally:
             self._pumping = False
             if queue:
-                # The burst was long enough, or a receiver raised, which is not the others' fault.
+                # The burst was long enough, or one receiver raised: the others still get theirs.
                 self._loop.call_soon(self.flush)
-
-    def _at_ens(self, frames: Sequence[Frame], source: str) -> None:
-        for frame in frames:
-            self._ask_ens(frame, source)
-
-    def _ask_ens(self, frame: Frame, source: str) -> None:
-        ens = self._ens
-        ens.receive(frame, source=source, now_ns=0)
-        for effect in ens.take_effects():
-            # An ENS that is not durable does nothing but send.
-            if isinstance(effect, Multicast):
-                assert isinstance(effect.frame, Notify)
-                for peer in effect.peers:
-                    self._notify(peer, effect.frame)
-                continue
-            assert isinstance(effect, Send)
-            answer = effect.frame
-            if isinstance(answer, Notify):
-                self._notify(effect.peer, answer)
-            else:
-                self._queue.append((ENS, effect.peer, answer))
-                if self._on_accepted is not None and isinstance(answer, Accepted):
-                    assert isinstance(frame, Put)
-                    self._on_accepted(frame.event, answer.slot)
-
-    def _notify(self, peer: str, frame: Notify) -> None:
-        self._at_risk(ENS, peer, frame)
-
-    def _at_risk(self, source: str, target: str, frame: Frame) -> None:
-        """Carry a frame that has an event in it, as the options say."""
-        if self.options.loss and self._random.random() < self.options.loss:
-            return
-        if self._jitter_s:
-            delay_s = self._random.random() * self._jitter_s
-            self._loop.call_later(delay_s, self._arrive, source, target, frame)
-        else:
-            self._queue.append((source, target, frame))
 
     def _arrive(self, source: str, target: str, frame: Frame) -> None:
         self._queue.append((source, target, frame))
@@ -276,13 +203,15 @@ class MemoryPort:
         self._transport.transmit(self._name, peer, frame)
 
     def multicast(self, effect: Multicast) -> None:
-        """Send a frame to each peer of this hub who listens."""
+        """Send a frame to each peer that listens to a topic."""
         for peer in effect.peers:
             self._transport.transmit(self._name, peer, effect.frame)
 
-    def ask(self, effect: Broadcast | Attach | Detach) -> None:
-        """Ask the hub's ENS."""
-        self._transport.transmit(self._name, ENS, request_for(effect))
+    def ask(self, effect: Broadcast | Attach | Detach, request: Frame) -> None:
+        """Ask the peer that keeps the topic's log."""
+        topic = effect.event.topic if isinstance(effect, Broadcast) else effect.topic
+        transport = self._transport
+        transport.transmit(self._name, transport.home(topic), request)
 
     def flush(self) -> None:
         """Let the hub hand over what was sent."""

@@ -1,8 +1,8 @@
-"""What answers at an address where a connection fails: tells a wrong port from a server that is away.
+"""The probe that tells a wrong port from a server that is away.
 
-A server that is away may come back, and whoever connects waits for it. Something that speaks another protocol will
-not, so connecting fails at once, with a word on what is there. Asked is only where a first connection fails, or gets no
-answer for `SILENT_S`, on a connection of its own.
+A server that is away may come back, and clients wait for it. Something that speaks another protocol
+will not, so connecting fails at once and names what is there. Only a first connection that fails,
+or gets no answer for `SILENT_S`, is followed by a probe, on connections of its own.
 """
 
 import asyncio
@@ -11,21 +11,28 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ensue.errors import HandshakeFailed, TransportError
-from ensue.transports.tcp_messages import CONTROL, PREFIX_BYTES
+from ensue.core.errors import HandshakeFailed, TransportError
+from ensue.transports.tcp.messages import CONTROL, PREFIX_BYTES
 
 __all__ = ["ENSUE", "TLS", "connect_or_identify", "identify", "is_final"]
 
 SILENT_S = 1.0
-"""A connection that is not made after so long may be to something else."""
+"""A connection that is not made after this long may be to something else."""
 BANNER_S = 0.2
-"""So long something is given to speak first, …"""
+"""How long a server may take to speak first, …"""
 ANSWER_S = 1.0
-"""… and so long to answer."""
+"""… and to answer."""
 PROBE = b"PING / HTTP/1.0\r\n\r\n"
-"""Redis and HTTP servers say in their own words what is wrong with it; so do others, or hang up."""
+"""Redis and HTTP servers answer with an error of their own; others close the connection."""
+MQTT_PROBE = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x05\x00\x00\x00"
+"""MQTT 5 CONNECT: clean start and no client id, so no session is taken over."""
+CONNACK = 0x20
+"""What a broker answers first, whether it accepts the client or not, …"""
+CONNACK_BYTES_MIN = 4
+"""… in at least so many bytes."""
 
 ENSUE = "an Ensue server"
+MQTT = "an MQTT broker"
 HTTP = "an HTTP server"
 TLS = "something that speaks TLS"
 _ANSWERS = {
@@ -51,32 +58,44 @@ T = TypeVar("T")
 
 
 def is_final(error: BaseException | None) -> bool:
-    """Tell whether TLS failed in a way that connecting again does not heal."""
+    """Return whether TLS failed in a way that a retry does not mend."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, _PASSING)
 
 
 async def identify(host: str, port: int) -> str:
-    """Return what answers at an address; empty: nothing that is known."""
-    said = b""
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(ANSWER_S):
-            said = await _ask(host, port)
+    """Return what answers at an address; empty if unknown."""
+    said = await _answer(host, port, PROBE)
     for beginning, name in _ANSWERS.items():
         if said.startswith(beginning):
             return name
     if len(said) > PREFIX_BYTES and said[0] == 0 and said[PREFIX_BYTES] == CONTROL:
         return ENSUE
-    return TLS if not said and await _shakes_hands(host, port) else ""
+    if said:
+        return ""
+    connack, shakes_hands = await asyncio.gather(
+        _answer(host, port, MQTT_PROBE), _shakes_hands(host, port)
+    )
+    if len(connack) >= CONNACK_BYTES_MIN and connack[0] == CONNACK:
+        return MQTT
+    return TLS if shakes_hands else ""
 
 
-async def _ask(host: str, port: int) -> bytes:
+async def _answer(host: str, port: int, probe: bytes) -> bytes:
+    """Return the banner of a server, or its answer to a probe; empty: none in time."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
+            return await _ask(host, port, probe)
+    return b""
+
+
+async def _ask(host: str, port: int, probe: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, port)
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BANNER_S):
                 if banner := await reader.read(64):
                     return banner
-        writer.write(PROBE)
+        writer.write(probe)
         return await reader.read(64)
     finally:
         writer.transport.abort()
@@ -85,7 +104,7 @@ async def _ask(host: str, port: int) -> bytes:
 async def _shakes_hands(host: str, port: int) -> bool:
     context = ssl.create_default_context()
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # Nothing is said to it: whoever it is.
+    context.verify_mode = ssl.CERT_NONE  # No secret is sent on it.
     try:
         async with asyncio.timeout(ANSWER_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
@@ -106,7 +125,7 @@ async def connect_or_identify(
     wanted: str,
     tls: bool,
 ) -> T:
-    """Connect for the first time; raise `HandshakeFailed` as soon as it is known that something else answers."""
+    """Connect for the first time; raise `HandshakeFailed` if something else answers."""
     connecting = asyncio.ensure_future(connect())
     try:
         done, _ = await asyncio.wait((connecting,), timeout=SILENT_S)
@@ -115,7 +134,7 @@ async def connect_or_identify(
             return connecting.result()
         refused = failure is not None and isinstance(failure.__cause__, ConnectionRefusedError)
         if refused or isinstance(failure, HandshakeFailed) or (failure is not None and tls):
-            return connecting.result()  # Nobody is there, or it is known what is wrong.
+            return connecting.result()  # No server is there, or the error names what is wrong.
         found = await identify(host, port)
         expected = (wanted, TLS) if tls else (wanted,)
         if not found or found in expected or (connecting.done() and not connecting.exception()):

@@ -1,22 +1,22 @@
-"""Which URL means which transport. The clients of brokers are extras, imported when they are asked for."""
+"""URL schemes and their transports. Clients of brokers are extras, imported on use."""
 
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.transports.base import Capabilities
-from ensue.transports.broker import CAPABILITIES
+from ensue.transports.brokers.base import CAPABILITIES
 from ensue.transports.carrier import Carrier
 from ensue.transports.memory import MemoryOptions
-from ensue.transports.tcp_options import TcpOptions
+from ensue.transports.tcp.options import TcpOptions
 
 __all__ = ["BROKERED", "BROKERS", "SERVED", "BrokerOptions", "Options", "parse_url"]
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the URL of a broker says, and how to make its carrier."""
+    """The URL of a broker, and how to make its carrier."""
 
     url: str
     """For people: without password or token."""
@@ -26,18 +26,17 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     carrier: Callable[[Any], Carrier]
 
     def make(self, space: str = "") -> Carrier:
-        """Return a new carrier, in a space of its own below the prefix if it is given one."""
+        """Return a new carrier, below the prefix in a space of its own if one is given."""
         if not space:
             return self.carrier(self.given)
-        prefix = f"{self.given.prefix}:{space}"  # No prefix that people choose has such a sign.
+        prefix = f"{self.given.prefix}:{space}"  # Chosen prefixes have no colon.
         return self.carrier(msgspec.structs.replace(self.given, prefix=prefix))
 
     @property
     def capabilities(self) -> Capabilities:
-        """What stations on the broker can do: they keep the log that it may lack."""
+        """The capabilities of stations on the broker: they keep the log that it may lack."""
         return msgspec.structs.replace(
             CAPABILITIES,
-            orders=("total", "causal", "merged", "deadline", "none"),
             durable=True,
             replay=True,
             conditional=True,
@@ -48,25 +47,28 @@ Options = MemoryOptions | TcpOptions | BrokerOptions
 
 
 def _nats(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
-    from ensue.transports.nats import NatsCarrier, NatsOptions  # noqa: PLC0415 - an extra
+    from ensue.transports.brokers.nats import NatsCarrier, NatsOptions  # noqa: PLC0415 - an extra
 
     return NatsOptions.parse(url), NatsCarrier
 
 
 def _redis(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
-    from ensue.transports.redis import RedisCarrier, RedisOptions  # noqa: PLC0415 - an extra
+    from ensue.transports.brokers.redis import (  # noqa: PLC0415 - an extra
+        RedisCarrier,
+        RedisOptions,
+    )
 
     return RedisOptions.parse(url), RedisCarrier
 
 
 def _mqtt(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
-    from ensue.transports.mqtt import MqttCarrier, MqttOptions  # noqa: PLC0415 - an extra
+    from ensue.transports.brokers.mqtt import MqttCarrier, MqttOptions  # noqa: PLC0415 - an extra
 
     return MqttOptions.parse(url), MqttCarrier
 
 
 def _amqp(url: str) -> tuple[Any, Callable[[Any], Carrier]]:
-    from ensue.transports.amqp import AmqpCarrier, AmqpOptions  # noqa: PLC0415 - an extra
+    from ensue.transports.brokers.amqp import AmqpCarrier, AmqpOptions  # noqa: PLC0415 - an extra
 
     return AmqpOptions.parse(url), AmqpCarrier
 
@@ -85,7 +87,7 @@ _ANY = f"memory://, memory://NAME, {SERVED}"
 
 
 def parse_url(url: str, *, expected: str = _ANY) -> Options:
-    """Read a URL, or say what is wrong with it and what was `expected` here."""
+    """Read a URL; raise `BadInput` with what was `expected` if it is wrong."""
     if not isinstance(url, str):
         raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")

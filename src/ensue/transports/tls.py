@@ -1,26 +1,26 @@
-"""What a URL says about TLS: the same options for Ensue's servers and for every broker.
+"""TLS options of URLs, the same for Ensue's servers and every broker.
 
 - `tls`: 1 asks for it; implied by `ca` and `cert`.
 - `ca`: a file with the authorities to trust instead of the system's.
-- `cert` and `key`: files that prove who this side is, where the other one asks.
+- `cert` and `key`: files that authenticate this side, where the other asks.
 """
 
 import ssl
-from collections.abc import Mapping
 
 import msgspec
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
+from ensue.transports.url_options import UrlOptions
 
 __all__ = ["TLS_OPTIONS", "TlsOptions", "what_failed"]
 
 TLS_OPTIONS = ("tls", "ca", "cert", "key")
 _WRONG_HOST = (62, 64)
-"""What OpenSSL calls a certificate for another host, or another address."""
+"""OpenSSL's codes for a certificate of another host or address."""
 
 
 def what_failed(error: ssl.SSLError) -> str:
-    """Say in words what one of the commonest mistakes is called by a number."""
+    """Return the likely cause of a TLS error, and its fix."""
     reason = getattr(error, "reason", "")  # Errors that a client makes itself have none.
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
         return "it speaks without TLS; leave tls=1 out"
@@ -41,18 +41,16 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
 
     @classmethod
-    def read(cls, given: Mapping[str, str], *, shown: str) -> "TlsOptions":
-        """Read the options of a URL, or say what is wrong with them."""
-        ca, cert, key = (given.get(name, "") for name in ("ca", "cert", "key"))
-        asked = given.get("tls", "1" if ca or cert else "0")
-        if asked not in ("0", "1"):
-            raise BadInput(f"{shown}: tls must be 0 or 1, not {asked!r}")
+    def read(cls, options: UrlOptions) -> "TlsOptions":
+        """Read the options of a URL; raise `BadInput` if they contradict each other."""
+        ca, cert, key = (options.text(name) for name in ("ca", "cert", "key"))
+        on = options.switch("tls", default=bool(ca or cert))
         if bool(cert) != bool(key):
-            raise BadInput(f"{shown}: cert and key go together")
-        return cls(on=asked == "1", ca=ca, cert=cert, key=key)
+            raise BadInput(f"{options.shown}: cert and key go together")
+        return cls(on=on, ca=ca, cert=cert, key=key)
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what TLS needs, or None without it."""
+        """Return an SSL context, or None without TLS."""
         if not self.on:
             return None
         try:

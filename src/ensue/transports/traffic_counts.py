@@ -1,17 +1,21 @@
-"""What has come and gone, counted: for those who look at a server from outside."""
+"""Counts of what came in and went out, for metrics and status."""
 
 from collections import Counter
+from typing import Any
 
-from ensue.protocols.core import Frame
-from ensue.protocols.sequencer.frames import OrderRequest
+from ensue.protocols.interface import Frame
 
 __all__ = ["Traffic"]
 
 
 class Traffic:
-    """Counts bundles: a few additions for each, however much is in it."""
+    """Counts bundles: a few additions for each, however much is in it.
+
+    `publishes` is the type of the frames whose `events` a publisher wants published.
+    """
 
     __slots__ = (
+        "_publishes",
         "bytes_in",
         "bytes_out",
         "frames_in",
@@ -21,29 +25,31 @@ class Traffic:
         "requested_events",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, publishes: type[Any]) -> None:
+        self._publishes = publishes
         self.frames_in = 0
-        """Those that were let through."""
+        """Admitted frames only."""
         self.bytes_in = 0
         self.frames_out = 0
         self.bytes_out = 0
         self.kinds_in: Counter[str] = Counter()
         self.requested_events = 0
-        """Events that were asked to be ordered, those repeated included."""
+        """Events that publishers asked to publish, repeated ones included."""
         self.requested_bytes = 0
-        """The payloads of those."""
+        """The payload bytes of those."""
 
     def took(self, frames: list[Frame], size: int) -> None:
-        """Count what came in."""
+        """Count a bundle that came in."""
         self.frames_in += len(frames)
         self.bytes_in += size
+        frame: Any
         for frame in frames:
             self.kinds_in[type(frame).__name__] += 1
-            if type(frame) is OrderRequest:
+            if type(frame) is self._publishes:
                 self.requested_events += len(frame.events)
                 self.requested_bytes += sum([len(event.payload) for event in frame.events])
 
     def gave(self, frames: int, size: int) -> None:
-        """Count what went out to one peer, or to one topic."""
+        """Count a bundle that went out to one peer or topic."""
         self.frames_out += frames
         self.bytes_out += size

@@ -6,13 +6,13 @@
   before the connection was lost, so it may come twice (0).
 
 A prefix has two direct exchanges, `PREFIX.i` for inboxes and `PREFIX.t` for topics, which stay. A
-carrier has one queue, its own, which ends with its connection; an inbox or a topic is a binding of it,
-whose routing key is the name as it is: a direct exchange compares whole keys and knows no wildcards.
-The order of what one carrier sends is kept while the connection lasts. What comes while a reader is away
-is lost, and so is what is under way when the connection ends.
+carrier has one queue, its own, which ends with its connection; an inbox or a topic is a binding of
+it, whose routing key is the name as it is: a direct exchange compares whole keys and knows no
+wildcards. The order of what one carrier sends is kept while the connection lasts. What comes while
+a reader is away is lost, and so is what is under way when the connection ends.
 
-HAZARD: a queue keeps up to `QUEUE_BYTES_MAX` for a reader that is slower than what comes, and then loses
-the oldest without a word.
+HAZARD: a queue keeps up to `QUEUE_BYTES_MAX` for a reader that is slower than what comes, and then
+loses the oldest without a word.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ensue.errors import HandshakeFailed, MissingExtra, TransportError
-from ensue.transports.address import Address, read_url, switch
-from ensue.transports.broker import (
+from ensue.core.errors import HandshakeFailed, MissingExtra, TransportError
+from ensue.transports.brokers.address import Address, read_url
+from ensue.transports.brokers.base import (
     CONNECT_S,
     INBOX,
     PENDING_BYTES_MAX,
@@ -54,7 +54,7 @@ QUEUE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an `amqp://` URL says."""
+    """The parts of an `amqp://` URL."""
 
     address: Address
     vhost: str = "/"
@@ -63,13 +63,13 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "AmqpOptions":
-        """Read a URL, or say what is wrong with it."""
+        """Read a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="amqp", port=5672, tls_port=5671, options=("confirms",))
         return cls(
             address=address,
             vhost=address.path or "/",
             prefix=address.prefix,
-            confirms=switch(address, "confirms"),
+            confirms=address.given.switch("confirms"),
         )
 
 
@@ -158,7 +158,7 @@ class AmqpCarrier(BrokerCarrier):
                 for (kind, name), data in batch:
                     group.create_task(publish(data, exchange=exchanges[kind], routing_key=name))
             return
-        # One for all: the client would draw a random message id for each, which nobody reads.
+        # One for all: the client would draw a random message id for each, which is never read.
         properties = Basic.Properties(delivery_mode=1, message_id="-")
         last = len(batch) - 1
         for number, ((kind, name), data) in enumerate(batch):

@@ -1,14 +1,16 @@
-"""What the carriers on brokers share: what is pending, and a connection that comes back.
+"""The base of carriers on brokers: pending messages, and a session that comes back.
 
-`BrokerCarrier` keeps one session with a broker at a time. A session has a writer, which takes as much
-as it can of what is pending and writes it at once, and whatever reads. When either ends, or the broker
-is silent for too long, the session is lost: it is torn down, another is made after a pause that grows
-up to `BACKOFF_S_MAX`, for ever, everything that was open is opened again, and `on_reconnect` is called.
+`BrokerCarrier` keeps one session with a broker at a time. A session has a writer, which writes
+batches of pending messages, and a reader. When either ends, or the broker is silent for too long,
+the session is lost: it is torn down, another is made after a pause that grows
+(`ensue.transports.reconnect`), all inboxes and topics are opened again, and `on_reconnect` is
+called.
 
-A carrier fills in what differs from broker to broker: `_connect`, `_read`, `_write`, `_take`, `_drop`
-and `_hang_up`. Those raise whatever their client raises, which means that the session is lost; a
-`TransportError` from `_connect` or `_take` means that the broker said no. Within a session none of them
-is cancelled: whoever is cancelled while it opens or shuts something leaves that to go on behind it.
+A carrier fills in what differs from broker to broker: `_connect`, `_read`, `_write`, `_take`,
+`_drop` and `_hang_up`. Those raise whatever their client raises, which means that the session is
+lost; a `TransportError` from `_connect` or `_take` means that the broker said no. Within a session
+none of them is cancelled: if a caller is cancelled while it opens or closes something, that goes
+on.
 
 HAZARD: a batch that was being written when the session was lost may be out or not. A carrier that
 `repeats` writes it again, so a message may come twice; one that doesn't may lose it.
@@ -19,12 +21,11 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from random import uniform
 from typing import Any
 
 import msgspec
 
-from ensue.errors import (
+from ensue.core.errors import (
     BadInput,
     HandshakeFailed,
     LimitReached,
@@ -32,13 +33,14 @@ from ensue.errors import (
     LogDamaged,
     TransportError,
 )
-from ensue.transports.address import Address, check
 from ensue.transports.base import Capabilities
+from ensue.transports.brokers.address import Address, check
+from ensue.transports.brokers.outbox import MESSAGE_BYTES_OVERHEAD, Outbox
+from ensue.transports.brokers.session import Place, Session, end, finished
 from ensue.transports.carrier import Inbox
-from ensue.transports.outbox import MESSAGE_BYTES_OVERHEAD, Outbox
-from ensue.transports.peer_kind import connect_or_identify, is_final
-from ensue.transports.session import Place, Session, end, finished
-from ensue.transports.throttle import Throttle
+from ensue.transports.log_throttle import Throttle
+from ensue.transports.peer_probe import connect_or_identify, is_final
+from ensue.transports.reconnect import keep_connected, pause
 from ensue.transports.tls import what_failed
 
 __all__ = [
@@ -52,7 +54,6 @@ __all__ = [
 ]
 
 CAPABILITIES = Capabilities(
-    orders=("none", "total"),
     fifo=False,
     # Some keep topics, but not inboxes as well.
     durable=False,
@@ -75,15 +76,13 @@ CLOSE_S = 1.0
 """How long `close` waits for what is pending; and for the broker to say goodbye."""
 HEARTBEAT_S = 5.0
 """A broker that is silent for about two or three of these is gone."""
-BACKOFF_S_MIN = 0.05
-BACKOFF_S_MAX = 2.0
 
 INBOX = "i"
 TOPIC = "t"
 
 _log = logging.getLogger("ensue")
 _link_log = logging.getLogger("ensue.link")
-"""As for servers: whoever waits wants to know when a broker is back."""
+"""For brokers that are back: the CLI shows these lines, others may not."""
 
 
 class BrokerCarrier:
@@ -93,7 +92,7 @@ class BrokerCarrier:
     how_to_start: str
     """The line that starts such a server."""
     kind: str
-    """What such a server is called where something else answers (`peer_kind`)."""
+    """What errors call such a server when another kind answers (`peer_probe`)."""
     address: Address | None = None
     """Where it is, if what else answers there is to be looked at."""
 
@@ -150,16 +149,16 @@ class BrokerCarrier:
         """Forget how far a place was read: it is opened for the first time, or again."""
 
     async def _say_goodbye(self) -> None:
-        """Remove from the broker what nobody else needs, before closing."""
+        """Remove from the broker what no other client needs, before closing."""
 
     async def _hang_up(self) -> None:
         """Disconnect, whatever state the connection is in."""
         raise NotImplementedError
 
-    # What everybody calls.
+    # The surface of a carrier.
 
     async def start(self) -> None:
-        """Connect; raise `TransportError` if nobody answers, saying who should and how to start it."""
+        """Connect; raise `TransportError`, with how to start a server, if none answers."""
         if self._keeper is not None or self._closed:
             raise LocalProtocolError(f"{self.url}: a carrier is started once")
         session = Session()
@@ -220,11 +219,11 @@ class BrokerCarrier:
         await self._exit((TOPIC, topic))
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to a peer's inbox. Nobody there: the message is lost."""
+        """Send to a peer's inbox. If it is not open, the message is lost."""
         self._put((INBOX, peer), data)
 
     def multicast(self, topic: str, data: bytes) -> None:
-        """Send to everybody who has joined a topic."""
+        """Send to all clients that have joined a topic."""
         self._put((TOPIC, topic), data)
 
     async def close(self) -> None:
@@ -246,7 +245,7 @@ class BrokerCarrier:
             await self._part(self._session)
         self._receivers.clear()
         self._outbox.forget(len(self._outbox))
-        # Whoever still waits to open something is told.
+        # Callers that still wait to open something fail.
         self._up.set()
 
     # Inboxes and topics.
@@ -291,7 +290,7 @@ class BrokerCarrier:
                 raise
             except Exception:  # noqa: BLE001 - clients raise what they like
                 # The keeper notices in its own time; without a pause this would be a busy loop.
-                await asyncio.sleep(BACKOFF_S_MIN)
+                await pause(0)
 
     async def _exit(self, place: Place) -> None:
         settling = self._forsake(place)
@@ -300,7 +299,7 @@ class BrokerCarrier:
                 await finished(settling)
 
     def _forsake(self, place: Place) -> asyncio.Task[None] | None:
-        """Want nothing more of a place; return what tells the broker, if it has to be told."""
+        """Want nothing more of a place; return the task that tells the broker, if any."""
         self._receivers.pop(place, None)
         session = self._session
         if session is None or not self._up.is_set() or not session.holds(place):
@@ -313,7 +312,7 @@ class BrokerCarrier:
     def _settle(self, session: Session, place: Place) -> asyncio.Task[None]:
         """Have the broker give what is wanted of a place, and no more.
 
-        It goes on though whoever waits for it is cancelled: what was asked of a broker half can be
+        It goes on though its waiter is cancelled: a half-finished request to a broker can be
         neither used nor dropped. There is one such task for a place, so that no two ask at once.
         """
         return session.changing.get(place) or session.change(place, self._change(session, place))
@@ -340,14 +339,14 @@ class BrokerCarrier:
             session.changing.pop(place, None)
 
     async def _leaving(self) -> None:
-        """Return when the broker knows of everything that nobody wants any more."""
+        """Return when the broker has dropped all places that are not wanted any more."""
         changing = {} if self._session is None else self._session.changing
         tasks = [task for place, task in changing.items() if place not in self._receivers]
         if tasks:
             await asyncio.wait(tasks)
 
     def _hand(self, place: Place, data: bytes) -> None:
-        """Hand a message over to whoever takes it."""
+        """Hand a message over to its receiver."""
         receive = self._receivers.get(place)
         if receive is None:
             return
@@ -360,10 +359,10 @@ class BrokerCarrier:
 
     # What is pending.
 
-    def _limit_messages(self, told: int) -> None:
-        """Keep to the smallest of what the broker told, what we carry and what can be pending."""
+    def _limit_messages(self, stated: int) -> None:
+        """Keep to the smallest of the broker's limit, ours, and what can be pending."""
         room = self._outbox.bytes_max
-        largest = min(told, MESSAGE_BYTES_MAX, room - MESSAGE_BYTES_OVERHEAD)
+        largest = min(stated, MESSAGE_BYTES_MAX, room - MESSAGE_BYTES_OVERHEAD)
         if largest < 1:
             raise BadInput(
                 f"{self.url}: pending_bytes_max must be above {MESSAGE_BYTES_OVERHEAD}, not {room}"
@@ -391,20 +390,30 @@ class BrokerCarrier:
         self._up.set()
 
     async def _keep(self, session: Session) -> None:
-        while True:
-            await self._serve(session)
-            self._up.clear()
-            line = f"{self.url}: lost ({session.lost.result()}); connecting again"
-            self._throttle.log("lost", logging.WARNING, line)
-            await self._part(session)
-            session = await self._connect_again()
-            self._begin(session)
-            _link_log.info("%s: connected again", self.url)
-            if self.on_reconnect is not None:
-                try:
-                    self.on_reconnect()
-                except Exception:  # noqa: BLE001 - as above
-                    _log.exception("%s: on_reconnect failed", self.url)
+        await keep_connected(
+            session,
+            use=self._use,
+            connect=self._connect_again,
+            failed=self._failed,
+            resumed=self._resumed,
+            eager=False,
+        )
+
+    async def _use(self, session: Session) -> None:
+        await self._serve(session)
+        self._up.clear()
+        line = f"{self.url}: lost ({session.lost.result()}); connecting again"
+        self._throttle.log("lost", logging.WARNING, line)
+        await self._part(session)
+
+    def _resumed(self, session: Session) -> None:
+        self._begin(session)
+        _link_log.info("%s: connected again", self.url)
+        if self.on_reconnect is not None:
+            try:
+                self.on_reconnect()
+            except Exception:  # noqa: BLE001 - a bug of the receiver is not the carrier's
+                _log.exception("%s: on_reconnect failed", self.url)
 
     async def _serve(self, session: Session) -> None:
         """Write until the session is lost."""
@@ -417,30 +426,24 @@ class BrokerCarrier:
             session.lose("cancelled" if writer.cancelled() else writer.exception())
 
     async def _connect_again(self) -> Session:
-        pause_s = BACKOFF_S_MIN
-        while True:
-            # Not all at once, when a broker comes back to a thousand clients.
-            await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
-            session = Session()
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    await self._connect(session)
-                session.read(self._read(session))
-                await self._open_again(session)
-            except Exception as error:  # noqa: BLE001 - clients raise what they like
-                words = _words(error)
-                refused = isinstance(error, TransportError) or is_final(_tls_failure(error))
-                # That nobody answers is no news; that somebody refuses won't change by itself. It is tried for ever
-                # all the same: the broker was there before, and somebody may mend it.
-                level = logging.WARNING if refused else logging.DEBUG
-                self._throttle.log(words, level, f"{self.url}: not yet ({words})")
-                await self._part(session)
-                pause_s = min(2 * pause_s, BACKOFF_S_MAX)
-            except BaseException:
-                await self._part(session)
-                raise
-            else:
-                return session
+        session = Session()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._connect(session)
+            session.read(self._read(session))
+            await self._open_again(session)
+        except BaseException:
+            await self._part(session)
+            raise
+        return session
+
+    def _failed(self, error: Exception) -> None:
+        words = _words(error)
+        refused = isinstance(error, TransportError) or is_final(_tls_failure(error))
+        # A broker that does not answer is no news. One that refuses is, and is retried forever all
+        # the same: it was there before, and may be mended.
+        level = logging.WARNING if refused else logging.DEBUG
+        self._throttle.log(words, level, f"{self.url}: not yet ({words})")
 
     async def _open_again(self, session: Session) -> None:
         opened = dict(self._receivers)

@@ -2,16 +2,16 @@
 
 `mqtt://[USER:PASSWORD@]HOST:1883`, with these options:
 - `prefix`: what every topic is below (ensue). Carriers with different prefixes don't meet.
-- `qos`: 0 sends once and hopes; 1 sends again what the broker did not acknowledge before the connection
-  was lost, so it may come twice (0).
+- `qos`: 0 sends once and hopes; 1 sends again what the broker did not acknowledge before the
+  connection was lost, so it may come twice (0).
 
-An inbox or a topic is a topic of the broker, `PREFIX/i/NAME` or `PREFIX/t/NAME`, the name escaped. The
-order of what one carrier sends is kept while the connection lasts. Sessions are clean: what comes while
-a reader is away is lost, whatever the quality of service.
+An inbox or a topic is a topic of the broker, `PREFIX/i/NAME` or `PREFIX/t/NAME`, the name escaped.
+The order of what one carrier sends is kept while the connection lasts. Sessions are clean: what
+comes while a reader is away is lost, whatever the quality of service.
 
-HAZARD: Mosquitto keeps 1,000 messages of quality 1 for a client that acknowledges slowly, and loses the
-rest without a word: of 10,000 sent in one go, about 3,000. `max_queued_messages 0` in its configuration
-lifts that; the tests run with it.
+HAZARD: Mosquitto keeps 1,000 messages of quality 1 for a client that acknowledges slowly, and loses
+the rest without a word: of 10,000 sent in one go, about 3,000. `max_queued_messages 0` in its
+configuration lifts that; the tests run with it.
 """
 
 import asyncio
@@ -23,14 +23,9 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
-from ensue.transports.address import Address, escape, read_url
-from ensue.transports.broker import (
-    PENDING_BYTES_MAX,
-    BrokerCarrier,
-    Place,
-    Session,
-)
+from ensue.core.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
+from ensue.transports.brokers.address import Address, escape, read_url
+from ensue.transports.brokers.base import PENDING_BYTES_MAX, BrokerCarrier, Place, Session
 
 try:
     from aiomqtt import Client, Message, MqttCodeError, MqttError, ProtocolVersion
@@ -56,7 +51,7 @@ IN_FLIGHT_MAX = 20
 
 
 class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an `mqtt://` URL says."""
+    """The parts of an `mqtt://` URL."""
 
     address: Address
     prefix: str = "ensue"
@@ -64,18 +59,16 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "MqttOptions":
-        """Read a URL, or say what is wrong with it."""
+        """Read a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="mqtt", port=1883, tls_port=8883, options=("qos",))
         if address.path:
             raise BadInput(f"{address.url}: an MQTT broker has no path: mqtt://HOST:1883")
-        qos = address.given.get("qos", "0")
-        if qos not in ("0", "1"):
-            raise BadInput(f"{address.url}: qos must be 0 or 1, not {qos!r}")
-        return cls(address=address, prefix=address.prefix, qos=int(qos))
+        qos = int(address.given.switch("qos"))
+        return cls(address=address, prefix=address.prefix, qos=qos)
 
 
 class _Client(Client):
-    """Keeps what the broker told about itself, which aiomqtt passes over."""
+    """Keeps the broker's packet limit, which aiomqtt ignores."""
 
     packet_bytes_max = PACKET_BYTES_MAX
 
@@ -87,9 +80,9 @@ class _Client(Client):
         reason_code: ReasonCode,
         properties: Properties | None = None,
     ) -> None:
-        told = getattr(properties, "MaximumPacketSize", None)
-        if told is not None:
-            self.packet_bytes_max = int(told)
+        stated = getattr(properties, "MaximumPacketSize", None)
+        if stated is not None:
+            self.packet_bytes_max = int(stated)
         super()._on_connect(client, userdata, flags, reason_code, properties)
 
     def _on_disconnect(
@@ -104,11 +97,16 @@ class _Client(Client):
             # aiomqtt would wait in vain for the rest of its time.
             self._connected.set_exception(MqttError("closed before it was there"))
         super()._on_disconnect(client, userdata, flags, reason_code, properties)
-        # Whoever waits for it hears of it. Mostly somebody does, but not while the connection is made or ended.
+        # Mark it as seen: there is no waiter while the connection is made or ended.
         if self._disconnected.done() and not self._disconnected.cancelled():
             self._disconnected.exception()
 
-    def _on_socket_register_write(self, client: PahoClient, userdata: Any, sock: Any) -> None:  # noqa: ARG002 - aiomqtt's way
+    def _on_socket_register_write(
+        self,
+        client: PahoClient,
+        userdata: Any,  # noqa: ARG002 - aiomqtt's way
+        sock: Any,
+    ) -> None:
         def write() -> None:
             try:
                 client.loop_write()
@@ -117,8 +115,8 @@ class _Client(Client):
                     self._disconnected.set_exception(error)
 
         def register() -> None:
-            # aiomqtt would give the loop the socket's number of now. If the connection is lost before
-            # the loop comes to it, that is nobody's by then, or another's.
+            # aiomqtt would pass the socket's number. If the connection is lost before the loop
+            # uses it, the number is free by then, or another socket's.
             if sock.fileno() > -1:
                 self._loop.add_writer(sock, write)
 
@@ -178,7 +176,7 @@ class MqttCarrier(BrokerCarrier):
         )
         # A batch is pending as a whole: aiomqtt would warn of it.
         client.pending_calls_threshold = 1_000_000
-        # It connects in a thread, which can't be cancelled: whoever is must clean up after it.
+        # It connects in a thread, which can't be cancelled: clean up after it if this task is.
         entering = asyncio.ensure_future(client.__aenter__())
         try:
             await asyncio.shield(entering)
@@ -190,7 +188,8 @@ class MqttCarrier(BrokerCarrier):
             if code not in (134, 135):
                 raise
             raise HandshakeFailed(
-                f"{self.url}: the MQTT broker refuses this user or password ({error.rc}): check them"
+                f"{self.url}: the MQTT broker refuses this user or password ({error.rc}): "
+                "check them"
             ) from None
         self._limit_messages(client.packet_bytes_max - PACKET_BYTES_OVERHEAD)
 

@@ -2,17 +2,18 @@
 
 `nats://[USER:PASSWORD@|TOKEN@]HOST:4222`, with these options:
 - `prefix`: what every subject is below (ensue). Carriers with different prefixes don't meet.
-- `jetstream`: 1 keeps what is multicast in a stream of the server, so that a topic misses nothing when
-  the connection is lost (0).
+- `jetstream`: 1 keeps what is multicast in a stream of the server, so that a topic misses nothing
+  when the connection is lost (0).
 - `tls`: 1 encrypts, and believes the certificates that the system believes (0).
 
-An inbox or a topic is a subject, `PREFIX.i.NAME` or `PREFIX.t.NAME`, the name escaped. Core NATS keeps
-the order of what one carrier sends while the connection lasts, and loses what is under way when it ends.
+An inbox or a topic is a subject, `PREFIX.i.NAME` or `PREFIX.t.NAME`, the name escaped. Core NATS
+keeps the order of what one carrier sends while the connection lasts, and loses what is under way
+when it ends.
 
 With JetStream one stream, `PREFIX-topics`, holds every topic for `STREAM_AGE_S`, up to
 `STREAM_BYTES_MAX`, on the server's disk. A batch is written again unless the server says that it is
-stored, so it may come twice. Joining begins with what comes next; after a lost connection it goes on
-behind what was handed over last. Inboxes stay core, because peers repeat what matters to them.
+stored, so it may come twice. Joining begins with what comes next; after a lost connection it goes
+on behind what was handed over last. Inboxes stay core, because peers repeat what matters to them.
 
 HAZARD: a topic that was away longer than the stream's limits misses what is beyond them.
 """
@@ -27,9 +28,9 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
-from ensue.transports.address import Address, escape, read_url, switch
-from ensue.transports.broker import (
+from ensue.core.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
+from ensue.transports.brokers.address import Address, escape, read_url
+from ensue.transports.brokers.base import (
     CLOSE_S,
     CONNECT_S,
     PENDING_BYTES_MAX,
@@ -68,7 +69,7 @@ _log = logging.getLogger("ensue")
 
 
 class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `nats://` URL says."""
+    """The parts of a `nats://` URL."""
 
     address: Address
     prefix: str = "ensue"
@@ -76,14 +77,14 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "NatsOptions":
-        """Read a URL, or say what is wrong with it."""
+        """Read a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="nats", port=4222, options=("jetstream",))
         if address.path:
             raise BadInput(f"{address.url}: a NATS server has no path: nats://HOST:4222")
         return cls(
             address=address,
             prefix=address.prefix,
-            jetstream=switch(address, "jetstream"),
+            jetstream=address.given.switch("jetstream"),
         )
 
 
@@ -135,7 +136,7 @@ class NatsCarrier(BrokerCarrier):
                 token=address.user if address.user and not address.password else None,
                 tls=address.tls.context(),
                 allow_reconnect=False,
-                # It would try for ever before the first connection: once more is all it can be told.
+                # It would try forever before the first connection: one more attempt is the least.
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=int(CONNECT_S),
@@ -152,7 +153,7 @@ class NatsCarrier(BrokerCarrier):
                 f"{self.url}: the NATS server refuses this user, password or token: "
                 "check them, or ask for an account"
             ) from None
-        # A client that fails while it closes does not tell, but the tasks that read and write do end.
+        # A client that fails while it closes does not report it, but its tasks end.
         # From here on, not only once there is something to read: the connection may go before that.
         for task in _tasks(client):
             task.add_done_callback(partial(_lost, session, client))
@@ -173,7 +174,7 @@ class NatsCarrier(BrokerCarrier):
             try:
                 await manager.stream_info(self.stream)
             except NotFoundError:
-                # Somebody else may be quicker, with the same stream: that is no error.
+                # Another client may have made the same stream first: no error.
                 await manager.add_stream(config)
         except ServiceUnavailableError as error:
             raise TransportError(
@@ -206,7 +207,7 @@ class NatsCarrier(BrokerCarrier):
             # The server stores in the order it receives: the last one stored means all stored.
             await client.jetstream().publish(*last, timeout=STORED_S)
         except NoStreamResponseError:
-            # Somebody deleted the stream: the next session makes it anew, and writes this again.
+            # The stream was deleted: the next session makes it anew, and writes this again.
             raise
         except APIError as error:
             self.dropped += 1

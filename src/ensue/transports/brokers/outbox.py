@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import islice
 
-from ensue.transports.session import Place
+from ensue.transports.brokers.session import Place
 
 __all__ = ["MESSAGE_BYTES_OVERHEAD", "Outbox"]
 
@@ -47,7 +47,7 @@ class Outbox:
     async def drain(
         self, write: Callable[[list[tuple[Place, bytes]]], Awaitable[None]], *, repeats: bool
     ) -> None:
-        """Write what there is and what comes, for ever; what was not written whole again if it `repeats`."""
+        """Write messages as they come, forever; unfinished batches again if it `repeats`."""
         while True:
             await self.wake.wait()
             self.wake.clear()

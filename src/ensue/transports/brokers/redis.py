@@ -1,22 +1,25 @@
 """`redis://`: inboxes and topics on a Redis server.
 
 `redis://[[USER]:PASSWORD@]HOST:6379/DB`, with these options:
-- `prefix`: what every channel or stream is below (ensue). Carriers with different prefixes don't meet.
-- `streams`: 1 keeps messages in streams of the server, so that nothing is missed when the connection
-  is lost (0).
+- `prefix`: what every channel or stream is below (ensue). Carriers with different prefixes don't
+  meet.
+- `streams`: 1 keeps messages in streams of the server, so that nothing is missed when the
+  connection is lost (0).
 
 An inbox or a topic is a channel or a stream, `PREFIX:i:NAME` or `PREFIX:t:NAME`, the name escaped.
-Channels keep the order of what one carrier sends while the connection lasts, and lose what is under way
-when it ends. Channels know no databases: DB parts streams only. The server throws out a reader that is
-further behind than its `client-output-buffer-limit` for `pubsub`, 32 MiB unless configured.
+Channels keep the order of what one carrier sends while the connection lasts, and lose what is under
+way when it ends. Channels know no databases: DB parts streams only. The server throws out a reader
+that is further behind than its `client-output-buffer-limit` for `pubsub`, 32 MiB unless configured.
 
-A stream keeps about the last `STREAM_MESSAGES_MAX` messages. Opening writes an empty entry into it and
-reads on from there; after a lost connection reading goes on behind what was handed over last. A batch is
-written again unless the server has answered, so it may come twice. An inbox's stream is deleted when it
-is shut; that of a process that died, after `STREAM_IDLE_S`, as is that of a topic nobody writes to.
+A stream keeps about the last `STREAM_MESSAGES_MAX` messages. Opening writes an empty entry into it
+and reads on from there; after a lost connection reading goes on behind what was handed over last. A
+batch is written again unless the server has answered, so it may come twice. An inbox's stream is
+deleted when it is shut; that of a process that died, after `STREAM_IDLE_S`, as is that of a topic
+without writers.
 
-HAZARD: who is away for longer than those limits misses what is beyond them. What survives a restart of
-the server is what the server keeps: `durable` is claimed if it says that it writes its appendonly file.
+HAZARD: who is away for longer than those limits misses what is beyond them. What survives a restart
+of the server is what the server keeps: `durable` is claimed if it says that it writes its
+appendonly file.
 """
 
 import asyncio
@@ -26,9 +29,9 @@ from typing import Any
 
 import msgspec
 
-from ensue.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
-from ensue.transports.address import Address, escape, read_url, switch
-from ensue.transports.broker import (
+from ensue.core.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
+from ensue.transports.brokers.address import Address, escape, read_url
+from ensue.transports.brokers.base import (
     CONNECT_S,
     INBOX,
     PENDING_BYTES_MAX,
@@ -59,17 +62,17 @@ BLOCK_MS = 1_000
 ANSWER_S = 10.0
 BULK_BYTES_MAX = 512 * 1024 * 1024
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
-"""What Redis takes as one message, and keeps for a slow subscriber, unless it is told otherwise."""
+"""What Redis takes as one message, and keeps for a slow subscriber, unless configured otherwise."""
 
 DATA = b"d"
 """The field of a stream's entry that holds the message."""
 OPENED = b"o"
-"""The field of an entry that holds none: somebody opened the stream."""
+"""The field of an entry that holds none: a reader opened the stream."""
 _log = logging.getLogger("ensue")
 
 
 class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a `redis://` URL says."""
+    """The parts of a `redis://` URL."""
 
     address: Address
     database: int = 0
@@ -78,7 +81,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "RedisOptions":
-        """Read a URL, or say what is wrong with it."""
+        """Read a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="redis", port=6379, options=("streams",))
         if address.path and not (address.path.isascii() and address.path.isdigit()):
             raise BadInput(
@@ -89,7 +92,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
             address=address,
             database=int(address.path or 0),
             prefix=address.prefix,
-            streams=switch(address, "streams"),
+            streams=address.given.switch("streams"),
         )
 
 
@@ -120,7 +123,7 @@ class RedisCarrier(BrokerCarrier):
         self._read_to: dict[bytes, bytes] = {}
         """By key, the entry that was handed over last."""
         self._agreed: dict[bytes, asyncio.Future[None]] = {}
-        """By channel, whoever waits for the server to confirm a subscription."""
+        """By channel, the future that waits for the server to confirm a subscription."""
         self._prolong_at_s: dict[Place, float] = {}
         """By topic that was written to, when its stream is to be given another lease of life."""
         self._reading_id = 0
@@ -198,7 +201,7 @@ class RedisCarrier(BrokerCarrier):
     async def _ask(self, *commands: Sequence[bytes | str | int]) -> list[Any]:
         """Send commands at once and take the answers; an error is an answer too.
 
-        HAZARD: whoever cancels this ends the session, too: answers that are not taken are the next one's.
+        HAZARD: cancelling this ends the session, too: answers not taken would go to the next call.
         """
         async with self._turn:
             async with asyncio.timeout(ANSWER_S):
@@ -223,7 +226,7 @@ class RedisCarrier(BrokerCarrier):
         if self.options.streams:
             for place, data in batch:
                 key = self._key(place)
-                # An inbox that nobody opened has no stream, and is not to be given one.
+                # An inbox that is not open has no stream, and must not get one.
                 only = ("NOMKSTREAM",) if place[0] == INBOX else ()
                 limit = ("MAXLEN", "~", STREAM_MESSAGES_MAX)
                 commands.append(("XADD", key, *only, *limit, "*", DATA, data))
@@ -237,7 +240,7 @@ class RedisCarrier(BrokerCarrier):
             _log.warning("%s: the server refused messages: %s", self.url, refused[0])
 
     def _prolonging(self, topics: set[Place]) -> Iterator[Sequence[bytes | str | int]]:
-        """Yield what keeps the streams of topics from being deleted as nobody's, once in a while."""
+        """Yield commands that keep the streams of topics from expiring, once in a while."""
         now_s = asyncio.get_running_loop().time()
         if len(self._prolong_at_s) > PROLONGED_MAX:
             self._prolong_at_s.clear()
@@ -275,7 +278,7 @@ class RedisCarrier(BrokerCarrier):
 
     async def _read_streams(self) -> None:
         clock = asyncio.get_running_loop()
-        # Nobody writes this one: a read is held though nothing is open, and its end is noticed.
+        # Never written: a read is held though nothing is open, so a lost connection is noticed.
         alive = f"{self.options.prefix}:alive"
         while True:
             keys = list(self._places)
@@ -299,7 +302,7 @@ class RedisCarrier(BrokerCarrier):
                 self._hand(place, fields[1])
 
     async def _refresh(self) -> None:
-        """Keep the streams of open inboxes from being deleted as nobody's."""
+        """Keep the streams of open inboxes from expiring."""
         while True:
             await asyncio.sleep(REFRESH_S)
             inboxes = [key for key, place in self._places.items() if place[0] == INBOX]
@@ -327,7 +330,7 @@ class RedisCarrier(BrokerCarrier):
         self._agreed.update(agreed)
         self._places.update(keys)
         await self._reading.send_command("SUBSCRIBE", *keys, check_health=False)
-        # Not gathered: lost and cancelled in one moment, what gathers fails with nobody to look at it.
+        # Not gathered: lost and cancelled at once, a gather would fail unseen.
         _, open_ = await asyncio.wait(agreed.values(), timeout=ANSWER_S)
         if open_:
             raise TimeoutError(f"no answer to a subscription within {ANSWER_S:g} s")

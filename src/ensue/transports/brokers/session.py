@@ -1,4 +1,4 @@
-"""One connection with a broker, and the end of whatever belongs to it."""
+"""One connection with a broker, and the tasks that end with it."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
@@ -20,7 +20,7 @@ class Session:
         self.taken: set[Place] = set()
         """What the broker has agreed to give."""
         self.changing: dict[Place, asyncio.Task[None]] = {}
-        """What the broker is being asked to give, or to give no more. Ends when the session is lost."""
+        """Requests to the broker to give a place, or to drop it. They end with the session."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why, once it is."""
         self.reader: asyncio.Task[None] | None = None
@@ -40,7 +40,7 @@ class Session:
         return place in self.taken or place in self.changing
 
     def change(self, place: Place, changing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin to ask the broker about a place, whoever may wait for that; at the end it is taken out."""
+        """Begin to ask the broker about a place; the task is removed when it ends."""
         task = self.changing[place] = asyncio.create_task(changing)
         task.add_done_callback(_look)
         return task
@@ -66,7 +66,7 @@ class Session:
 
 
 def _look(done: asyncio.Future[None]) -> None:
-    """See what something failed of: perhaps nobody comes to ask."""
+    """Mark a failure as seen: there may be no waiter."""
     if not done.cancelled():
         done.exception()
 

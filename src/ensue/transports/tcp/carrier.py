@@ -1,20 +1,22 @@
 """`ensue://HOST:PORT`: connections to the servers of a chain.
 
-A client is connected to every server of its chain: the one that the URL names says who the others
-are. One of those that is away holds up only what needs it. A connection that is lost is made again, for
-ever, with pauses that grow up to `BACKOFF_S_MAX`; then every name is entered again and `on_reconnect`
-is called. What was under way is lost, and whoever sent it repeats it. A server that says nothing for
+A client is connected to every server of its chain: the one that the URL names lists the others. A
+server that is away delays only what needs it. A lost connection is made again, forever, with
+pauses that grow (`ensue.transports.reconnect`); then every name is entered again and `on_reconnect`
+is called. Frames in flight are lost, and their senders repeat them. A server that is silent for
 `SILENCE_S` is taken for gone, so that a connection that works in one direction only does not last.
-A server that refuses a client it had welcomed is asked again for `REFUSED_S`; then the client is told. One that comes
-back with another log, or with an older state of it (`ensue.protocols.lineage`), is not gone on with: the client is told at once.
+
+A server that refuses a client it had welcomed is retried for `REFUSED_S`; then `on_refused` is
+called. One that comes back with another log, or an older state of it (`ensue.core.lineage`), ends
+the client at once (`on_log_lost`).
 
 Options, as in `ensue://HOST:7400?tls=1&ca=ca.pem`:
 - `tls`: 1 asks for TLS (0); `ca`: a file of certificates to trust instead of the system's; `cert`,
   `key`: files that this client shows; each of these three implies `tls=1`.
-- `token`: what the server asks for; better given by the environment, as `ENSUE_TOKEN`.
+- `token`: the server's access token; better given by the environment, as `ENSUE_TOKEN`.
 
-Limits: `PENDING_BYTES_MAX` not yet taken by the operating system, a connection; beyond, messages are
-dropped and counted.
+Limits: `PENDING_BYTES_MAX` not yet taken by the operating system, a connection; beyond, messages
+are dropped and counted.
 """
 
 import asyncio
@@ -24,13 +26,13 @@ from typing import Literal
 
 import msgspec
 
-from ensue.errors import AccessDenied, LogLost, RemoteProtocolError
-from ensue.protocols.lineage import Lineage, contradiction, lost_text
+from ensue.core.errors import AccessDenied, LogLost, RemoteProtocolError
+from ensue.core.lineage import Lineage, contradiction, lost_text
+from ensue.core.wire import FRAME_BYTES_MAX
 from ensue.transports.carrier import Inbox
-from ensue.transports.tcp_link import Link
-from ensue.transports.tcp_messages import Welcome, framed
-from ensue.transports.tcp_options import TcpOptions, parse_address
-from ensue.wire import FRAME_BYTES_MAX
+from ensue.transports.tcp.link import Link
+from ensue.transports.tcp.messages import Welcome, framed
+from ensue.transports.tcp.options import TcpOptions, parse_address
 
 __all__ = ["TcpCarrier"]
 
@@ -49,23 +51,23 @@ class TcpCarrier:
         self.client = client
         self.role: Literal["client", "station"] = role
         self.log: Lineage | None = None
-        """Which log a station has that connects to others."""
+        """The log of a station that connects to others."""
         self.capabilities = options.capabilities
         self.on_reconnect: Callable[[], None] | None = None
         self.on_refused: Callable[[AccessDenied], None] | None = None
-        """Called if a server will not have this client any more."""
+        """Called when a server rejects this client permanently."""
         self.on_exited: Callable[[str, AccessDenied], None] | None = None
-        """Called if a name was taken away, by another client that entered under it."""
+        """Called when another client has taken over a name."""
         self.ends_with_log = role == "client"
-        """Whether a client does not go on with a server whose log is gone."""
+        """Whether a client ends if a server's log is gone."""
         self.on_log: Callable[[str, Lineage], None] | None = None
-        """Called with a server and which log it has, whenever it has said welcome; raises `LogLost` to refuse it."""
+        """Called with a server and its log at each welcome; raises `LogLost` to refuse it."""
         self.on_log_lost: Callable[[LogLost], None] | None = None
-        """Called if a server does not have the log any more that it had."""
+        """Called when a server no longer has its log."""
         self.place_of: Callable[[str], int] | None = None
-        """Given a server: the highest place of its log of which an event was delivered."""
+        """Given a server: the highest place in its log that was delivered."""
         self.logs: dict[str, Lineage] = {}
-        """By server: which log it has."""
+        """By server: its log."""
         self.dropped = 0
         self.welcome: Welcome | None = None
         self._links: dict[str, Link] = {}
@@ -76,14 +78,14 @@ class TcpCarrier:
         self._receive: Inbox | None = None
 
     async def start_one(self) -> Welcome:
-        """Connect to the server that the URL names, and to no other."""
+        """Connect only to the server that the URL names."""
         first = Link(self, (self.options.host, self.options.port))
         welcome = self.welcome = await first.start()
         self._links[welcome.server] = first
         return welcome
 
     async def start(self) -> None:
-        """Connect to the server that the URL names; to the others of its chain as soon as they are there."""
+        """Connect to the server that the URL names, and to the others in the background."""
         welcome = await self.start_one()
         self.capabilities = msgspec.structs.replace(
             self.capabilities, message_bytes_max=min(welcome.message_bytes_max, FRAME_BYTES_MAX)
@@ -122,7 +124,7 @@ class TcpCarrier:
         """Do nothing: servers send to each listener."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to a station, to a part of it (`STATION/PART`), or through the first one to a client."""
+        """Send to a station, a part of it (`STATION/PART`), or through the first to a client."""
         link = self._links.get(peer.partition("/")[0], self._first)
         connection = None if link is None else link.connection
         if connection is None or not connection.write(framed(data)):
@@ -133,7 +135,7 @@ class TcpCarrier:
         raise NotImplementedError(f"ensue:// does not multicast {len(data)} bytes to {topic!r}")
 
     async def close(self) -> None:
-        """Let out what is pending, for a moment, and disconnect."""
+        """Flush for up to a second, and disconnect."""
         # Together: each may take a moment.
         closing = [asyncio.ensure_future(link.close()) for link in self._links.values()]
         if closing:
@@ -142,53 +144,53 @@ class TcpCarrier:
     # -- From the connections -------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
-        """Hand a bundle over; whoever takes it looks at whom it is for."""
+        """Hand a bundle over; its receiver looks at the target."""
         if self._receive is not None:
             self._receive(data)
 
     def reconnected(self) -> None:
-        """Tell that a connection is there again."""
+        """Report that a connection is back."""
         if self.on_reconnect is not None:
             self.on_reconnect()
 
     def refused(self, error: AccessDenied) -> None:
-        """Tell that a server will not have this client any more."""
+        """Report that a server rejects this client permanently."""
         _log.error("%s", error)
         if self.on_refused is not None:
             self.on_refused(error)
 
     def check_log(self, welcome: Welcome) -> LogLost | None:
-        """Return why the log of a server that says welcome can't be the one it had; None: it can."""
-        server, told = welcome.server, welcome.log
-        if told is None or (self.role == "client" and not self.ends_with_log):
+        """Return why the log in a welcome can't be the server's known one; None: it can."""
+        server, log = welcome.server, welcome.log
+        if log is None or (self.role == "client" and not self.ends_with_log):
             return None
         known = self.logs.get(server)
         place = 0 if self.place_of is None else self.place_of(server)
-        reason = "" if known is None else contradiction(known, told, place=place)
+        reason = "" if known is None else contradiction(known, log, place=place)
         if reason and self.role == "client":
             text = f"{lost_text(server, reason)}; connect anew to go on"
             return LogLost(text, server=server, reason=reason)
         try:
             if self.on_log is not None:
-                self.on_log(server, told)
+                self.on_log(server, log)
         except LogLost as error:
             return error
-        self.logs[server] = told
+        self.logs[server] = log
         return None
 
     def log_lost(self, error: LogLost) -> None:
-        """Tell that a server does not have the log any more that it had."""
+        """Report that a server no longer has its log."""
         if self.on_log_lost is not None:
             self.on_log_lost(error)
 
     def exited(self, name: str, error: AccessDenied) -> None:
-        """Tell that a name was taken away."""
+        """Report that another client has taken over a name."""
         if self.on_exited is not None:
             self.on_exited(name, error)
 
 
 def _others(welcome: Welcome) -> dict[str, tuple[str, int]]:
-    """Return where the other stations of a chain are."""
+    """Return the addresses of the other stations of a chain."""
     if len({member.name for member in welcome.chain}) != len(welcome.chain):
         raise RemoteProtocolError("the server names a station twice", peer=welcome.server)
     return {

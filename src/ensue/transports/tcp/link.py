@@ -1,15 +1,15 @@
-"""A server as its clients see it: a connection that comes back.
+"""One server of a chain, and the connection to it, which comes back when it is lost.
 
-Limits: `PENDING_BYTES_MAX` bytes that the operating system has not taken; beyond, messages are dropped.
+Limits: `PENDING_BYTES_MAX` bytes that the operating system has not taken; beyond, messages are
+dropped.
 """
 
 import asyncio
 import logging
 import ssl
-from random import uniform
 from typing import Any, Literal, Protocol
 
-from ensue.errors import (
+from ensue.core.errors import (
     AccessDenied,
     HandshakeFailed,
     LogLost,
@@ -18,9 +18,11 @@ from ensue.errors import (
     ended_connection,
     refused_client,
 )
-from ensue.protocols.lineage import REPLACED, ROLLED_BACK, Lineage
-from ensue.transports.peer_kind import ENSUE, connect_or_identify, is_final
-from ensue.transports.tcp_messages import (
+from ensue.core.lineage import REPLACED, ROLLED_BACK, Lineage
+from ensue.transports.log_throttle import Throttle
+from ensue.transports.peer_probe import ENSUE, connect_or_identify, is_final
+from ensue.transports.reconnect import keep_connected
+from ensue.transports.tcp.messages import (
     CONTROL,
     Begin,
     Control,
@@ -37,8 +39,7 @@ from ensue.transports.tcp_messages import (
     decode_control,
     encode_control,
 )
-from ensue.transports.tcp_options import TcpOptions, write_address
-from ensue.transports.throttle import Throttle
+from ensue.transports.tcp.options import TcpOptions, write_address
 from ensue.transports.tls import TlsOptions, what_failed
 
 __all__ = ["PENDING_BYTES_MAX", "Connection", "Link", "Owner"]
@@ -47,48 +48,44 @@ PENDING_BYTES_MAX = 16 * 1024 * 1024
 CONNECT_S = 10.0
 HEARTBEAT_S = 5.0
 SILENCE_S = 15.0
-BACKOFF_S_MIN = 0.05
-BACKOFF_S_MAX = 2.0
-STABLE_S = 5.0
-"""A connection that is lost sooner counts as one that flaps."""
 REFUSED_S = 60.0
 """A client that was welcome once takes a refusal for final after so long."""
 
 _log = logging.getLogger("ensue")
 _link_log = logging.getLogger("ensue.link")
-"""Whether a server is away or back, which whoever waits wants to know and others may not."""
+"""For servers that are away or back: the CLI shows these lines, others may not."""
 
 Failure = TransportError | AccessDenied | LogLost
 
 
 class Owner(Protocol):
-    """Whose links these are."""
+    """The owner of a link."""
 
     options: TcpOptions
     client: str
     role: Literal["client", "station"]
     log: Lineage | None
-    """Which log a station has."""
+    """The log of a station."""
     ends_with_log: bool
-    """Whether a client does not go on with a server whose log is gone."""
+    """Whether a client ends if a server's log is gone."""
 
     def arrived(self, data: bytes) -> None:
         """Take a bundle."""
 
     def reconnected(self) -> None:
-        """Hear that a lost connection is there again."""
+        """Handle a lost connection that is back."""
 
     def refused(self, error: AccessDenied) -> None:
-        """Hear that a server will not have this client any more."""
+        """Handle a server that rejects this client permanently."""
 
     def check_log(self, welcome: Welcome) -> LogLost | None:
-        """Return why the log of a server that says welcome can't be the one it had; None: it can."""
+        """Return why the log in a welcome can't be the server's known one; None: it can."""
 
     def log_lost(self, error: LogLost) -> None:
-        """Hear that a server does not have the log any more that it had."""
+        """Handle a server that no longer has its log."""
 
     def exited(self, name: str, error: AccessDenied) -> None:
-        """Hear that a name was taken away."""
+        """Handle a name that another client has taken over."""
 
 
 class Connection(asyncio.Protocol):
@@ -104,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._pending = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection up."""
+        """Keep the transport of the new connection."""
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
@@ -114,7 +111,7 @@ class Connection(asyncio.Protocol):
             self.lost.set_result(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Cut what arrived into messages and hand them over."""
+        """Cut received bytes into messages and hand them over."""
         self.heard_s = self.link.loop.time()
         try:
             for message in self._framer.feed(data):
@@ -127,7 +124,7 @@ class Connection(asyncio.Protocol):
             self.hang_up()
 
     def write(self, data: bytes) -> bool:
-        """Send bytes at the end of this turn; False: too much is pending, they are dropped."""
+        """Send bytes at the end of this turn; False if they are dropped as too much is pending."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -140,7 +137,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def hang_up(self) -> None:
-        """Let out what is pending, then close."""
+        """Flush, then close."""
         if self._transport is not None:
             self._flush()
             self._transport.close()
@@ -157,7 +154,7 @@ class Connection(asyncio.Protocol):
 
 
 class _Name:
-    """A name that bundles are to come for."""
+    """A name whose bundles come here."""
 
     __slots__ = ("entered", "turn", "waiting")
 
@@ -165,21 +162,21 @@ class _Name:
         self.entered = entered
         """Done once the name was entered for the first time."""
         self.turn = 0
-        """What the server gave it to show when it comes back; 0: it was never entered."""
+        """What the server gave it for coming back; 0: it was never entered."""
         self.waiting = 0
-        """How many wait until it is entered."""
+        """Number of callers that wait until it is entered."""
 
     def give_up(self, why: str) -> None:
-        """Tell whoever waits. An error, because nobody has cancelled them."""
+        """Fail the clients that wait: an error, because they were not cancelled."""
         if not self.entered.done():
             self.entered.set_exception(TransportError(why))
 
 
 class Link:
-    """A server, and the connection to it that there is or will be again.
+    """A server and the connection to it, present or to come.
 
-    When a connection is there again, first all names are entered again, and the server answers: of two
-    clients that have had a name the later keeps it, and the earlier must have sent nothing by then.
+    On a new connection all names are entered again before bundles are sent: of two clients that
+    have had a name the later keeps it, and the earlier must have sent nothing by then.
     """
 
     def __init__(self, carrier: "Owner", address: tuple[str, int]) -> None:
@@ -188,25 +185,25 @@ class Link:
         self.address = write_address(*address)
         self.welcome: Welcome | None = None
         self.connection: Connection | None = None
-        """What bundles go through: None until all names are entered on it."""
+        """The connection for bundles: None until all names are entered on it."""
         self._host, self._port = address
         self._wire: Connection | None = None
-        """The connection that there is, from the server's welcome on."""
+        """The present connection, from the server's welcome on."""
         self._welcomed: asyncio.Future[Welcome] | None = None
         self._names: dict[str, _Name] = {}
         self._unanswered: dict[str, None] = {}
-        """Names that the server was asked to take in, and has not said anything about."""
+        """Names that the server was asked to enter and has not answered."""
         self._away = False
-        """Whether it was said that the server is away."""
+        """Whether it was logged that the server is away."""
         self._log_lost: LogLost | None = None
-        """Why there is no use in waiting for the server."""
+        """Why waiting for the server is useless."""
         self._task: asyncio.Task[None] | None = None
-        self._flaps = 0
-        """Connections in a row that did not last for `STABLE_S`."""
+        self._refused_s: float | None = None
+        """Since when the server refuses this client."""
         self._throttle, self._link_throttle = Throttle(_log), Throttle(_link_log)
 
     async def start(self) -> Welcome:
-        """Connect for the first time, or say why not."""
+        """Connect for the first time; raise if that fails."""
         welcome = await connect_or_identify(
             self._connect,
             self._host,
@@ -220,13 +217,13 @@ class Link:
         return welcome
 
     def start_later(self) -> None:
-        """Connect as soon as there is somebody."""
+        """Connect in the background, as soon as the server answers."""
         self._task = self.loop.create_task(self._keep_up())
 
     async def enter(self, name: str) -> None:
         """Have bundles for a name come here.
 
-        Waits for the server's word if it is there; if not, the name is entered when it is.
+        Waits for the server's answer if it is connected; if not, the name is entered later.
         """
         known = self._names.get(name)
         if known is None:
@@ -255,7 +252,7 @@ class Link:
         self._answered(name)
 
     def control(self, message: Control) -> None:
-        """Handle what a server says about the connection."""
+        """Handle a control message."""
         match message:
             case Welcome():
                 if self._welcomed is not None and not self._welcomed.done():
@@ -278,7 +275,7 @@ class Link:
                 pass
 
     async def close(self) -> None:
-        """Let out what is pending and hang up."""
+        """Flush and close the connection."""
         if self._task is not None:
             self._task.cancel()
         for name, known in self._names.items():
@@ -292,13 +289,13 @@ class Link:
             wire.abort()
 
     def _ask(self, name: str, known: _Name) -> None:
-        """Ask the server to take a name in."""
+        """Ask the server to enter a name."""
         if self._wire is not None:
             self._unanswered[name] = None
             self._wire.write(encode_control(Enter(name=name, turn=known.turn)))
 
     def _ask_for_all(self) -> None:
-        """Enter all names on a new connection, and only then have bundles go through it."""
+        """Enter all names on a new connection before bundles go through it."""
         self._unanswered.clear()
         for name, known in self._names.items():
             self._ask(name, known)
@@ -316,7 +313,7 @@ class Link:
             self.carrier.reconnected()
 
     def _exited(self, name: str, reason: str) -> None:
-        # Forgotten: not to be entered again, or whoever has it now would lose it in turn.
+        # Forgotten: entering it again would take it from its new owner.
         known = self._names.pop(name, None)
         why = f"{self.address} does not let {name!r} in: {reason}"
         error = AccessDenied(why, reason=reason)
@@ -344,7 +341,7 @@ class Link:
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
         elif self._log_lost is not None:
-            self._away = True  # Nobody waits: whoever asked for something is told why.
+            self._away = True  # `_keep_up` reports it.
         elif final:
             _log.warning("%s", error)
         else:
@@ -389,7 +386,8 @@ class Link:
             lost = connection.lost.result()
             kind = HandshakeFailed if is_final(lost) else TransportError
             raise kind(
-                f"the server at {self.address} hung up before it said welcome: {_guess(options.tls)}"
+                f"the server at {self.address} hung up before it said welcome: "
+                f"{_guess(options.tls)}"
             ) from lost
         welcome = self._welcomed.result()
         log_lost = self.carrier.check_log(welcome)
@@ -406,45 +404,31 @@ class Link:
         if isinstance(error, TimeoutError):
             return f"no answer from {self.address} within {CONNECT_S:g} s"
         return (
-            f"nobody answers at {self.address} ({error}); a server is started with: "
+            f"no server answers at {self.address} ({error}); a server is started with: "
             f"ensue serve --listen {self.address} --data DIR, one of a chain with: "
             "ensue serve --config FILE"
         )
 
     async def _keep_up(self) -> None:
-        """Watch the connection, and make it again for ever."""
-        while True:
-            if self._wire is not None:
-                begun_s = self.loop.time()
-                await self._watch(self._wire)
-                self._wire = self.connection = None
-                self._lost()
-                await self._pause_if_it_flaps(self.loop.time() - begun_s)
-            refusal = self._log_lost or await self._come_back()
-            if isinstance(refusal, LogLost):
-                self.carrier.log_lost(refusal)
-                return
-            if refusal is not None:
-                self.carrier.refused(refusal)
-                return
-            try:
-                self._ask_for_all()
-            except Exception:  # noqa: BLE001 - somebody's bug, and this connection is everybody's
-                _log.exception("what follows a reconnection to %s has failed", self.address)
-            if self._away:
-                self._away = False
-                line = f"the server at {self.address} is back; going on"
-                self._link_throttle.log("back", logging.INFO, line)
+        """Keep the connection until the server refuses this client for good."""
+        try:
+            await keep_connected(
+                self._wire,
+                use=self._use,
+                connect=self._connect_again,
+                failed=self._failed,
+                resumed=self._resumed,
+                eager=True,
+            )
+        except LogLost as error:
+            self.carrier.log_lost(error)
+        except AccessDenied as error:
+            self.carrier.refused(error)
 
-    async def _pause_if_it_flaps(self, lasted_s: float) -> None:
-        """Wait for longer each time that a connection is lost right after it was made."""
-        self._flaps = self._flaps + 1 if lasted_s < STABLE_S else 0
-        if self._flaps > 1:
-            pause_s = min(BACKOFF_S_MIN * 2 ** min(self._flaps, 10), BACKOFF_S_MAX)
-            await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
-
-    def _lost(self) -> None:
-        """Say that the server is away, unless it has said so itself."""
+    async def _use(self, connection: Connection) -> None:
+        await self._watch(connection)
+        self._wire = self.connection = None
+        self._refused_s = None
         if not self._away:
             self._away = True
             line = (
@@ -452,41 +436,49 @@ class Link:
             )
             self._link_throttle.log("lost", logging.WARNING, line)
 
-    async def _come_back(self) -> AccessDenied | LogLost | None:
-        """Connect, however long it takes; return why the server will not have it."""
-        pause_s = BACKOFF_S_MIN
-        refused_s: float | None = None
-        while True:
-            try:
-                await self._connect()
-            except LogLost as error:
-                return error
-            except AccessDenied as error:
-                refused_s = self.loop.time() if refused_s is None else refused_s
-                if self._is_final(self.loop.time() - refused_s):
-                    return error
-                problem, level = str(error), logging.WARNING
-            except TransportError as error:
-                refused_s = None
-                # Of a server that was there before, also TLS may be mended: it is tried for ever.
-                problem, level = str(error), logging.INFO if error.retriable else logging.WARNING
-            except Exception as error:  # noqa: BLE001 - nothing may end this in silence
-                problem, level = f"no connection to {self.address}: {error!r}", logging.WARNING
-            else:
-                return None
-            self._throttle.log(problem, level, f"{problem}; trying again")
-            await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
-            pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+    async def _connect_again(self) -> Connection:
+        if self._log_lost is not None:
+            raise self._log_lost
+        await self._connect()
+        assert self._wire is not None
+        return self._wire
+
+    def _failed(self, error: Exception) -> None:
+        """Log why an attempt failed; raise if there is no use in another."""
+        problem, level = str(error), logging.WARNING
+        if isinstance(error, LogLost):
+            raise error
+        if isinstance(error, AccessDenied):
+            self._refused_s = self.loop.time() if self._refused_s is None else self._refused_s
+            if self._is_final(self.loop.time() - self._refused_s):
+                raise error
+        elif isinstance(error, TransportError):
+            self._refused_s = None
+            # Retried forever: the server was there before, and its TLS may be mended.
+            level = logging.INFO if error.retriable else logging.WARNING
+        else:
+            problem = f"no connection to {self.address}: {error!r}"
+        self._throttle.log(problem, level, f"{problem}; trying again")
+
+    def _resumed(self, _connection: Connection) -> None:
+        try:
+            self._ask_for_all()
+        except Exception:  # noqa: BLE001 - one user's bug must not end the connection of all
+            _log.exception("what follows a reconnection to %s has failed", self.address)
+        if self._away:
+            self._away = False
+            line = f"the server at {self.address} is back; going on"
+            self._link_throttle.log("back", logging.INFO, line)
 
     def _is_final(self, refused_s: float) -> bool:
-        """Tell whether to give up, having been refused for so long."""
+        """Return whether to give up after being refused for so long."""
         if self.welcome is None:
             return True
-        # It was welcome before. Somebody may be at work on the server, and see that it is again.
+        # It was welcome before: an operator may be changing the server's access rules.
         return self.carrier.role == "client" and refused_s >= REFUSED_S
 
     async def _watch(self, connection: Connection) -> None:
-        """Return when a connection is lost, or as good as."""
+        """Return when a connection is lost or silent."""
         number = 0
         while not connection.lost.done():
             await asyncio.wait((connection.lost,), timeout=HEARTBEAT_S)
@@ -499,21 +491,21 @@ class Link:
             number += 1
             connection.write(encode_control(Ping(number=number)))
             for name in tuple(self._unanswered):
-                # The answer may have been dropped, as too much was pending.
+                # The answer may have been dropped because too much was pending.
                 self._ask(name, self._names[name])
 
 
 def _guess(tls: TlsOptions) -> str:
-    """Ask what may be wrong, of whoever was hung up on without a word."""
+    """Return the likely reason why a server closed the connection without a word."""
     if not tls.on:
         return "does it want TLS (tls=1), or is it an admin port?"
-    # A server looks at this side's certificate when for this side all is agreed on.
+    # A server checks the client's certificate after the client's handshake is complete.
     if tls.cert:
         return f"does it know who signed {tls.cert} (tls.ca there)?"
     return "does it want to see a certificate of this side (cert=FILE&key=FILE)?"
 
 
 def _seen(future: "asyncio.Future[Any]") -> None:
-    """Look at a failure that nobody may be waiting for."""
+    """Mark a failure as seen: there may be no waiter."""
     if not future.cancelled():
         future.exception()

@@ -1,23 +1,23 @@
-"""What travels on a connection of `ensue://`: messages with their length in front.
+"""Messages on an `ensue://` connection: each with its length in front.
 
-A message is four bytes of length, the most significant first, and so many bytes. Its first byte tells
-what it is: `ensue.wire.VERSION`, a bundle of frames; `CONTROL`, one of the messages below, which are
-about the connection itself.
+A message is four bytes of length, most significant first, and that many bytes. Its first byte is
+`ensue.core.wire.VERSION` for a bundle of frames, or `CONTROL` for one of these, which are about the
+connection itself:
 
-| message | from | says |
+| message | from | content |
 |---|---|---|
-| Hello | whoever connects, first of all | who I am, and what I know that proves it |
-| Welcome | server | who I am, who else is in the chain, what all of us go by, and the session |
-| Begin | client, after Welcome | the session that Welcome named |
-| Enter, Exit | client | take in bundles for this name (again, if I had it), or no longer |
-| Entered, Exited | server | done; or: not, or no longer, yours, and why |
-| Farewell | either | why I am about to hang up |
-| Ping, Pong | either | are you there; yes |
+| Hello | client, first | its name, and its token |
+| Welcome | server | its name, the chain, the configuration, and the session |
+| Begin | client, after Welcome | the session of that Welcome |
+| Enter, Exit | client | open the inbox of a name (again, if it had it), or close it |
+| Entered, Exited | server | the inbox is open; or is not, or no longer, and why |
+| Farewell | either | why the sender closes the connection |
+| Ping, Pong | either | liveness |
 
-Until it has said hello, whoever connects is told nothing but Welcome or Farewell. A session is random and of one connection: what
-was recorded on one connection begins nothing on another, so replaying it has no effect.
+Before Hello, a client gets only Welcome or Farewell. A session is random and belongs to one
+connection, so replaying a recorded connection has no effect.
 
-Versions of the protocol: 2 has sessions; 1 had none.
+Protocol versions: 2 has sessions; 1 had none.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ensue.errors import RemoteProtocolError
-from ensue.event import Name
-from ensue.protocols.lineage import Lineage
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.wire import FRAME_BYTES_MAX
+from ensue.core.errors import RemoteProtocolError
+from ensue.core.event import Name
+from ensue.core.lineage import Lineage
+from ensue.core.wire import FRAME_BYTES_MAX
 
 __all__ = [
     "CONTROL",
@@ -61,10 +60,10 @@ PREFIX_BYTES = 4
 PROTOCOL = 2
 SESSION_BYTES = 16
 TAKEN_OVER = "taken over"
-"""Why a name is not, or no longer, whose it was: somebody has entered under it since."""
+"""Why a client lost a name: another client has entered it since."""
 TURN_MAX = 2**62
 LogFault = Literal["", "damaged", "replaced", "rolled back"]
-"""What is wrong with a log: as `LogLost.reason`."""
+"""What is wrong with a log, as in `LogLost.reason`."""
 Session = Annotated[bytes, msgspec.Meta(max_length=SESSION_BYTES)]
 Turn = Annotated[int, msgspec.Meta(ge=0, le=TURN_MAX)]
 
@@ -77,18 +76,18 @@ class Control(
     gc=False,
     forbid_unknown_fields=True,
 ):
-    """About the connection itself."""
+    """A message about the connection itself."""
 
 
 class Hello(Control, frozen=True, kw_only=True, tag=1):
-    """Who connects."""
+    """The client that connects."""
 
     protocol: int = PROTOCOL
     client: Name
     token: str = ""
     role: Literal["client", "station"] = "client"
     log: Lineage | None = None
-    """Which log a station has that connects to another one."""
+    """The log of a station that connects to another."""
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -96,79 +95,80 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
     name: Name
     address: str
-    """HOST:PORT; empty: the one you have reached me at."""
+    """HOST:PORT; empty: the address that the client used."""
     topics: tuple[Name, ...] = ()
     """Topics placed here by name, in rank order."""
 
 
 class Welcome(Control, frozen=True, kw_only=True, tag=2):
-    """What whoever connected has to know."""
+    """The server, its chain and its configuration."""
 
     server: Name
     chain: tuple[Member, ...]
     closed: bool = False
-    """Whether there are no topics but those that are placed by name."""
-    config: SequencerConfig
+    """Whether only topics placed by name exist."""
+    config: msgspec.Raw
+    """The configuration of the chain, encoded; the connection does not look into it."""
     message_bytes_max: int
     log: Lineage | None = None
-    """Which log the server has."""
+    """The log of the server."""
     session: Session = b""
-    """What `Begin` has to name."""
+    """Repeated by `Begin`."""
 
 
 class Begin(Control, frozen=True, tag=10):
-    """Begin the session: whoever sends this has read the welcome of this very connection."""
+    """Begin the session: the client has read the welcome of this connection."""
 
     session: Session
 
 
 class Enter(Control, frozen=True, tag=3):
-    """Take in bundles for a name, from now on here and nowhere else."""
+    """Open the inbox of a name on this connection, and on no other."""
 
     name: Name
     turn: Turn = 0
-    """What `Entered` said, from whoever comes back: refused if somebody has entered since."""
+    """From `Entered`, when a client comes back: refused if another has entered since."""
 
 
 class Entered(Control, frozen=True, tag=4):
-    """Bundles for the name come here."""
+    """The inbox of a name is open."""
 
     name: Name
     turn: Turn = 0
-    """Rises each time that somebody else enters under the name."""
+    """Rises each time another client enters the name."""
 
 
 class Exit(Control, frozen=True, tag=5):
-    """No more bundles for the name."""
+    """Close the inbox of a name."""
 
     name: Name
 
 
 class Exited(Control, frozen=True, tag=6):
-    """The name is not, or no longer, yours."""
+    """The inbox of a name is not, or no longer, open here."""
 
     name: Name
     reason: str
 
 
 class Farewell(Control, frozen=True, tag=7):
-    """Why the sender hangs up."""
+    """Why the sender closes the connection."""
 
     reason: str
     final: bool = False
-    """There is no use in connecting again as you are."""
+    """Connecting again with the same credentials is useless."""
     log: LogFault = ""
-    """There is no use in waiting: the server's log can't be read; or a station that connects has another log than it had."""
+    """The server's log can't be read, or a connecting station has another log than it had."""
 
 
 class Ping(Control, frozen=True, tag=8):
-    """Ask whether the other side is there."""
+    """Ask for a `Pong`."""
 
     number: int
 
 
 class Pong(Control, frozen=True, tag=9):
-    """Say that this side is there."""
+    """The answer to a `Ping`."""
 
     number: int
 
@@ -180,12 +180,12 @@ _decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
 
 
 def framed(data: bytes) -> bytes:
-    """Put the length in front of a message."""
+    """Return a message with its length in front."""
     return len(data).to_bytes(PREFIX_BYTES, "big") + data
 
 
 def encode_control(message: Control) -> bytes:
-    """Return a control message as it travels, its length included."""
+    """Return an encoded control message, its length included."""
     return framed(bytes((CONTROL,)) + _encode(message))
 
 
@@ -198,7 +198,7 @@ def decode_control(data: bytes) -> Any:
 
 
 class Framer:
-    """Cuts what arrives into messages. Never holds more than one message that is not whole."""
+    """Cuts received bytes into messages; holds at most one incomplete message."""
 
     __slots__ = ("_chunks", "_held", "_needed", "bytes_max")
 
@@ -207,17 +207,17 @@ class Framer:
         self._chunks: list[bytes] = []
         self._held = 0
         self._needed = PREFIX_BYTES
-        """How many bytes there must be before there is anything to cut."""
+        """Number of bytes that complete the next message."""
 
     @property
     def held(self) -> int:
-        """How many bytes of a message that is not whole are here."""
+        """Number of bytes held of an incomplete message."""
         return self._held
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the messages that are whole by now."""
+        """Return the messages that are complete now."""
         if self._held + len(data) < self._needed:
-            # Joined once there is enough, or a large message would be copied with each packet.
+            # Joined once complete, or a large message would be copied with each packet.
             self._chunks.append(data)
             self._held += len(data)
             return []

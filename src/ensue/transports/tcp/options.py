@@ -1,20 +1,19 @@
-"""What an `ensue://` URL says: where a server is, and how to prove who each side is."""
+"""The options of `ensue://` URLs: the server's address and credentials."""
 
 import os
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from ensue.errors import BadInput
-from ensue.transports.address import read_options
+from ensue.core.errors import BadInput
 from ensue.transports.base import Capabilities
 from ensue.transports.tls import TLS_OPTIONS, TlsOptions
+from ensue.transports.url_options import UrlOptions, split_url
 
 __all__ = ["CAPABILITIES", "DEFAULT_PORT", "TcpOptions", "parse_address", "write_address"]
 
 DEFAULT_PORT = 7400
 CAPABILITIES = Capabilities(
-    orders=("total", "causal", "merged", "deadline", "none"),
     fifo=True,
     durable=True,
     replay=True,
@@ -41,47 +40,43 @@ def write_address(host: str, port: int) -> str:
 
 
 def _shown(url: str) -> str:
-    """Return a URL for people: without its options, or a password, which nobody else should see."""
+    """Return a URL for people: without options and password."""
     scheme, separator, place = url.partition("?")[0].partition("#")[0].partition("://")
     return f"{scheme}{separator}{place.rpartition('@')[2]}"
 
 
 class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an `ensue://` URL says."""
+    """The parts of an `ensue://` URL."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     tls: TlsOptions = TlsOptions()
     token: str = ""
     server_name: str = ""
-    """The name that the server's certificate is for, if it is not the host."""
+    """The name in the server's certificate, if it is not the host."""
 
     @classmethod
     def parse(cls, url: str) -> "TcpOptions":
-        """Read a URL, or say what is wrong with it."""
+        """Read a URL; raise `BadInput` if it is wrong."""
         shown = _shown(url)
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError as error:
-            raise BadInput(f"{shown}: {error}") from None
+        parts, port = split_url(url, shown=shown)
+        host = parts.hostname
         if not host or parts.path not in ("", "/") or parts.fragment or "@" in parts.netloc:
             raise BadInput(f"{shown}: expected ensue://HOST:PORT, with options after a '?'")
-        given = read_options(parts.query, (*TLS_OPTIONS, "token", "server_name"), shown=shown)
-        token = given.get("token") or os.environ.get("ENSUE_TOKEN", "")
+        given = UrlOptions.read(parts.query, (*TLS_OPTIONS, "token", "server_name"), shown=shown)
+        token = given.text("token") or os.environ.get("ENSUE_TOKEN", "")
         try:
             token.encode()
         except UnicodeEncodeError:
             raise BadInput(
-                f"{shown}: a token is text that UTF-8 can carry, and the one given, in the URL or as "
-                "ENSUE_TOKEN, is not"
+                f"{shown}: a token must be valid UTF-8: check the URL and ENSUE_TOKEN"
             ) from None
         return cls(
             host=unquote(host),
             port=DEFAULT_PORT if port is None else port,
-            tls=TlsOptions.read(given, shown=shown),
+            tls=TlsOptions.read(given),
             token=token,
-            server_name=given.get("server_name", ""),
+            server_name=given.text("server_name"),
         )
 
     @property

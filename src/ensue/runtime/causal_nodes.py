@@ -1,0 +1,60 @@
+"""The nodes of causal order, one for each bus: made in memory, or registered elsewhere."""
+
+import msgspec
+
+from ensue.core.clock import Clock
+from ensue.core.order import Causal
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.runtime.memory_membership import MemoryMembership
+from ensue.runtime.remote_membership import register
+from ensue.transports.framed import FramedTransport
+
+__all__ = ["causal_membership", "register_causal_node"]
+
+RETAINED_MAX = 8192
+"""Events that each bus keeps for others."""
+SUSPECT_NS = 2_000_000_000
+"""How long a process may leave a request unanswered before the others suspect it."""
+PATIENCE_NS = 10_000_000_000
+"""How long to wait for an event that only a suspected process has."""
+
+
+def _config(order: Causal) -> CausalConfig:
+    return CausalConfig(
+        across_topics=order.across_topics,
+        held_max=order.held_max,
+        retained_max=RETAINED_MAX,
+        durable=False,
+    )
+
+
+def causal_membership(order: Causal) -> MemoryMembership[CausalNode]:
+    """Return the membership of causal order in memory."""
+    config = _config(order)
+
+    def make(name: str, names: list[str], there: list[CausalNode], now_ns: int) -> CausalNode:
+        rows = [row for node in there for row in node.rows]
+        return CausalNode(name=name, names=names, config=config, rows=rows, now_ns=now_ns)
+
+    return MemoryMembership(make)
+
+
+async def register_causal_node(
+    transport: FramedTransport, *, name: str, registry: str, order: Causal, clock: Clock
+) -> RegisteredNode:
+    """Register a name, which has been entered, and return its node."""
+    members = await register(transport, name=name, registry=registry)
+    bytes_max = transport.capabilities.message_bytes_max // 2
+    config = _config(order)
+    config = msgspec.structs.replace(
+        config,
+        suspect_ns=SUSPECT_NS,
+        patience_ns=PATIENCE_NS,
+        batch_bytes_max=min(config.batch_bytes_max, bytes_max),
+        row_bytes_max=min(config.row_bytes_max, bytes_max // 2),
+    )
+    return RegisteredNode(
+        name=name, registry=registry, members=members, config=config, now_ns=clock.now_ns()
+    )

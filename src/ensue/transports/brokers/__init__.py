@@ -1,0 +1,1 @@
+"""Frames over an existing broker: NATS, Redis, MQTT or AMQP."""

@@ -1,0 +1,68 @@
+"""A connection that comes back: used until it is lost, then made again with growing pauses.
+
+Pauses are random, so that a thousand clients do not connect at once when a server is back, and
+grow up to `BACKOFF_S_MAX`. A connection that is lost within `STABLE_S` counts as one that flaps.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import uniform
+from typing import TypeVar
+
+__all__ = ["BACKOFF_S_MAX", "BACKOFF_S_MIN", "STABLE_S", "keep_connected", "pause"]
+
+BACKOFF_S_MIN = 0.05
+BACKOFF_S_MAX = 2.0
+STABLE_S = 5.0
+
+C = TypeVar("C")
+
+
+async def pause(attempt: int) -> None:
+    """Wait before an attempt to connect: the longer, the more have failed."""
+    pause_s = min(BACKOFF_S_MIN * 2 ** min(attempt, 10), BACKOFF_S_MAX)
+    await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
+
+
+async def keep_connected(
+    connection: C | None,
+    *,
+    use: Callable[[C], Awaitable[None]],
+    connect: Callable[[], Awaitable[C]],
+    failed: Callable[[Exception], None],
+    resumed: Callable[[C], None],
+    eager: bool,
+) -> None:
+    """Keep a connection until `failed` raises.
+
+    `use` returns when a connection is lost. `connect` is one attempt to make another; `failed` is
+    called with what it raises. `resumed` takes the new connection. If `eager`, the first attempt
+    is made at once, unless connections flap; else it waits, too.
+    """
+    loop = asyncio.get_running_loop()
+    flaps = 0
+    while True:
+        if connection is not None:
+            begun_s = loop.time()
+            await use(connection)
+            flaps = flaps + 1 if loop.time() - begun_s < STABLE_S else 0
+            if eager and flaps > 1:
+                await pause(flaps)
+        connection = await _connect(connect, failed, eager=eager)
+        resumed(connection)
+
+
+async def _connect(
+    connect: Callable[[], Awaitable[C]], failed: Callable[[Exception], None], *, eager: bool
+) -> C:
+    attempt = 0
+    if not eager:
+        await pause(attempt)
+        attempt += 1
+    while True:
+        try:
+            return await connect()
+        except Exception as error:  # noqa: BLE001 - what ends the attempts is raised by `failed`
+            failed(error)
+        await pause(attempt)
+        attempt += 1

@@ -1,0 +1,1 @@
+"""`ensue://`: frames over TCP connections to Ensue's own servers."""
