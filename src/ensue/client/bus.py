@@ -1,67 +1,77 @@
 """The bus: publish, and subscribe in the order you ask for.
 
-`await bus.publish(…)` returns when the event has its place in the order for good: every subscriber of
-its topic will get it there. On `ensue://` it is also as durable as the server was told to be.
-Cancelling the call does not take the event back. `receipt=False` returns as soon as the event is on
-its way; `await bus.flush()` waits for all of those.
+Receipts. `await bus.publish(…)` returns when the event's place in the order is certain: every
+subscriber of its topic gets it there. On `ensue://` it is also as durable as the server is
+configured to be. Cancelling the call does not take the event back. `receipt=False` returns as soon
+as the event is sent; `await bus.flush()` waits for all of those.
 
-Leaving a bus waits for receipts, for `close_timeout` at most. Events without one by then are in doubt: they are named in `EventsInDoubt`,
-or in the log where another exception is under way.
+Leaving a bus waits for receipts, for `close_timeout` seconds at most. Events without one by then
+are in doubt: `EventsInDoubt` names them, or the log if another exception is being raised.
 
-At most `UNSETTLED_MAX` events are under way: publishing waits for earlier ones. Back-pressure in memory: publishing waits while a subscription of the same hub to the same topic has
-`pending_max` events unhandled, until half of them are handled. A wait longer than `PATIENCE_S` is logged, naming the subscription.
+Limits. At most `UNSETTLED_MAX` events are without a receipt: publishing waits for earlier ones.
+Back-pressure in memory: publishing waits while a subscription of the same hub to the same topic has
+`pending_max` events unhandled, until half of them are handled. A long wait is logged, with the name
+of the subscription.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
-from ensue.client.acknowledging import settle_all
-from ensue.client.checks import (
+from ensue import orders
+from ensue.client.backpressure import wait_for_room
+from ensue.client.content.client import ContentClient
+from ensue.client.content.plan import PlannedTransaction
+from ensue.client.content.reader import ReadOptions
+from ensue.client.content.transaction import InvitationHandler, Transaction, share_of
+from ensue.client.failures import client_failure, fail
+from ensue.client.receipts import (
+    Receipts,
+    events_in_doubt,
+    log_in_doubt,
+    log_wait,
+    receipt_by,
+    room_by,
+)
+from ensue.client.shared_node import SharedNode, publications_only
+from ensue.client.subscription import Subscription
+from ensue.client.validation import (
     PENDING_MAX,
     Acknowledge,
     Payload,
     Start,
+    check_by_content,
+    check_content_event,
     check_headers,
     check_key,
     check_order,
+    check_pair,
     check_payload,
     check_seconds,
     check_size,
     check_token,
     check_topics,
 )
-from ensue.client.content_bus import ContentBus
-from ensue.client.content_reader import ReadOptions
-from ensue.client.futures import fail
-from ensue.client.in_doubt import events_in_doubt, log_in_doubt, log_wait, receipt_by, room_by
-from ensue.client.nodes import AnyPublisher, check_pair, make_publisher
-from ensue.client.receipts import Receipts
-from ensue.client.room import wait_for_room
-from ensue.client.shares import Shares, publishing_alone
-from ensue.client.subscription import Subscription
-from ensue.errors import (
+from ensue.core.errors import (
     ConfigurationError,
     EnsueError,
     EventsInDoubt,
-    InternalError,
     LocalProtocolError,
-    LogLost,
     TransportError,
-    refused_client,
 )
-from ensue.event import Event, event_id
-from ensue.order import Merged, Order, Total
-from ensue.protocols.core import Outcome, Refuse, Resumed, Settle
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.runtime.driver import Driver, Failed
-from ensue.runtime.hub import CLOSE_TIMEOUT_S, Hub, join_hub, leave_hub
+from ensue.core.event import Event, event_id
+from ensue.core.order import Order, Total, written
+from ensue.orders import PublisherNode
+from ensue.protocols.interface import Outcome, Refuse, Resumed, Settle
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.runtime.driver import Driver
+from ensue.runtime.hub_memory import CLOSE_TIMEOUT_S, Hub, join_hub, leave_hub
+from ensue.runtime.hub_remote import RemoteHub
 from ensue.runtime.names import check_name
-from ensue.runtime.remote import RemoteHub
 from ensue.transports import MemoryOptions
 from ensue.transports.schemes import Options, parse_url
 
@@ -74,11 +84,11 @@ _log = logging.getLogger("ensue")
 BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
 CHECKED_MAX = 10_000
-"""Topics that are remembered as good ones."""
+"""Valid topics that are remembered."""
 AGREE_S = 10.0
-"""How long a server may take to say which terms merged order has there."""
+"""How long a server may take to answer with its terms of merged order."""
 UNSETTLED_MAX = 20_000
-"""Events under way before publishing waits for some of them to be settled."""
+"""Events without a receipt before publishing waits for some."""
 
 
 class _Default:
@@ -101,13 +111,15 @@ def connect(
 
     `url` names a transport: `memory://`, or `memory://NAME` for a hub that several buses share;
     `ensue://HOST:PORT` for a server; `nats://`, `redis://`, `mqtt://` or `amqp://` for stations on
-    a broker.
-    `order` is what events are published for, and what subscriptions get unless they say
-    otherwise; None is no order at all. `name` names this client in traces. `trace` is a directory
-    to write the trace to, with `pip install 'ensue[trace]'`; `record` is one to write the whole run
-    to instead: the trace to `trace` in it, and every event to the event log `log`. `record=True` makes a
-    new directory, named by the time, in `runs`: `bus.recording` says which. `record=False` records nothing.
-    `close_timeout` is how many seconds leaving waits for receipts and acknowledgements that have not come.
+    a broker. `order` is the order that events are published with, and that subscriptions get unless
+    they ask for another; None is no order. `name` names this client in traces.
+
+    `trace` is a directory to write the trace to, with `pip install 'ensue[trace]'`. `record` is one
+    to write the whole run to instead: the trace to `trace` in it, and every event to the event log
+    `log`. `record=True` makes a new directory in `runs`, named by the time: see `bus.recording`.
+    `record=False` records nothing.
+
+    `close_timeout` is how many seconds leaving waits for receipts and acknowledgements.
     """
     options = parse_url(url)
     if name is not None:
@@ -132,8 +144,12 @@ def connect(
     )
 
 
-class Bus(ContentBus):
+class Bus:
     """A connection. Made by `connect`."""
+
+    _content: ContentClient
+    """Made on entering, as are the receipts."""
+    _receipts: Receipts
 
     def __init__(
         self,
@@ -153,18 +169,29 @@ class Bus(ContentBus):
         self._record = record
         self._hub: Hub | None = None
         self._name = ""
-        self._driver: Driver[AnyPublisher] | None = None
-        self._shares: Shares | None = None
+        self._driver: Driver[PublisherNode] | None = None
+        self._shared_node: SharedNode | None = None
+        """The node that subscriptions have shares in, in causal order and with deadlines."""
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
         """Made on entering; done once closing has begun."""
         self._resumed: asyncio.Future[None]
-        """Made on entering; done once commands can be given, where that takes a while."""
+        """Made on entering; done once commands can be given."""
         self._failure: EnsueError | None = None
-        """Why nothing can be done with it any more."""
+        """Why it can't be used any more."""
         self._checked: set[str] = set()
-        """Topics that were looked at before."""
+        """Topics known to be valid."""
         self._burst = 0
+
+    def __repr__(self) -> str:
+        state = "not entered" if self._ended is None else "open"
+        if self._failure is not None:
+            state = "failed"
+        elif self._ended is not None and self._ended.done():
+            state = "closed"
+        name = self._name or self._wanted_name
+        who = f" {name!r}" if name else ""
+        return f"<ensue.Bus{who}, order={written(self.order)}, {state}>"
 
     @property
     def name(self) -> str:
@@ -179,12 +206,11 @@ class Bus(ContentBus):
     @property
     def unsettled(self) -> int:
         """Number of published events without a receipt."""
-        content = 0 if self._content is None else len(self._content.unsettled)
-        return len(self._receipts) + content
+        return len(self._receipts) + len(self._content.unsettled)
 
     async def __aenter__(self) -> Self:
         if self._hub is not None:
-            raise LocalProtocolError("a bus is entered once")
+            raise LocalProtocolError("a bus is entered once: make another with ensue.connect(…)")
         hub = await self._join_hub()
         self._receipts = Receipts()
         try:
@@ -197,6 +223,9 @@ class Bus(ContentBus):
         if isinstance(hub, RemoteHub):
             hub.close_timeout_s = self._close_timeout_s
         self._ended = asyncio.get_running_loop().create_future()
+        self._content = ContentClient(
+            hub, name=self._name, ended=self._ended, check_open=self._open, keep=self._keep
+        )
         return self
 
     async def __aexit__(
@@ -224,17 +253,20 @@ class Bus(ContentBus):
     ) -> Event:
         """Publish an event; return it, stamped, once its place in the order is certain.
 
-        With `receipt=False` return it as soon as it is on its way, not stamped; `flush` waits for it.
-        Raises `EventVoided` if it lost its place, which only a stall longer than the lease can
-        cause: nobody got it, and it can be published again.
-        With `timeout` it waits no longer than so many seconds. Then it raises `EventsInDoubt`: the event may be out, or
-        never be; or `PublishTimeout` if there was no room, and nothing was published.
-        Attributes instead of a topic publish by content: `{"symbol": "ACME", "price": 12}`.
+        With `receipt=False` return it as soon as it is sent, not stamped; `flush` waits for it.
+        With `timeout`, wait no longer than so many seconds. Attributes instead of a topic publish
+        by content: `{"symbol": "ACME", "price": 12}`.
+
+        Raises `EventVoided` if the event lost its place, which only a stall longer than the lease
+        can cause: no subscriber got it, and it can be published again. Raises `EventsInDoubt` after
+        the timeout if there is no receipt: subscribers may get the event or not; and
+        `PublishTimeout` if there was no room, and nothing was published.
         """
         hub, driver = self._open()
         by_s = _time_after(timeout)
         if isinstance(topic, Mapping):
-            return await self._publish_content(topic, payload, key, headers, by_s)
+            check_content_event(key, headers)
+            return await self._content.publish(topic, payload, by_s=by_s)
         if topic not in self._checked:
             check_topics((topic,))
             if len(self._checked) < CHECKED_MAX:
@@ -268,7 +300,7 @@ class Bus(ContentBus):
         return await receipt_by(by_s, event, asyncio.shield(settled))
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
-        """Wait while subscriptions have no room, or too many events are under way."""
+        """Wait while subscriptions have no room, or too many events lack a receipt."""
         assert self._ended is not None
         await wait_for_room(hub, topic, self._ended)
         while len(self._receipts.open) >= UNSETTLED_MAX:
@@ -276,16 +308,16 @@ class Bus(ContentBus):
             self._open()
 
     async def flush(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
-        """Wait until everything published so far is settled.
+        """Wait for the receipts of everything published so far.
 
-        Raises the first failure of what was published with `receipt=False` since the last flush, and `EventsInDoubt` if
-        something is not settled after `timeout` seconds.
+        Raises the first failure of what was published with `receipt=False` since the last flush,
+        and `EventsInDoubt` if a receipt has not come after `timeout` seconds.
         """
         by_s = _time_after(timeout)
         if self._failure is None:
             self._open()
         if not await self._settle_by(by_s):
-            raise self._in_doubt(f"no receipts came within the {timeout:g} s of flush")
+            raise self._in_doubt(f"flush timed out after {timeout:g} s")
         failure = self._receipts.take_failure() or self._failure
         if failure is not None:
             raise failure
@@ -304,27 +336,32 @@ class Bus(ContentBus):
     ) -> Subscription:
         """Return a subscription, to be entered with `async with`.
 
-        It takes effect on entering. `order` is the bus's own unless given; None asks for events
-        as they arrive. `pending_max` events may be unhandled before publishers have to wait.
-        `acknowledge="manual"` leaves it to you to call `ack` on each event. `durable` keeps how far it
-        has come at the server, under its `name`: entered again, by whichever process, it goes on
-        behind the last event that was acknowledged. `start` says where one that is new begins: with what is
-        published from now on (`latest`), as topics that are added later do anyway, with all that the server's
-        log still has (`earliest`), or with a place in it (`event.place`). `accept_loss` lets a durable one go on
-        where a server's log is not the one that it has read. `where` asks by content
-        instead of topics: a filter such as `symbol = 'ACME' and price > 10`; on `ensue://` such a subscription ends (`SubscriptionLost`) when
-        it has no room for the next event, or for a transaction's events as a whole.
+        It takes effect on entering. `order` is the bus's own unless given; None asks for events as
+        they arrive. `pending_max` events may be unhandled before publishers have to wait.
+        `acknowledge="manual"` leaves it to you to call `ack` on each event.
+
+        `durable` keeps its position at the server, under its `name`: entered again, by any process,
+        it continues after the last acknowledged event. `start` says where a new subscription
+        begins: with events published from now on (`latest`), with all that the server's log still
+        has (`earliest`), or at a place in it (`event.place`); topics added later begin with
+        `latest`. `accept_loss` lets a durable one continue on a server whose log is not the one it
+        has read.
+
+        `where` asks by content instead of topics: a filter such as `symbol = 'ACME' and price >
+        10`. On `ensue://` such a subscription ends (`SubscriptionLost`) when it has no room for the
+        next event, or for all events of a transaction.
         """
         hub, _ = self._open()
         if where is not None:
-            given = {
-                "order": order is not _DEFAULT,
-                "durable": durable,
-                "start": start != "latest",
-                "accept_loss": bool(accept_loss),
-            }
+            check_by_content(
+                topics,
+                order=order is not _DEFAULT,
+                durable=durable,
+                start=start != "latest",
+                accept_loss=bool(accept_loss),
+            )
             options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
-            return self._subscribe_content(where, topics, options, given)
+            return self._content.subscribe(where, options)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)
@@ -349,39 +386,111 @@ class Bus(ContentBus):
         return subscription
 
     def token(self) -> dict[str, int]:
-        """Return what to send along where processes talk outside of a merged bus.
+        """Return a token to send along where processes talk outside of a merged bus.
 
-        Whoever gives it to `observe` publishes after everything that this bus has published or observed so far. Refused
-        (`LocalProtocolError`) while some of that has no stamp yet, as in the first moments of a bus: `await bus.flush()` before.
+        A bus that is given it (`observe`) publishes after everything that this bus has published or
+        observed so far. Raises `LocalProtocolError` while some of that has no stamp yet, as in the
+        first moments of a bus: `await bus.flush()` first.
         """
         return self._merging(lambda node, now: node.token(now_ns=now))
 
     def observe(self, token: Mapping[str, int]) -> bool:
-        """Learn of another bus's `token`; False: its clock is too far ahead, and it was not believed."""
+        """Publish after another bus's `token`; False: ignored, its clock is too far ahead."""
         check_token(token)
         return self._merging(lambda node, now: node.observe(token, now_ns=now))
 
     def _learn(self, entries: Mapping[str, int]) -> None:
-        """Take note of what a subscription of this bus was handed before its turn, while the bus can publish."""
+        """Publish after an event that a subscription of this bus got before its turn."""
         closing = self._ended is None or self._ended.done() or self._failure is not None
         if not closing and self._driver is not None and self._driver.takes_commands:
             self.observe(entries)
 
-    def _merging(self, call: Callable[[MergePublisher, int], R]) -> R:
+    def _merging(self, call: Callable[[MergedPublisher, int], R]) -> R:
         _, driver = self._open()
         node, now_ns = driver.begin()
         try:
-            if not isinstance(node, MergePublisher):
+            if not isinstance(node, MergedPublisher):
                 raise LocalProtocolError("only a bus with merged order has tokens")
             return call(node, now_ns)
         finally:
             driver.end()
 
-    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
-        """Wait until everything published is settled and what was acknowledged is safe; end all subscriptions, and disconnect.
+    # -- Content --------------------------------------------------------------------------------
 
-        It waits for `timeout` seconds at most, or the `close_timeout` of the bus. Then it disconnects all the same, and raises `EventsInDoubt` if published events have no receipt. Cancelled, it
-        disconnects at once, and logs which those are.
+    async def advertise(self, *, where: str) -> str:
+        """Advertise what this bus will publish by content; return the advertisement's name.
+
+        `where` is a filter such as `symbol = 'ACME'`. All brokers know it when this returns. Only
+        events that an advertisement covers can be published by content.
+        """
+        return await self._open_content().advertise(where)
+
+    async def unadvertise(self, name: str) -> None:
+        """Withdraw an advertisement."""
+        await self._open_content().unadvertise(name)
+
+    @overload
+    def transaction(  # type: ignore[overload-overlap]
+        self, *, isolation: Literal["planned"], timeout: float = 5.0
+    ) -> PlannedTransaction: ...
+
+    @overload
+    def transaction(
+        self, *, isolation: str = "serializable", timeout: float = 5.0
+    ) -> Transaction: ...
+
+    def transaction(
+        self, *, isolation: str = "serializable", timeout: float = 5.0
+    ) -> Transaction | PlannedTransaction:
+        """Return a transaction, to be entered with `async with`.
+
+        `isolation` is `serializable`; or `atomic`: all or nothing, but other clients may see parts
+        of it before it is over; or `planned`: the same, for operations that are all known
+        beforehand, and the fastest. A transaction that is not over after `timeout` seconds is
+        aborted. Serializable ones are committed in the order in which they began: one that is open
+        for long delays those behind it.
+        """
+        return self._open_content().transaction(isolation, timeout)
+
+    def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
+        """Call a handler when another bus invites this one into its transaction.
+
+        The handler acts by the transaction that it is given, which goes on when it returns and is
+        aborted if it raises. Await the result to know that other buses can invite this one.
+        """
+        return self._open_content().on_invitation(handler)
+
+    def on_subscription(
+        self,
+        handler: Callable[[Subscription], Awaitable[None]],
+        *,
+        pending_max: int = PENDING_MAX,
+        acknowledge: Acknowledge = "auto",
+    ) -> Awaitable[None]:
+        """Call a handler with each subscription, open, that another bus's plan makes for this bus.
+
+        Without a handler such a subscription is withdrawn. Await the result to know that other
+        buses can plan for this one. `pending_max` and `acknowledge` are those of `subscribe`.
+        """
+        options = ReadOptions(pending_max=pending_max, acknowledge=acknowledge)
+        return self._open_content().on_subscription(handler, options)
+
+    def content_name(self, subscription: Subscription) -> str:
+        """Return an open subscription's name among brokers, for the plans of other buses."""
+        return share_of(subscription).subscription
+
+    def _open_content(self) -> ContentClient:
+        self._open()
+        return self._content
+
+    # -- Closing --------------------------------------------------------------------------------
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
+        """Wait for receipts and acknowledgements, end all subscriptions, and disconnect.
+
+        It waits for `timeout` seconds at most, or the `close_timeout` of the bus. Then it
+        disconnects all the same, and raises `EventsInDoubt` if events have no receipt. Cancelled,
+        it disconnects at once, and logs them.
         """
         if timeout is not None:
             check_seconds(timeout, "timeout", zero=True)
@@ -407,7 +516,7 @@ class Bus(ContentBus):
                 await self._settle_by(by_s)
             finally:
                 waiting.cancel()
-            await settle_all(self._subscriptions, by_s)
+            await self._settle_subscriptions(by_s)
             finished = True
         finally:
             if self._driver is not None:
@@ -422,23 +531,29 @@ class Bus(ContentBus):
         return in_doubt
 
     async def _settle_by(self, by_s: float | None) -> bool:
-        """Wait until everything published so far is settled, up to a time of the event loop; tell whether it is."""
+        """Wait for all receipts up to a time of the event loop; return whether they have come."""
         try:
             async with asyncio.timeout_at(by_s):
                 await self._receipts.wait_for_all()
-                if self._content is not None:
-                    await self._content.wait_for_all()
+                await self._content.wait_for_all()
         except TimeoutError:
             return False
         return True
 
+    async def _settle_subscriptions(self, by_s: float) -> None:
+        """Close durable subscriptions, and wait until their acknowledgements are safe."""
+        durable = [each for each in self._subscriptions if each.durable]
+        for each in durable:
+            each.close()
+        for each in durable:
+            await each.settle(by_s)
+
     def _in_doubt(self, what: str) -> EventsInDoubt:
         ids = self._receipts.ids(self._name, EventsInDoubt.IDS_MAX)
-        if self._content is not None:
-            ids += tuple(self._content.unsettled.values())
+        ids += self._content.unsettled
         return events_in_doubt(what, ids, self.unsettled)
 
-    def _disconnect(self, hub: Hub, driver: Driver[AnyPublisher]) -> None:
+    def _disconnect(self, hub: Hub, driver: Driver[PublisherNode]) -> None:
         self._driver = None
         # From the last to the first, and each of them even if another fails.
         with ExitStack() as stack:
@@ -448,7 +563,7 @@ class Bus(ContentBus):
             stack.callback(hub.observers.pop, self._name, None)
             stack.callback(hub.depart, self._name)
             stack.callback(hub.part, driver)
-            stack.callback(self._leave_overlay)
+            stack.callback(self._content.close)
             if not driver.closed:  # As it is once the server has refused it.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:
@@ -459,12 +574,12 @@ class Bus(ContentBus):
         return events_in_doubt("the bus was closed before the receipt came", (event,), 1)
 
     def _log_failure(self) -> None:
-        """Log why an event that nobody waited for is not out."""
+        """Log the failure of an event that was published with `receipt=False`."""
         failure = self._receipts.take_failure()
         if failure is not None and self._failure is None:
-            _log.error("an event published with receipt=False failed: %s", failure)
+            _log.error("publish_failed receipt=False error=%r", str(failure))
 
-    def _open(self) -> tuple[Hub, Driver[AnyPublisher]]:
+    def _open(self) -> tuple[Hub, Driver[PublisherNode]]:
         hub, driver, ended = self._hub, self._driver, self._ended
         if hub is None or driver is None or ended is None or ended.done():
             raise LocalProtocolError(
@@ -484,54 +599,54 @@ class Bus(ContentBus):
         run = self._wanted_name or "ensue"
         return join_hub(options, order=self.order, trace=self._trace, record=self._record, run=run)
 
-    async def _drive(self, hub: Hub) -> Driver[AnyPublisher]:
+    async def _drive(self, hub: Hub) -> Driver[PublisherNode]:
         self._name = hub.claim(self._wanted_name, "client")
         await hub.enter(self._name)
         self._resumed = asyncio.get_running_loop().create_future()
         driver = Driver(
-            await make_publisher(hub, self._name, self.order),
+            await orders.of(self.order).publisher(hub, self._name),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,
-            recorder=publishing_alone(hub.recorder) if hub.has_cube else hub.recorder,
+            recorder=publications_only(hub.recorder) if hub.shares_node else hub.recorder,
             size_of=hub.size_of,
         )
         hub.watch(driver)
         self._share(hub, driver)
-        if isinstance(self.order, Merged):
+        if orders.of(self.order).observes_stamps:
             hub.observers[self._name] = self._learn
-        if hub.exchanges or (hub.has_cube and isinstance(hub, RemoteHub)):
+        if hub.exchanges or (hub.shares_node and isinstance(hub, RemoteHub)):
             await self._settle_in(hub, driver)
         return driver
 
-    async def _settle_in(self, hub: Hub, driver: Driver[AnyPublisher]) -> None:
-        """Wait until the others know of this node, and it of them; or have agreed on the terms of their order."""
+    async def _settle_in(self, hub: Hub, driver: Driver[PublisherNode]) -> None:
+        """Wait until the node is a member, or has agreed on the terms of merged order."""
         try:
             async with asyncio.timeout(AGREE_S if hub.exchanges else None):
                 await self._resumed
         except BaseException as error:
             if not driver.closed:
-                # Or the others would wait for it until it expires.
+                # Or other nodes would wait for it until it expires.
                 driver.command(lambda node, _now: node.say_goodbye())
                 hub.part(driver)
             if isinstance(error, TimeoutError):
                 raise TransportError(
-                    f"{hub.server} does not say within {AGREE_S:g} s which merged order it carries: "
-                    "is it of this version?"
+                    f"{hub.server} did not answer within {AGREE_S:g} s with its terms of merged "
+                    "order: check that it has the version of this client"
                 ) from None
             raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:
-        """Let subscriptions have their shares in this bus's node, where that is how order is kept."""
-        if hub.has_cube:
+        """Let subscriptions have shares in the node, in causal order and with deadlines."""
+        if hub.shares_node:
             hub.admitted(driver)
-            self._shares = Shares(
+            self._shared_node = SharedNode(
                 driver, clock=hub.clock, recorder=hub.recorder, on_published=hub.keep
             )
-            hub.shares[self._name] = self._shares
+            hub.shares[self._name] = self._shared_node
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        settle, shares = self._receipts.settle, self._shares
+        settle, shared = self._receipts.settle, self._shared_node
         for outcome in outcomes:
             if type(outcome) is Settle:
                 settle(outcome)
@@ -540,36 +655,26 @@ class Bus(ContentBus):
             elif type(outcome) is Resumed:
                 if not self._resumed.done():
                     self._resumed.set_result(None)
-            elif shares is not None:
-                shares.outcome(outcome)
+            elif shared is not None:
+                shared.outcome(outcome)
 
     def _over(self, outcome: Refuse) -> None:
-        """Give everything up: nothing can be done with this bus any more."""
-
-        def why(about: str) -> EnsueError:
-            if isinstance(outcome, Failed) and isinstance(outcome.error, LogLost):
-                lost = outcome.error
-                return LogLost(f"{about}{lost}", server=lost.server, reason=lost.reason)
-            if not isinstance(outcome, Failed):
-                text = f"{about}the server refused this client: {outcome.reason}"
-                return refused_client(text, reason=outcome.reason)
-            failure = InternalError(f"{about}{self._name} can't go on: {outcome.reason}")
-            failure.__cause__ = outcome.error
-            return failure
-
+        """Fail all events without a receipt: this bus can't be used any more."""
         if self._failure is not None:
             return
-        self._failure = why("")
+        self._failure = client_failure(outcome, self._name)
         fail(self._resumed, self._failure)
         self._receipts.fail_all(
-            lambda topic, number: why(
-                f"{event_id(self._name, topic, number)} may be out, or never be: "
+            lambda topic, number: client_failure(
+                outcome,
+                self._name,
+                f"{event_id(self._name, topic, number)} may be delivered or not: ",
             )
         )
-        if self._shares is not None:
-            self._shares.end(outcome)
+        if self._shared_node is not None:
+            self._shared_node.end(outcome)
             if self._hub is not None:
-                # Soon: the others may be about something.
+                # Soon: other nodes may be in the middle of a call.
                 asyncio.get_running_loop().call_soon(self._hub.depart, self._name)
         elif self._hub is not None and self._hub.exchanges:
             # Its subscriptions can't go on either.
@@ -577,7 +682,7 @@ class Bus(ContentBus):
 
 
 def _time_after(timeout_s: float | None) -> float | None:
-    """Return the time of the event loop when a timeout is over; None: never."""
+    """Return the time of the event loop when a timeout expires; None: never."""
     if timeout_s is None:
         return None
     check_seconds(timeout_s, "timeout")

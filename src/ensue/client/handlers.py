@@ -1,28 +1,30 @@
-"""Running a handler over a subscription: in parallel across keys, one at a time within a key.
+"""Handlers of a subscription: in parallel across keys, one at a time within a key.
 
 Guarantees. Handlers of one key begin in the order of delivery, each after the one before has
 returned, or its event was parked. An event is acknowledged when its handler has returned or it was
-parked, and the subscription lets an acknowledgement count only once all earlier positions have
-theirs. A handler that fails is tried again, parked or the end of the run, and nothing of its key
-overtakes it (`policies`). What was read of a topic that is left meanwhile, and whose turn has not come, is passed over; so is, with deadlines, what
-is late when its turn comes.
+parked, and an acknowledgement counts only once all earlier positions have theirs. A handler that
+fails is retried, its event parked, or the run stopped; no event of its key overtakes it
+(`policies`). Events of a topic that is left before their turn are skipped; so are, with deadlines,
+events that are late when their turn comes.
 
 How. Each key with unfinished events has a lane: a queue whose first event is running, waiting for a
-worker, or waiting to be tried again. Lanes take turns, so that a hot key does not starve the others.
-Every call of a handler is a task of its own, so that one which cancels itself harms nobody else.
+worker, or waiting for a retry. Lanes take turns, so that a hot key does not starve the others.
+Every call of a handler is a task of its own, so that one which cancels itself does not cancel the
+run.
 
-Limits. `workers` handlers at once. At most `pending_max` events from the first unfinished one to the
-last one read, finished ones in between included: so many come again, at the most, where a
-subscription is resumed. At that limit nothing is read, the subscription fills up, and publishers wait
+Limits. `workers` handlers at once. At most `pending_max` events from the first unfinished one to
+the last one read, finished ones in between included: so many come again, at most, where a
+subscription is resumed. At that limit reading stops, the subscription fills up, and publishers wait
 as they do for a plain reader.
 
-HAZARD: a handler that never returns stops everybody once the events behind it fill `pending_max`.
-Give handlers a time limit of their own, such as `asyncio.timeout`, which makes it a failure.
+HAZARD: a handler that never returns stops the whole run once the events behind it fill
+`pending_max`. Give handlers a time limit, such as `asyncio.timeout`, which makes it a failure.
 
-HAZARD: a handler that publishes on a topic of its own subscription waits for room like everybody else.
-If all handlers wait for room that only they can make, nobody goes on.
+HAZARD: a handler that publishes on a topic of its own subscription waits for room as all publishers
+do. If all handlers wait for room that only they can make, the run is deadlocked.
 
-HAZARD: where a subscription is resumed, events that were handled behind an unfinished one come again.
+HAZARD: where a subscription is resumed, events that were handled behind an unfinished one come
+again.
 """
 
 import asyncio
@@ -33,8 +35,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from ensue.client.ahead import ReadAhead
-from ensue.client.checks import check_handler, check_pending_max
 from ensue.client.policies import (
     Concurrency,
     FailurePolicy,
@@ -47,8 +47,9 @@ from ensue.client.policies import (
     Sequential,
     Stop,
 )
-from ensue.client.received import ReceivedEvent
-from ensue.errors import (
+from ensue.client.received_event import ReceivedEvent
+from ensue.client.validation import check_handler, check_pending_max
+from ensue.core.errors import (
     BadInput,
     ConfigurationError,
     HandlerFailed,
@@ -69,12 +70,12 @@ _log = logging.getLogger("ensue")
 
 
 class Source(Protocol):
-    """What a run needs of a subscription."""
+    """A subscription as a run uses it."""
 
     async def __anext__(self) -> ReceivedEvent: ...
 
     def acknowledge(self, position: int) -> None:
-        """Say that the event at a position has been handled."""
+        """Acknowledge the event at a position."""
 
 
 class _NotAsync(TypeError):
@@ -97,13 +98,61 @@ class _Taken:
 
 
 class _Lane:
-    """The unfinished events of a key; the first of them is the one at work."""
+    """The unfinished events of a key; the first is the one being handled."""
 
     __slots__ = ("events", "key")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.events: deque[_Taken] = deque()
+
+
+class ReadAhead:
+    """What a subscription remembers from one run to the next, and whether one is going on."""
+
+    def __init__(self) -> None:
+        self.left: list[ReceivedEvent] = []
+        """What the last run read and did not finish."""
+        self._over = asyncio.Event()
+        self._over.set()
+        self._tasks: set[Task] = set()
+        self._pass_over: Callable[[Collection[str]], None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a run is going on."""
+        return not self._over.is_set()
+
+    def begin(self, tasks: set[Task], pass_over: Callable[[Collection[str]], None]) -> None:
+        """Note that a run has begun.
+
+        `tasks` are its tasks, a set that changes; `pass_over` is called with topics that are left.
+        """
+        self._over.clear()
+        self._tasks = tasks
+        self._pass_over = pass_over
+
+    def end(self) -> None:
+        """Note that the run is over."""
+        self._over.set()
+        self._pass_over = None
+
+    def leave(self, topics: Collection[str]) -> list[int]:
+        """Call no handler with unfinished events of topics that are left.
+
+        Return the positions of those that no run has to acknowledge.
+        """
+        if self._pass_over is not None:
+            self._pass_over(topics)
+            return []
+        gone = [event.position for event in self.left if event.topic in topics]
+        self.left = [event for event in self.left if event.topic not in topics]
+        return gone
+
+    async def until_over(self) -> None:
+        """Wait until no run is going on; a handler does not wait for its own run."""
+        if asyncio.current_task() not in self._tasks:
+            await self._over.wait()
 
 
 class Runner:
@@ -124,19 +173,20 @@ class Runner:
         check_handler(handler, "a handler", "an event")
         if not isinstance(concurrency, Sequential | PerKey):
             raise BadInput(
-                "concurrency is a value such as ensue.Sequential() or ensue.PerKey(16), "
-                f"not {concurrency!r}"
+                "concurrency must be a value such as ensue.Sequential() or ensue.PerKey(16), "
+                f"got {concurrency!r}"
             )
         if not isinstance(on_failure, Stop | Park | Retry):
             raise BadInput(
-                "on_failure is a value such as ensue.Stop(), ensue.Park() or ensue.Retry(), "
-                f"not {on_failure!r}"
+                "on_failure must be a value such as ensue.Stop(), ensue.Park() or ensue.Retry(), "
+                f"got {on_failure!r}"
             )
         check_pending_max(pending_max)
         self._workers = concurrency.workers if isinstance(concurrency, PerKey) else 1
         if pending_max < self._workers:
             raise ConfigurationError(
-                f"{self._workers} workers never have enough to do with pending_max of {pending_max}"
+                f"pending_max must be at least the number of workers, {self._workers}, got "
+                f"{pending_max}"
             )
         self._source = source
         self._handler = handler
@@ -145,10 +195,10 @@ class Runner:
         self._pending_max = pending_max
         self._progress = Progress() if progress is None else progress
         self._check = check
-        """Asked before each call of the handler what it is called with; None: with nothing, the event is passed over."""
+        """Returns the event that the handler is called with; None: it is skipped."""
         self._sleep = sleep
         self._window: deque[_Taken] = deque()
-        """What was read, from the first unfinished one on."""
+        """Events read, from the first unfinished one on."""
         self._lanes: dict[Hashable, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         """Lanes whose first event waits for a worker."""
@@ -156,9 +206,9 @@ class Runner:
         self._tasks: set[Task] = set()
         """The reader, and everything that runs for a lane."""
         self._waits: set[Task] = set()
-        """Those of the tasks that wait to try again."""
+        """Those of the tasks that wait for a retry."""
         self._working = 0
-        """How many workers have something to do."""
+        """How many workers are busy."""
         self._reader: Task | None = None
         self._room = asyncio.Event()
         self._over = asyncio.Event()
@@ -167,11 +217,11 @@ class Runner:
         self._error: BaseException | None = None
 
     async def run(self, ahead: ReadAhead) -> Progress:
-        """Handle what the last run left and then what comes, until the source ends."""
+        """Handle what the last run left unfinished, then new events, until the source ends."""
         if ahead.running:
             raise LocalProtocolError("this subscription is being run already: one run at a time")
         ahead.begin(self._tasks, self._pass_over)
-        # Noted before anything can be cancelled: what was left must not be lost.
+        # Before anything can be cancelled: what was left must not be lost.
         self._window.extend(map(_Taken, ahead.left))
         self._reader = self._spawn(self._read(tuple(self._window)), self._read_ended)
         try:
@@ -191,12 +241,12 @@ class Runner:
             try:
                 await self._over.wait()
             except asyncio.CancelledError as error:
-                # Handlers are waited for, however often one is told to hurry.
+                # Handlers are awaited, however often the run is cancelled.
                 cancelled = error
                 self._cancel()
         if cancelled is not None:
             if isinstance(self._error, Exception):
-                _log.error("a run was cancelled while it was failing", exc_info=self._error)
+                _log.error("run_cancelled_while_failing", exc_info=self._error)
             raise cancelled
         if self._error is not None:
             raise self._error
@@ -212,7 +262,7 @@ class Runner:
                 event = await anext(self._source)
             except StopAsyncIteration:
                 return
-            # Nothing is awaited between reading an event and taking note of it.
+            # Nothing is awaited between reading an event and adding it to the window.
             taken = _Taken(event)
             self._window.append(taken)
             self._enter(taken)
@@ -232,7 +282,7 @@ class Runner:
         self._start()
 
     def _pass_over(self, topics: Collection[str]) -> None:
-        """Call no handler with what was read of topics that are left, unless its turn has come."""
+        """Skip events of topics that are left, unless their turn has come."""
         for taken in self._window:
             if not taken.begun and taken.event.topic in topics:
                 taken.left = True
@@ -258,7 +308,7 @@ class Runner:
         return key
 
     def _start(self) -> None:
-        """Give workers something to do while there is something to be done."""
+        """Start handlers while there are ready lanes and idle workers."""
         while self._ready and self._working < self._workers and not self._stopping:
             lane = self._ready.popleft()
             taken = lane.events[0]
@@ -287,7 +337,7 @@ class Runner:
         then(task)
 
     def _handled(self, lane: _Lane, task: Task) -> None:
-        """Go on after a call of the handler."""
+        """Finish, retry, park or stop after a call of the handler."""
         taken = lane.events[0]
         error = _outcome(task)
         if error is None:
@@ -295,22 +345,20 @@ class Runner:
             self._progress.handled += 1
             self._finish(lane)
         elif isinstance(error, _NotAsync):
-            self._stop(BadInput(f"a handler is an async function, but this one {error}"))
+            self._stop(BadInput(f"a handler must be an async function: this one {error}"))
         elif isinstance(error, Exception | asyncio.CancelledError):
             if self._cancelled and task.cancelled():
-                return  # Our own doing, and no failure.
+                return  # Cancelled by this run: no failure.
             taken.attempts += 1
             self._progress.failed += 1
             self._failed(lane, error)
         else:
-            self._stop(error)  # Somebody wants the whole program to end.
+            self._stop(error)  # The program is to end.
 
     def _failed(self, lane: _Lane, error: BaseException) -> None:
         taken = lane.events[0]
         if self._stopping:
-            _log.error(
-                "the handler failed on %r, too, while a run was ending", taken.event, exc_info=error
-            )
+            _log.error("handler_failed_while_stopping event=%r", taken.event, exc_info=error)
             return
         policy = self._policy
         if isinstance(policy, Retry):
@@ -335,7 +383,7 @@ class Runner:
             self._ready.append(lane)
 
     def _park(self, lane: _Lane, cause: BaseException | None) -> None:
-        """Set the first event of a lane aside."""
+        """Park the first event of a lane."""
         taken = lane.events[0]
         policy = self._policy.then if isinstance(self._policy, Retry) else self._policy
         assert isinstance(policy, Park)
@@ -355,13 +403,13 @@ class Runner:
             self._finish(lane)
 
     def _set_aside(self, lane: _Lane, task: Task) -> None:
-        """Go on after a call of `Park.to`."""
+        """Finish or stop after a call of `Park.to`."""
         error = _outcome(task)
         if error is None:
             self._progress.parked += 1
             self._finish(lane)
         elif isinstance(error, _NotAsync):
-            self._stop(BadInput(f"Park.to is an async function, but this one {error}"))
+            self._stop(BadInput(f"Park.to must be an async function: this one {error}"))
         elif not isinstance(error, Exception | asyncio.CancelledError):
             self._stop(error)
         elif not (self._cancelled and task.cancelled()):
@@ -388,7 +436,7 @@ class Runner:
         )
 
     def _finish(self, lane: _Lane) -> None:
-        """Be done with the first event of a lane, and let the next one have its turn."""
+        """Acknowledge the first event of a lane, and let the next one have its turn."""
         taken = lane.events.popleft()
         taken.finished = True
         if lane.events:
@@ -402,11 +450,11 @@ class Runner:
         self._source.acknowledge(taken.event.position)
 
     def _stop(self, error: BaseException) -> None:
-        """Begin nothing any more, and raise an error when everything that runs has ended."""
+        """Start no more handlers, and raise an error when the running ones have ended."""
         if self._error is None:
             self._error = error
         else:
-            _log.error("something else failed while a run was ending", exc_info=error)
+            _log.error("run_failed_while_stopping", exc_info=error)
         self._stopping = True
         assert self._reader is not None
         self._reader.cancel()
@@ -425,12 +473,12 @@ class Runner:
         return task
 
     def _ended(self, then: Callable[[Task], None], task: Task) -> None:
-        """Go on after a task; whatever happens, the run must not be left waiting."""
+        """Go on after a task; an error must not leave the run waiting."""
         self._tasks.discard(task)
         try:
             then(task)
             self._start()
-        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - the run raises it
             self._stop(error)
         if not self._tasks:
             assert self._stopping or not self._lanes
@@ -445,7 +493,7 @@ async def _call(function: Callable[[T], Awaitable[object]], argument: T) -> None
 
 
 def _outcome(task: Task) -> BaseException | None:
-    """Return what a task raised; None if it returned."""
+    """Return the exception of a task; None if it returned."""
     try:
         return task.exception()
     except asyncio.CancelledError as error:

@@ -1,35 +1,115 @@
-"""The node behind a subscription, and the driver that runs it.
+"""Readers: where a subscription's events come from.
 
-A subscription is one of four nodes: one that delivers as events arrive; one that delivers in total order; one that
-does so and whose records are kept at a server, so that it can be resumed; or one that sorts by clocks.
+`Reader` is the interface. `NodeReader` runs a protocol node of its own. In causal order and with
+deadlines subscriptions have a share in their bus's node (`shared_node`); by content, in their bus's
+content session (`content.reader`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from secrets import randbits
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ensue.client.nodes import merge_subscriber, watched
-from ensue.event import Event
-from ensue.order import Merged, Order, Total
-from ensue.protocols.core import Deliver, Outcome
-from ensue.protocols.gossip.handing import GossipCounts
-from ensue.protocols.kept import Kept
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.merge.watching import MergeCounts
-from ensue.protocols.sequencer.subscriber import UNASKED, Subscriber
-from ensue.protocols.unordered import UnorderedCounts, UnorderedSubscriber
+from ensue import orders
+from ensue.client.clock_alerts import observed
+from ensue.core.event import Event
+from ensue.core.order import Order
+from ensue.protocols.deadline.delivery import DeadlineCounts
+from ensue.protocols.interface import Deliver, Outcome
+from ensue.protocols.merged.counts import MergedCounts
+from ensue.protocols.shared.remote_state import RemoteState
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.protocols.unordered.subscriber import UnorderedCounts
 from ensue.runtime.driver import Driver
-from ensue.runtime.hub import Hub
+from ensue.runtime.hub_memory import Hub
 
-__all__ = ["Reader"]
+__all__ = ["Counts", "NodeReader", "Reader"]
 
-Delivering = Subscriber | UnorderedSubscriber | MergeSubscriber
-AnyNode = Delivering | Kept[Subscriber]
+Counts = MergedCounts | DeadlineCounts | UnorderedCounts
 
 
-class Reader:
-    """Runs the node of one subscription, called `name` on the chain."""
+class Reader(ABC):
+    """Where the events of one subscription come from."""
+
+    watches_handover = False
+    """Whether `hand_over` and `check` are called with each event that the application takes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """Its name on the transport."""
+        self.resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once commands can be given: at once, or when a durable one has its records."""
+
+    @property
+    @abstractmethod
+    def node(self) -> Any:
+        """What takes commands and has `topics` and `held_count`; None: not there yet."""
+
+    @property
+    def started(self) -> bool:
+        """Whether there is something to be ended."""
+        return self.node is not None
+
+    @property
+    def counts(self) -> Counts | None:
+        """How many events were late or dropped, where such events stay lost."""
+        return None
+
+    @abstractmethod
+    async def open(
+        self,
+        *,
+        client: str,
+        subscription: str,
+        on_outcomes: Callable[[Sequence[Outcome]], None],
+    ) -> None:
+        """Start; `client` and `subscription` are its names in the trace."""
+
+    @abstractmethod
+    def command(self, call: Callable[[Any, int], object]) -> None:
+        """Call a function with the node and the time."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Deliver nothing more from the end of this turn of the event loop."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Deliver again after a pause."""
+
+    @abstractmethod
+    def retire(self, topics: tuple[str, ...]) -> None:
+        """Leave topics, and end."""
+
+    @abstractmethod
+    def rest(self, *, silently: bool = False) -> None:
+        """End at once; a durable subscription keeps its place."""
+
+    def dismiss(self) -> None:
+        """Have the server forget a durable subscription."""
+        raise NotImplementedError
+
+    def hand_over(self, delivery: Deliver) -> Deliver | None:
+        """Return a delivery as the application gets it; None: it is late by now."""
+        return delivery
+
+    def check(self, event: Event, verdict: str) -> str | None:
+        """Return the verdict on an event whose handler is called now; None: it is late."""
+        del event
+        return verdict
+
+    def leave_unread(  # noqa: B027 - most readers need nothing
+        self, deliveries: Iterable[Deliver], *, ended: bool
+    ) -> None:
+        """Note that the application never gets these; `ended`: nor anything after them."""
+
+
+class NodeReader(Reader):
+    """Runs a node of its own.
+
+    The node delivers events as they arrive, in total order, or sorted by clocks. One of a durable
+    subscription has its records at a server, so that it can be resumed.
+    """
 
     def __init__(
         self,
@@ -42,25 +122,27 @@ class Reader:
         start: int | None,
         accept_loss: bool = False,
     ) -> None:
-        self.name = name
-        self.durable = durable
-        self.resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once commands can be given: at once, or when a durable one has its records."""
+        super().__init__(name)
+        self._durable = durable
         self._hub = hub
-        self._order = order
-        self._acknowledge_each = acknowledge_each
-        self._start = start
-        self._accept_loss = accept_loss
-        self._driver: Driver[AnyNode] | None = None
+        self._wanted = orders.Wanted(
+            name=name,
+            order=order,
+            durable=durable,
+            acknowledge_each=acknowledge_each,
+            start=start,
+            accept_loss=accept_loss,
+        )
+        self._driver: Driver[Any] | None = None
         self._paused = False
 
     @property
-    def node(self) -> Delivering | None:
+    def node(self) -> Any:
         """The node that delivers; None while its records are on their way."""
         if self._driver is None:
             return None
         node = self._driver.node
-        return node.inner if isinstance(node, Kept) else node
+        return node.inner if isinstance(node, RemoteState) else node
 
     @property
     def started(self) -> bool:
@@ -68,10 +150,10 @@ class Reader:
         return self._driver is not None
 
     @property
-    def counts(self) -> MergeCounts | GossipCounts | UnorderedCounts | None:
-        """What became of the events that came, if those that are dropped stay lost."""
-        node = self.node
-        return node.counts if isinstance(node, MergeSubscriber | UnorderedSubscriber) else None
+    def counts(self) -> Counts | None:
+        """How many events were late or dropped, where such events stay lost."""
+        counts: Counts | None = getattr(self.node, "counts", None)
+        return counts
 
     async def open(
         self,
@@ -80,18 +162,18 @@ class Reader:
         subscription: str,
         on_outcomes: Callable[[Sequence[Outcome]], None],
     ) -> None:
-        """Start the node; `client` and `subscription` name it in the trace."""
+        """Start the node, and wait for its records if it is durable."""
         hub = self._hub
         await hub.enter(self.name)
         if self.resumed.done():
             hub.leave(self.name)
             self.resumed.result()  # It was closed meanwhile: this raises.
-        if not self.durable:
+        if not self._durable:
             self.resumed.set_result(None)
-        if isinstance(hub.order, Merged):
-            on_outcomes = watched(hub, client, subscription, on_outcomes)
+        if orders.of(hub.order).observes_stamps:
+            on_outcomes = observed(hub, client, subscription, on_outcomes)
         self._driver = Driver(
-            self._make(),
+            orders.of(hub.order).subscriber(hub, self._wanted),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=on_outcomes,
@@ -103,46 +185,29 @@ class Reader:
         hub.watch(self._driver)
         await self.resumed
 
-    @property
-    def has_deadlines(self) -> bool:
-        """Whether events may be late by the time they are handed over."""
-        return False
-
-    def hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return what the application is handed of a delivery; None: nothing, it is late by now."""
-        return delivery
-
-    def check(self, event: Event, verdict: str) -> str | None:
-        """Return the verdict on an event whose handler is called now; None: it is late, and dropped."""
-        del event
-        return verdict
-
-    def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
-        """Note that events are not handed over while the subscription to their topic lasts."""
-
     def command(self, call: Callable[[Any, int], object]) -> None:
-        """Give the node that delivers a command."""
+        """Call a function with the node that delivers, and the time."""
         assert self._driver is not None
         self._driver.command(
-            lambda node, now: call(node.inner if isinstance(node, Kept) else node, now)
+            lambda node, now: call(node.inner if isinstance(node, RemoteState) else node, now)
         )
 
     def pause(self) -> None:
-        """Have nothing more delivered, at the end of this turn of the event loop."""
+        """Deliver nothing more from the end of this turn of the event loop."""
         if not self._paused:
             self._paused = True
             asyncio.get_running_loop().call_soon(self._pause)
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Deliver again after a pause."""
         if self._paused:
             self._paused = False
             self.command(lambda node, now: node.resume(now_ns=now))
 
     def dismiss(self) -> None:
-        """Have a durable subscription forgotten, once the chain knows that it has left."""
+        """Have the server forget the subscription, once the chain knows that it has left."""
         assert self._driver is not None
-        self._driver.command(lambda node, _now: node.dismiss(_has_left))  # type: ignore[union-attr]
+        self._driver.command(lambda node, _now: node.dismiss(_has_left))
 
     def retire(self, topics: tuple[str, ...]) -> None:
         """Leave topics, and end when the chain knows."""
@@ -165,45 +230,10 @@ class Reader:
         if self._paused and self._driver is not None and not self._driver.closed:
             try:
                 self.command(lambda node, _now: node.pause())
-            except Exception as error:  # noqa: BLE001 - nobody called who could be told
+            except Exception as error:  # noqa: BLE001 - called by the event loop
                 self._driver.fail(error)
 
-    def _make(self) -> AnyNode:
-        hub, order = self._hub, self._order
-        if isinstance(order, Merged):
-            assert isinstance(hub.order, Merged)
-            return merge_subscriber(self.name, order, agreed=hub.order, eager=False)
-        if isinstance(hub.order, Merged):
-            return merge_subscriber(self.name, hub.order, agreed=hub.order, eager=True)
-        if not isinstance(order, Total):
-            return UnorderedSubscriber(name=self.name)
-        config = hub.subscriber_config(order, durable=self.durable)
 
-        def build(records: Mapping[str, bytes], now_ns: int) -> Subscriber:
-            subscriber = Subscriber(
-                name=self.name,
-                placement=hub.placement,
-                config=config,
-                acknowledge_each=self._acknowledge_each,
-                start=self._start,
-                accept_loss=self._accept_loss,
-                records=records,
-                # A durable name may have been forgotten and be created anew: later is higher.
-                life=now_ns if self.durable else 0,
-                now_ns=now_ns,
-            )
-            question = None if hub.connections_tell_logs else UNASKED
-            for node, log in hub.logs.items():
-                subscriber.learn_log(node, log, now_ns=now_ns, question=question)
-            return subscriber
-
-        now_ns = hub.clock.now_ns()
-        if not self.durable:
-            return build({}, now_ns)
-        keeper = hub.placement.keeper(self.name)
-        return Kept(build, name=self.name, keeper=keeper, number=randbits(53), now_ns=now_ns)
-
-
-def _has_left(node: AnyNode) -> bool:
-    """Whether nobody has to be told any more that a subscription is over."""
+def _has_left(node: Any) -> bool:
+    """Return whether every node of the chain knows that a subscription has left."""
     return not isinstance(node, Subscriber) or not any(node.waits({}))

@@ -1,4 +1,4 @@
-"""An event as a subscriber gets it, with what the subscription knows of it."""
+"""An event as a subscriber gets it, with its position and verdict."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,20 +6,20 @@ from typing import Protocol
 
 import msgspec
 
-from ensue.event import Event, Stamp, shorten
-from ensue.protocols.overlay.frames import CONTENT
+from ensue.core.event import Event, Stamp, shorten
+from ensue.protocols.content.frames import CONTENT
 
 __all__ = ["CONTENT", "ReceivedEvent"]
 
 
-class Giver(Protocol):
-    """Whoever hands events out, and hears what became of them."""
+class Acknowledger(Protocol):
+    """The subscription that an event came from."""
 
     def acknowledge(self, position: int) -> None:
-        """Say that the event at a position has been handled."""
+        """Acknowledge the event at a position."""
 
     async def until_safe(self, position: int) -> None:
-        """Wait until that is safe."""
+        """Wait until the acknowledgement of a position is safe."""
 
 
 class ReceivedEvent(msgspec.Struct, eq=False):
@@ -29,9 +29,12 @@ class ReceivedEvent(msgspec.Struct, eq=False):
     position: int
     """1, 2, 3, … in this subscription."""
     verdict: str
-    """Empty, or why an event was handed out before its turn or after it: `out_of_order` in total order, `late`, `skewed` or `early` in merged order, `late` or
-    `overtaken` with deadlines."""
-    _giver: Giver
+    """Empty, or why an event was handed out before or after its turn.
+
+    That is `out_of_order` in total order; `late`, `skewed` or `early` in merged order; `late` or
+    `overtaken` with deadlines.
+    """
+    _subscription: Acknowledger
 
     @property
     def topic(self) -> str:
@@ -40,7 +43,7 @@ class ReceivedEvent(msgspec.Struct, eq=False):
 
     @property
     def payload(self) -> bytes:
-        """What was published."""
+        """The payload it was published with."""
         return self.event.payload
 
     @property
@@ -50,19 +53,19 @@ class ReceivedEvent(msgspec.Struct, eq=False):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers it was published with, to be read only: other subscribers see the same."""
+        """The headers it was published with, read-only: other subscribers share them."""
         return MappingProxyType(self.event.headers)
 
     @property
     def attributes(self) -> dict[str, bool | int | float | str]:
-        """What it was published with, by content; nothing if it was published on a topic."""
+        """The attributes it was published with by content; empty if it was published on a topic."""
         if self.event.topic != CONTENT:
             return {}
         return {name: msgspec.json.decode(text) for name, text in self.event.headers.items()}
 
     @property
     def publisher(self) -> str:
-        """Who published it."""
+        """The name of the client that published it."""
         return self.event.publisher
 
     @property
@@ -72,17 +75,17 @@ class ReceivedEvent(msgspec.Struct, eq=False):
 
     @property
     def place(self) -> int:
-        """Which event of its server it is, whatever the topics: 1, 2, 3, …; 0 where nobody counts."""
+        """Its place in its server's log of all topics: 1, 2, 3, …; 0 where there is no log."""
         return self.event.place
 
     @property
     def stamp(self) -> Stamp | None:
-        """The logical timestamp it travelled with."""
+        """The logical timestamp it was sent with."""
         return self.event.stamp
 
     @property
     def deadline(self) -> float | None:
-        """Until when it is of use, in seconds since the epoch, as `time.time()` tells them; None: for ever.
+        """Its deadline in seconds since the epoch, as `time.time()` returns; None: it has none.
 
         It is judged by the clock of this process, when the event is handed over.
         """
@@ -90,17 +93,17 @@ class ReceivedEvent(msgspec.Struct, eq=False):
 
     def with_verdict(self, verdict: str) -> "ReceivedEvent":
         """Return the same event with another verdict."""
-        return ReceivedEvent(self.event, self.position, verdict, self._giver)
+        return ReceivedEvent(self.event, self.position, verdict, self._subscription)
 
     async def ack(self) -> None:
-        """Say that this event has been handled. Saying it twice is harmless.
+        """Acknowledge this event. Doing it twice is harmless.
 
-        Of a durable subscription it returns when that is safe, as far as all earlier events have
-        been acknowledged as well: those will never come again. It raises `LocalProtocolError` if the
+        Of a durable subscription it returns when that is safe, as far as all earlier events are
+        acknowledged as well: those never come again. It raises `LocalProtocolError` if the
         subscription is over, or closed and its server away, so that they may.
         """
-        self._giver.acknowledge(self.position)
-        await self._giver.until_safe(self.position)
+        self._subscription.acknowledge(self.position)
+        await self._subscription.until_safe(self.position)
 
     def __repr__(self) -> str:
         tag = f" {self.verdict}" if self.verdict else ""

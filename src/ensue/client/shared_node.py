@@ -1,23 +1,33 @@
-"""Subscriptions of one bus in causal order, or with deadlines: all of them share the bus's node.
+"""One node for a whole bus, in causal order and with deadlines: subscriptions share it.
 
-What a program publishes comes after all that it was handed, through whichever of its subscriptions. So one
-node publishes and receives for the whole bus, and each subscription has a share in it: the topics it
-asked for, and positions of its own. A topic is joined when the first share asks for it and left with the last. While one share has no
-room, where publishers don't wait for it, the node delivers nothing to any of them: what comes is held, or asked for again; or dropped at its deadline, if
-it has one.
+What a program publishes comes after all that it was given, through any of its subscriptions. So one
+node publishes and receives for the whole bus, and each subscription has a share: the topics it
+asked for, and positions of its own. A topic is joined when the first share asks for it and left
+with the last. While one share has no room, where publishers don't wait for it, the node delivers
+nothing to any of them: what comes is held, or asked for again, or dropped at its deadline.
 
-A deadline is judged once more when the application takes the event (`Share.hand_over`). An event that has lain unread until then is late: dropped, or handed
-over with that verdict. So with deadlines positions are given, and rows of the trace are written, at hand-over.
+A deadline is judged once more when the application takes the event (`Share.hand_over`). An event
+that was unread until then is late: dropped, or handed over with that verdict. So with deadlines
+positions are given, and rows of the trace are written, at hand-over.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ensue.client.alerts import log_alert
-from ensue.clock import Clock
-from ensue.event import DEADLINE, Event
-from ensue.protocols.core import (
+from ensue import orders
+from ensue.client.clock_alerts import log_alert
+from ensue.client.reader import Reader
+from ensue.core.clock import Clock
+from ensue.core.event import DEADLINE, Event
+from ensue.core.order import Order
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.causality import LATE, OVERFLOW, OVERTAKEN
+from ensue.protocols.deadline.delivery import DeadlineCounts
+from ensue.protocols.deadline.registered import RegisteredBroker
+from ensue.protocols.interface import (
     Alert,
     Arrive,
     Deliver,
@@ -28,39 +38,39 @@ from ensue.protocols.core import (
     Publish,
     Refuse,
 )
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.causality import LATE, OVERFLOW, OVERTAKEN
-from ensue.protocols.gossip.handing import GossipCounts
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.recorder import AlongsideRecorder, Recorder
+from ensue.protocols.recorder import AlongsideRecorder, Recorder
 from ensue.runtime.driver import Driver
+from ensue.runtime.hub_memory import Hub
 
-__all__ = ["UNREAD", "Share", "Shares", "publishing_alone"]
+__all__ = ["UNREAD", "Share", "SharedNode", "SharedReader", "publications_only"]
 
 UNREAD = "unread"
-"""The verdict in the trace on what came in time, and was not read by its deadline or at all."""
+"""The verdict in the trace on events that came in time and were not read by their deadline."""
 
 
 class Share:
-    """What one subscription sees of the bus's node. Commands: `subscribe`, `unsubscribe`, `acknowledge`."""
+    """One subscription's share in the node of its bus.
+
+    It takes the commands of a node: `subscribe`, `unsubscribe`, `acknowledge`.
+    """
 
     def __init__(
         self,
-        shares: "Shares",
+        shared: "SharedNode",
         *,
         subscription: str,
         on_outcome: Callable[[Outcome], None],
         tags: bool,
     ) -> None:
-        self._shares = shares
+        self._shared = shared
         self._tags = tags
-        """Whether it is given what is late, with a verdict."""
-        self.counts = GossipCounts()
+        """Whether it is given late events, with a verdict."""
+        self.counts = DeadlineCounts()
         """What became of events, where they have deadlines."""
         self._subscription = subscription
         self._on_outcome = on_outcome
         self._ended = False
-        """Whether what is handed over from now on is no part of the trace."""
+        """Whether later hand-overs are left out of the trace."""
         self._position = 0
         self.asked: dict[str, None] = {}
         """Topics that are wanted and not joined yet."""
@@ -74,16 +84,16 @@ class Share:
     @property
     def held_count(self) -> int:
         """How many events the bus's node holds back."""
-        return self._shares.node.held_count
+        return self._shared.node.held_count
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Ask for topics; one that another share is in takes effect at once."""
         new = [each for each in topics if each not in self.asked and each not in self.joined]
         self.asked.update(dict.fromkeys(new))
-        there = [topic for topic in new if topic in self._shares.node.topics]
+        there = [topic for topic in new if topic in self._shared.node.topics]
         for topic in there:
-            self.tell(Join(topic))
-        self._shares.node.subscribe([each for each in new if each not in there], now_ns=now_ns)
+            self.pass_on(Join(topic))
+        self._shared.node.subscribe([each for each in new if each not in there], now_ns=now_ns)
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Leave topics, at once."""
@@ -91,14 +101,14 @@ class Share:
         for topic in left:
             self.asked.pop(topic, None)
             if topic in self.joined:
-                self.tell(Leave(topic))
-        self._shares.drop(left, now_ns=now_ns)
+                self.pass_on(Leave(topic))
+        self._shared.drop(left, now_ns=now_ns)
 
     def acknowledge(self, position: int) -> None:
         """Do nothing: nothing is delivered again."""
 
-    def tell(self, outcome: Join | Leave | Deliver | Arrive | Discard) -> None:
-        """Hand an outcome over, if it concerns this share."""
+    def pass_on(self, outcome: Join | Leave | Deliver | Arrive | Discard) -> None:
+        """Pass an outcome on to the subscription, if it concerns this share."""
         if isinstance(outcome, Deliver | Arrive | Discard):
             if outcome.event.topic not in self.joined:
                 return
@@ -110,10 +120,10 @@ class Share:
                 del self.asked[topic]
                 self.joined[topic] = None
             case Join(topic=topic, missed=missed) if topic in self.joined and missed is not None:
-                pass  # Something can't be had any more.
+                pass  # Some events can't be recovered.
             case Leave(topic=topic) if topic in self.joined:
                 del self.joined[topic]
-            case Deliver() if self._shares.has_deadlines:
+            case Deliver() if self._shared.has_deadlines:
                 self._on_outcome(outcome)
                 return
             case Deliver(event=event):
@@ -123,14 +133,14 @@ class Share:
                 pass
             case _:
                 return
-        self._shares.record(self._subscription, outcome)
+        self._shared.record(self._subscription, outcome)
         self._on_outcome(outcome)
 
     def hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return what the application is handed of a delivery; None: nothing, it is late by now."""
-        if not self._shares.has_deadlines:
+        """Return a delivery as the application gets it; None: it is late by now."""
+        if not self._shared.has_deadlines:
             return delivery
-        now_ns = self._shares.now_ns()
+        now_ns = self._shared.now_ns()
         verdict = self.check(delivery.event, delivery.verdict, now_ns)
         if verdict is None:
             return None
@@ -142,7 +152,7 @@ class Share:
     def check(self, event: Event, verdict: str, now_ns: int | None = None) -> str | None:
         """Return the verdict on an event that is taken now; None: it is late, and dropped."""
         deadline_ns = None if event.stamp is None else event.stamp.entries.get(DEADLINE)
-        now_ns = self._shares.now_ns() if now_ns is None else now_ns
+        now_ns = self._shared.now_ns() if now_ns is None else now_ns
         if verdict or deadline_ns is None or now_ns <= deadline_ns:
             return verdict
         self.counts.delivered -= 1
@@ -151,16 +161,16 @@ class Share:
         return LATE if self._tags else None
 
     def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
-        """Note that events are not handed over while the subscription to their topic lasts."""
-        if self._shares.has_deadlines:
-            now_ns = self._shares.now_ns()
+        """Note that the application never gets these; `ended`: nor anything after them."""
+        if self._shared.has_deadlines:
+            now_ns = self._shared.now_ns()
             for delivery in deliveries:
                 self._record(Discard(delivery.event, UNREAD), now_ns)
         self._ended = self._ended or ended
 
     def _record(self, outcome: Deliver | Discard, now_ns: int) -> None:
         if not self._ended:
-            self._shares.record(self._subscription, outcome, now_ns)
+            self._shared.record(self._subscription, outcome, now_ns)
 
     def _count(self, outcome: Deliver | Arrive | Discard) -> None:
         counts = self.counts
@@ -173,26 +183,29 @@ class Share:
         counts.overflow += outcome.verdict == OVERFLOW
 
     def alert(self, outcome: Alert) -> None:
-        """Count what was told of other clocks and of delays."""
+        """Count an alert about clocks or delays."""
         self.counts.broken += outcome.broken
         self.counts.warned += not outcome.broken
 
     def refuse(self, outcome: Refuse) -> None:
-        """Tell which of its topics it can't have."""
+        """Pass a refusal on if it concerns topics that this share asked for."""
         if any(self.asked.pop(topic, 0) is None for topic in outcome.topics):
             self._on_outcome(outcome)
 
     def end(self, outcome: Refuse) -> None:
-        """Tell that nothing more will come."""
+        """Pass on that nothing more comes."""
         self._on_outcome(outcome)
 
 
-class Shares:
-    """The node of one bus, and who has a share in it."""
+class SharedNode:
+    """The node of one bus, and the shares in it."""
 
     def __init__(
         self,
-        driver: Driver[HypercubeNode] | Driver[GossipBroker],
+        driver: Driver[CausalNode]
+        | Driver[RegisteredNode]
+        | Driver[DeadlineBroker]
+        | Driver[RegisteredBroker],
         *,
         clock: Clock,
         recorder: Recorder | None,
@@ -200,41 +213,41 @@ class Shares:
     ) -> None:
         self.driver: Driver[Any] = driver
         self._on_published = on_published
-        self.node: HypercubeNode | GossipBroker = driver.node
+        self.node: CausalNode | RegisteredNode | DeadlineBroker | RegisteredBroker = driver.node
         self._clock = clock
         self._recorder = recorder
         self._shares: dict[Share, None] = {}
         self._full: dict[Share, None] = {}
-        """Those with no room."""
+        """Shares without room."""
         self._paused = False
-        self.has_deadlines = isinstance(driver.node, GossipBroker)
+        self.has_deadlines = isinstance(driver.node, DeadlineBroker | RegisteredBroker)
 
     def open(
         self, *, subscription: str, on_outcome: Callable[[Outcome], None], tags: bool = True
     ) -> Share:
-        """Give a subscription its share."""
+        """Return a share for a subscription."""
         share = Share(self, subscription=subscription, on_outcome=on_outcome, tags=tags)
         self._shares[share] = None
         return share
 
     def close(self, share: Share) -> None:
-        """End a share: leave what nobody else is in."""
+        """End a share: leave the topics that no other share is in."""
         if self._shares.pop(share, 0) is not None:
             return
         self.resume(share)
         topics = (*share.asked, *share.joined)
         for topic in share.topics:
-            share.tell(Leave(topic))
+            share.pass_on(Leave(topic))
         if not self.driver.closed:
             self.driver.command(lambda _node, now: self.drop(topics, now_ns=now))
 
     def pause(self, share: Share) -> None:
-        """Have nothing more delivered, at the end of this turn of the event loop."""
+        """Deliver nothing more to any share from the end of this turn of the event loop."""
         self._full[share] = None
         asyncio.get_running_loop().call_soon(self._pause_or_resume)
 
     def resume(self, share: Share) -> None:
-        """Go on after a pause, once nobody needs it."""
+        """Deliver again after a pause, once all shares have room."""
         if self._full.pop(share, 0) is None:
             asyncio.get_running_loop().call_soon(self._pause_or_resume)
 
@@ -248,21 +261,21 @@ class Shares:
                 self.driver.command(lambda node, _now: node.pause())
             else:
                 self.driver.command(lambda node, now: node.resume(now_ns=now))
-        except Exception as error:  # noqa: BLE001 - nobody called who could be told
+        except Exception as error:  # noqa: BLE001 - the event loop called: no caller to raise to
             self.driver.fail(error)
 
     def drop(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Leave those topics that nobody has a share in any more."""
+        """Leave those topics that no share is in any more."""
         shared = {topic for share in self._shares for topic in (*share.asked, *share.joined)}
         self.node.unsubscribe([each for each in topics if each not in shared], now_ns=now_ns)
 
     def outcome(self, outcome: Outcome) -> None:
-        """Hand what the node says to whom it concerns."""
+        """Pass an outcome of the node on to the shares that it concerns."""
         if isinstance(outcome, Arrive | Discard) and not self.has_deadlines:
-            return  # Nobody asks when and why.
+            return  # Only deadlines are counted.
         if isinstance(outcome, Join | Deliver | Arrive | Discard):
             for share in list(self._shares):
-                share.tell(outcome)
+                share.pass_on(outcome)
         elif isinstance(outcome, Refuse):
             for share in list(self._shares):
                 share.refuse(outcome)
@@ -274,10 +287,10 @@ class Shares:
             self._on_published(outcome.event)
 
     def end(self, outcome: Refuse) -> None:
-        """Tell all of them that the node does nothing any more, and see to it."""
+        """End all shares, and the node."""
         for share in list(self._shares):
             share.end(outcome)
-        # Or it would go on among others who take it for gone. Soon: it may be about something.
+        # Other nodes take it for gone. Soon: it may be in the middle of a call.
         asyncio.get_running_loop().call_soon(self._rest)
 
     def _rest(self) -> None:
@@ -289,14 +302,94 @@ class Shares:
         return self._clock.now_ns()
 
     def record(self, subscription: str, outcome: Outcome, now_ns: int | None = None) -> None:
-        """Write what a subscription was told into the trace."""
+        """Write an outcome of a subscription into the trace."""
         if self._recorder is not None:
             now_ns = self._clock.now_ns() if now_ns is None else now_ns
             self._recorder.outcome(self.node.name, subscription, outcome, now_ns)
 
 
-class _PublishingAlone(AlongsideRecorder):
-    """Writes what a node publishes; what it delivers is written for each share."""
+class SharedReader(Reader):
+    """Reads a share in the node of its bus."""
+
+    def __init__(self, hub: Hub, *, name: str, client: str, order: Order | None) -> None:
+        super().__init__(name)
+        self._shared: SharedNode = hub.shares[client]
+        self._tags = orders.of(hub.order).hands_over_late(order)
+        self._share: Share | None = None
+        self.watches_handover = self._shared.has_deadlines
+
+    @property
+    def node(self) -> Share | None:
+        """The share, which has topics and positions as a node does."""
+        return self._share
+
+    @property
+    def counts(self) -> DeadlineCounts | None:
+        """How many events were late or dropped, where there are deadlines."""
+        if self._share is None or not self._shared.has_deadlines:
+            return None
+        return self._share.counts
+
+    async def open(
+        self,
+        *,
+        client: str,
+        subscription: str,
+        on_outcomes: Callable[[Sequence[Outcome]], None],
+    ) -> None:
+        """Take the share."""
+        del client
+        self._share = self._shared.open(
+            subscription=subscription,
+            on_outcome=lambda outcome: on_outcomes((outcome,)),
+            tags=self._tags,
+        )
+        self.resumed.set_result(None)
+        await asyncio.sleep(0)
+
+    def command(self, call: Callable[[Any, int], object]) -> None:
+        """Call a function with the share, and the time."""
+        share = self._share
+        assert share is not None
+        self._shared.driver.command(lambda _node, now: call(share, now))
+
+    def hand_over(self, delivery: Deliver) -> Deliver | None:
+        """Return a delivery as the application gets it; None: it is late by now."""
+        return delivery if self._share is None else self._share.hand_over(delivery)
+
+    def check(self, event: Event, verdict: str) -> str | None:
+        """Return the verdict on an event whose handler is called now; None: it is late."""
+        return verdict if self._share is None else self._share.check(event, verdict)
+
+    def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
+        """Note that the application never gets these; `ended`: nor anything after them."""
+        if self._share is not None:
+            self._share.leave_unread(deliveries, ended=ended)
+
+    def pause(self) -> None:
+        """Deliver nothing more to any share from the end of this turn of the event loop."""
+        if self._share is not None:
+            self._shared.pause(self._share)
+
+    def resume(self) -> None:
+        """Deliver again after a pause, once all shares have room."""
+        if self._share is not None:
+            self._shared.resume(self._share)
+
+    def retire(self, topics: tuple[str, ...]) -> None:
+        """End the share."""
+        del topics
+        if self._share is not None:
+            self._shared.close(self._share)
+
+    def rest(self, *, silently: bool = False) -> None:
+        """End the share."""
+        del silently
+        self.retire(())
+
+
+class _PublicationsOnly(AlongsideRecorder):
+    """Records what a node publishes; each share records what it delivers."""
 
     def outcome(
         self,
@@ -306,11 +399,11 @@ class _PublishingAlone(AlongsideRecorder):
         at_ns: int,
         true_ns: int | None = None,
     ) -> None:
-        """Leave out what the shares tell."""
+        """Record publications alone."""
         if isinstance(effect, Publish):
             super().outcome(node, subscription, effect, at_ns, true_ns)
 
 
-def publishing_alone(recorder: Recorder | None) -> Recorder | None:
+def publications_only(recorder: Recorder | None) -> Recorder | None:
     """Return a recorder for the node of a bus whose subscriptions have shares in it."""
-    return None if recorder is None else _PublishingAlone(recorder)
+    return None if recorder is None else _PublicationsOnly(recorder)

@@ -1,27 +1,51 @@
 """A subscription: events one at a time, in order, with room for a stated number.
 
-An event is handed out when it is asked for, and never lost by cancelling: a task cancelled while it waits has taken nothing. Acknowledging is automatic
-by default: asking for the next event says that the last one was handled. With `acknowledge="manual"` each event is acknowledged by `ack`, in any order;
-what counts is the unbroken run from the start.
+Reading. An event is handed out when it is asked for. Cancelling loses none: a task cancelled while
+it waits has taken nothing.
 
-Back-pressure: events handed out and not acknowledged, and events not yet handed out, count as pending. At `pending_max` publishers to these topics wait,
-and they go on when half of that is left. Where publishers don't wait (`ensue://`), the subscription pauses and catches up from the log.
+Acknowledging is automatic by default: asking for the next event acknowledges the last one. With
+`acknowledge="manual"` each event is acknowledged by `ack`, in any order; what counts is the
+unbroken run from the start.
 
-A durable subscription (`ensue://`) keeps how far it has come at the server, under its name. Entered again it goes on behind the last event acknowledged.
-`await event.ack()` returns when that is safe; with automatic acknowledgement it becomes so in the background, and closing waits for it. Closing a durable
-subscription does not end it: `forget` does. `SubscriptionLost` ends reading if another process takes the name up.
-Closing ends back-pressure at once, and reading with what has come. The driver of a closed subscription lives on until the leave has come through, or the hub is gone;
-of a durable one until all that was handed out is acknowledged, or nobody is left who could (`acknowledging`).
+Back-pressure. Unread and unacknowledged events are pending. At `pending_max` publishers to these
+topics wait until half of that is left. Where publishers don't wait (`ensue://`), the subscription
+pauses and catches up from the log.
+
+Durable subscriptions (`ensue://`). The server keeps the position under the subscription's name;
+entered again, it continues after the last acknowledged event. `await event.ack()` returns when that
+is safe; with automatic acknowledgement this happens in the background, and closing waits for it.
+Closing a durable subscription does not end it: `forget` does. `SubscriptionLost` ends reading if
+another process enters the name.
+
+Closing ends back-pressure at once; what was received can still be read. A durable subscription that
+is closed lingers: it takes acknowledgements until all that was received is handled and safe. It
+rests earlier when its block or its bus is left, or its name is entered again, after `close_timeout`
+seconds at most. Acknowledging after that raises, because the event may come again. Other
+subscriptions rest at once: their driver lives on until the leave is through, or the hub is gone.
+
+By content (`where=…`). The subscription asks for one filter, once, and ends when a transaction
+withdraws it. Where publishers don't wait, one that has no room for the next event, or for all
+events of a transaction, is over (`SubscriptionLost`).
 """
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from ensue.client.acknowledging import Acknowledging
-from ensue.client.checks import (
+from ensue.client.acknowledgements import Acknowledgements
+from ensue.client.backpressure import Backpressure
+from ensue.client.content.reader import ContentReader, ContentRequest
+from ensue.client.event_queue import EventQueue
+from ensue.client.failures import fail
+from ensue.client.handlers import READ_AHEAD_MAX, ReadAhead, Runner
+from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
+from ensue.client.reader import Counts, NodeReader, Reader
+from ensue.client.received_event import CONTENT, ReceivedEvent
+from ensue.client.shared_node import SharedReader
+from ensue.client.topic_changes import Missed, TopicChanges
+from ensue.client.validation import (
     Acknowledge,
     Start,
     check_accept_loss,
@@ -32,29 +56,24 @@ from ensue.client.checks import (
     check_start,
     check_topics,
 )
-from ensue.client.cube_reader import Reader, make_reader
-from ensue.client.futures import fail
-from ensue.client.joining import Missed
-from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
-from ensue.client.received import ReceivedEvent
-from ensue.client.running import READ_AHEAD_MAX, Runner
-from ensue.client.shown import shown_subscription
-from ensue.errors import LocalProtocolError, LogLost, refused_subscription
-from ensue.order import Order
-from ensue.protocols.core import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
-from ensue.protocols.gossip.handing import GossipCounts
-from ensue.protocols.kept import DISMISSED
-from ensue.protocols.merge.watching import MergeCounts
-from ensue.protocols.unordered import UnorderedCounts
+from ensue.core.errors import LocalProtocolError, LogLost, SubscriptionLost, refused_subscription
+from ensue.core.order import Order, written
+from ensue.protocols.interface import Acknowledged, Deliver, Join, Leave, Outcome, Refuse, Resumed
+from ensue.protocols.shared.remote_state import DISMISSED
 from ensue.runtime.driver import Failed
-from ensue.runtime.hub import Hub
+from ensue.runtime.hub_memory import Hub
 from ensue.runtime.names import check_text
 
 __all__ = ["Subscription"]
 
+_log = logging.getLogger("ensue")
 
-class Subscription(Acknowledging):
-    """Made by `Bus.subscribe`; entered with `async with`, read with `async for`."""
+
+class Subscription:
+    """A subscription. Made by `Bus.subscribe`.
+
+    Enter it with `async with`, and read it with `async for`, or handle its events with `run`.
+    """
 
     def __init__(
         self,
@@ -69,6 +88,7 @@ class Subscription(Acknowledging):
         durable: bool = False,
         start: Start = "latest",
         accept_loss: bool = False,
+        content: ContentRequest | None = None,
     ) -> None:
         check_topics(topics, resumed=durable)
         check_pending_max(pending_max)
@@ -79,30 +99,63 @@ class Subscription(Acknowledging):
         if durable:
             check_durable(name, order, hub.transport.capabilities, hub.transport.name)
         self._start = check_start(start, order, hub.transport.capabilities, hub.transport.name)
-        super().__init__(
-            hub,
-            name=name or "",
-            durable=durable,
-            automatic=acknowledge == "auto",
-            pending_max=pending_max,
-        )
         self.order = order
-        self._has_deadlines = False
-        """Whether events may be late by the time they are handed over."""
-        self._accept_loss = accept_loss
+        self.durable = durable
+        self.pending_max = pending_max
+        self._hub = hub
         self._client = client
         self._wanted_name = name
         self._topics = topics
+        self._accept_loss = accept_loss
+        self._content = content
+        """What it asks for by content; None: it asks for topics."""
+        self._automatic = acknowledge == "auto"
+        self._reader: Reader | None = None
+        """Made on entering."""
+        self._watches_handover = False
+        self._queue = EventQueue()
+        self._acknowledgements = Acknowledgements(keeps=durable, settle_s=hub.close_timeout_s)
+        self._backpressure = Backpressure(hub, name=name or "", pending_max=pending_max)
+        self._topic_changes = TopicChanges()
+        self._ahead = ReadAhead()
+        self._dismissed: asyncio.Future[None] | None = None
+        """Done when the server has forgotten it; made by `forget`."""
+        self._closed = False
+        self._rested = False
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
             Join: self._joined,
             Leave: self._has_left,
             Refuse: self._was_refused,
             Failed: self._was_refused,
-            Acknowledged: lambda outcome: self._safety.reached(outcome.position),
+            Acknowledged: lambda outcome: self._acknowledgements.reached(outcome.position),
             Resumed: lambda _outcome: self._has_resumed(),
         }
 
-    __repr__ = shown_subscription
+    def __repr__(self) -> str:
+        name = self.name or self._wanted_name
+        who = f" {name!r}" if name else ""
+        if self._content is not None:
+            what = f"where={self._content.where!r}"
+        else:
+            topics = self.topics or self._topics
+            what = f"to {', '.join(map(repr, topics))}, order={written(self.order)}"
+        if self._closed:
+            state = "closed"
+        elif self._acknowledgements.lost is not None:
+            state = "lost"
+        else:
+            state = "not entered" if self._reader is None else "open"
+        return f"<ensue.Subscription{who} {what}, {state}, {self.waiting} waiting>"
+
+    @property
+    def name(self) -> str:
+        """The name of this subscription, in traces and warnings."""
+        return self._backpressure.slow.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -112,13 +165,18 @@ class Subscription(Acknowledging):
 
     @property
     def missed(self) -> tuple[Missed, ...]:
-        """What it fell behind of and can't be had any more, the latest last."""
-        return tuple(self._joining.missed)
+        """Gaps that can't be recovered because it fell behind, the latest last."""
+        return tuple(self._topic_changes.missed)
 
     @property
     def waiting(self) -> int:
-        """How many events are here and not handed out."""
-        return len(self._queue)
+        """How many events are received and unread."""
+        return len(self._queue.unread)
+
+    @property
+    def pending(self) -> int:
+        """How many events are unread or unacknowledged."""
+        return len(self._queue.unread) + len(self._acknowledgements.open)
 
     @property
     def held_back(self) -> int:
@@ -127,33 +185,31 @@ class Subscription(Acknowledging):
         return 0 if node is None else node.held_count
 
     @property
-    def counts(self) -> MergeCounts | GossipCounts | UnorderedCounts | None:
-        """What became of the events that came, where order is merged, has deadlines or is none: how many were late or dropped, and why."""
+    def counts(self) -> Counts | None:
+        """How many events were late or dropped, and why.
+
+        None where no event is: in total and causal order.
+        """
         return None if self._reader is None else self._reader.counts
+
+    # -- Entering and leaving -------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._reader is not None:
-            raise LocalProtocolError("a subscription is entered once")
+            raise LocalProtocolError(
+                "a subscription is entered once: make another with bus.subscribe(…)"
+            )
         if self._closed:
             raise LocalProtocolError("the subscription was closed before it was entered")
         hub = self._hub
         hub.check_loop("this subscription")
-        # On the chain a subscription is new each time, whatever people call it, unless it is durable.
+        # On the transport a subscription has a new name each time, unless it is durable.
         own_name = hub.unique(f"{self._client}.subscription")
         if self.durable and self._wanted_name is not None:
             own_name = self._wanted_name
-        self._slow.name = self._wanted_name or own_name
-        reader = self._reader = make_reader(
-            hub,
-            name=own_name,
-            client=self._client,
-            order=self.order,
-            durable=self.durable,
-            acknowledge_each=self.durable or not self._automatic,
-            start=self._start,
-            accept_loss=self._accept_loss,
-        )
-        self._has_deadlines = reader.has_deadlines
+        self._backpressure.slow.name = self._wanted_name or own_name
+        reader = self._reader = self._make_reader(own_name)
+        self._watches_handover = reader.watches_handover
         try:
             await reader.open(
                 client=self._client, subscription=self.name, on_outcomes=self._outcomes
@@ -172,28 +228,114 @@ class Subscription(Acknowledging):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None and self._automatic and self._unacknowledged:
-            # Whoever leaves in peace has handled what it was handed.
-            self._handled(next(iter(self._unacknowledged)))
+        unacknowledged = self._acknowledgements.open
+        if kind is None and self._automatic and unacknowledged:
+            # A block that ends without an exception has handled what it read.
+            self._handled(next(iter(unacknowledged)))
         await self.finish()
+
+    def close(self) -> None:
+        """Leave all topics.
+
+        What was received can still be read, and acknowledged; then iteration ends.
+        """
+        if self._closed:
+            return
+        self._hub.check_loop("this subscription")
+        self._closed = True
+        self._backpressure.release()
+        self._acknowledgements.close(self.name)
+        try:
+            if self._lingers and self._reader is not None:
+                self._hub.lingering[self._reader.name] = self
+                self._reader.pause()
+            else:
+                self.rest()
+        finally:
+            for topic in self._topic_changes.waiting():
+                why = f"the subscription was closed before it joined {topic!r}"
+                self._topic_changes.give_up(topic, LocalProtocolError(why))
+            self._queue.wake()
+
+    async def finish(self) -> None:
+        """Close, settle, and rest; at once if cancelled."""
+        try:
+            self.close()
+            await self.settle()
+        finally:
+            self.rest()
+
+    async def settle(self, by_s: float | None = None) -> None:
+        """Wait until what a durable subscription acknowledged or left is safe.
+
+        A closed one also waits for its run to end. Waiting is limited to the `close_timeout` of the
+        bus, or to a time of the event loop; a timeout is logged.
+        """
+        acknowledgements, changes = self._acknowledgements, self._topic_changes
+        if not acknowledgements.keeps:
+            return
+        loop = asyncio.get_running_loop()
+        by_s = loop.time() + self._hub.close_timeout_s if by_s is None else by_s
+        try:
+            async with asyncio.timeout_at(by_s):
+                if self._closed and not acknowledgements.ended:
+                    await self._ahead.until_over()
+                await acknowledgements.until(acknowledgements.acknowledged)
+                if not acknowledgements.ended and acknowledgements.lost is None:
+                    await changes.until_left()
+        except SubscriptionLost:
+            pass  # Reading raises it.
+        except (TimeoutError, LocalProtocolError) as error:
+            if changes.leaving:
+                _log.warning(
+                    "unsubscribe_unconfirmed topics=%s: the durable subscription may still have "
+                    "them when it is entered again",
+                    ",".join(sorted(changes.leaving)),
+                )
+            if not changes.leaving or not acknowledgements.settled:
+                _log.warning("%s", acknowledgements.failure(error))
+
+    def rest(self) -> None:
+        """Close, and take no acknowledgements: events that are not safe by now may come again."""
+        self.close()
+        if self._rested:
+            return
+        self._rested = True
+        reader = self._reader
+        try:
+            if reader is not None and reader.started:
+                self._retire(reader)
+        finally:
+            if reader is not None:
+                if self._hub.lingering.get(reader.name) is self:
+                    del self._hub.lingering[reader.name]
+                fail(reader.resumed, LocalProtocolError("the subscription was closed meanwhile"))
+            if self._dismissed is not None:
+                why = f"{self.name!r} was closed before it was forgotten: it may be, or not"
+                fail(self._dismissed, LocalProtocolError(why))
+            self._topic_changes.stop_leaving()
+            self._acknowledgements.end()
 
     async def forget(self) -> None:
         """End a durable subscription for good: the server forgets it."""
         reader = self._open_reader()
         if not self.durable:
             raise LocalProtocolError("only a durable subscription is kept, and can be forgotten")
-        if self._joining.asked:
-            await self.unsubscribe(*self._joining.asked)
+        if self._topic_changes.asked:
+            await self.unsubscribe(*self._topic_changes.asked)
         dismissed = self._dismissed = asyncio.get_running_loop().create_future()
         reader.dismiss()
         await dismissed
         self.rest()
 
+    # -- Topics ---------------------------------------------------------------------------------
+
     async def subscribe(self, *topics: str) -> None:
         """Add topics; returns when events published from now on will be delivered."""
+        self._check_content_topics(topics)
         check_topics(topics)
         reader = self._open_reader()
-        waiting = self._joining.ask(topics, joined=self.topics)
+        waiting = self._topic_changes.ask(topics, joined=self.topics)
         reader.command(lambda node, now: node.subscribe(topics, now_ns=now))
         unsettled = [future for future in waiting if not future.done()]
         if unsettled:
@@ -202,23 +344,27 @@ class Subscription(Acknowledging):
             future.result()
 
     async def unsubscribe(self, *topics: str) -> None:
-        """Leave topics: nothing of them is handed out any more.
+        """Leave topics: their events are not handed out any more.
 
-        It takes effect at once here. A durable subscription tells its server in the background, and closing waits for that.
+        It takes effect at once here. The server of a durable subscription learns of it in the
+        background, and closing waits for that.
         """
+        self._check_content_topics(topics)
         check_topics(topics, wildcards=True)
         reader = self._open_reader()
-        self._joining.leave(frozenset(topics).intersection(self.topics))
+        self._topic_changes.leave(frozenset(topics).intersection(self.topics))
         reader.command(lambda node, now: node.unsubscribe(topics, now_ns=now))
         for topic in topics:
             error = LocalProtocolError(f"{topic!r} was left before it was joined")
-            self._joining.give_up(topic, error)
+            self._topic_changes.give_up(topic, error)
         left = frozenset(topics)
-        reader.leave_unread([each for each in self._queue if each.event.topic in left], ended=False)
-        self._queue = deque(each for each in self._queue if each.event.topic not in left)
+        reader.leave_unread(self._queue.of(left), ended=False)
+        self._queue.drop(left)
         for position in self._ahead.leave(left):
             self._handled(position)
         self._relieve()
+
+    # -- Reading --------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
@@ -228,42 +374,36 @@ class Subscription(Acknowledging):
             raise self._not_open()
         if asyncio.get_running_loop() is not self._hub.loop:
             self._hub.check_loop("this subscription")
-        if self._waiter is not None and not self._waiter.cancelled():
+        queue, acknowledgements = self._queue, self._acknowledgements
+        if queue.has_reader:
             raise LocalProtocolError(
-                "somebody is already reading this subscription: read it in one task, "
+                "another task is already reading this subscription: read it in one task, "
                 "or make a subscription for each"
             )
-        if self._automatic and self._unacknowledged:
+        if self._automatic and acknowledgements.open:
             if self.durable:
-                self._handled(next(iter(self._unacknowledged)))
+                self._handled(next(iter(acknowledgements.open)))
             else:
-                self._unacknowledged.clear()
-                if self._full:
+                acknowledgements.open.clear()
+                if self._backpressure.full:
                     self._relieve()
         delivery = None
         while delivery is None:
-            while not self._queue:
+            while not queue.unread:
                 await self._until_woken()
             # Nothing is awaited from here on, so a cancelled task has not taken the event.
-            delivery = self._queue.popleft()
-            if self._has_deadlines:
-                delivery = self._in_time(delivery)
-        position = self._handed_out = delivery.position
-        self._unacknowledged[position] = None
-        return ReceivedEvent(delivery.event, position, delivery.verdict, self)
+            delivery = queue.unread.popleft()
+            if self._watches_handover:
+                delivery = self._hand_over(delivery)
+        acknowledgements.hand_out(delivery.position)
+        return ReceivedEvent(delivery.event, delivery.position, delivery.verdict, self)
 
     async def _until_woken(self) -> None:
-        if self._safety.lost is not None:
-            raise self._safety.lost
+        if self._acknowledgements.lost is not None:
+            raise self._acknowledgements.lost
         if self._closed:
             raise StopAsyncIteration
-        waiter = self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await waiter
-        finally:
-            # After a cancelled reader another one may wait already.
-            if self._waiter is waiter:
-                self._waiter = None
+        await self._queue.until_woken()
 
     async def run(
         self,
@@ -274,16 +414,21 @@ class Subscription(Acknowledging):
         pending_max: int = READ_AHEAD_MAX,
         progress: Progress | None = None,
     ) -> Progress:
-        """Call `handler` with every event until the subscription is closed; return what was done.
+        """Call `handler` with every event until the subscription is closed; return the progress.
 
-        An event is acknowledged when its handler has returned, whatever `acknowledge` says, and for good: reading on later is left to `ack`, too. `concurrency`
-        says what may run at once, `on_failure` what becomes of an event whose handler raises. It returns when what was handled is safe, or has been awaited for the `close_timeout` of the bus. At most `pending_max` events are read from the first unfinished one
-        on. Cancelled, it cancels the handlers and waits for them. What a run leaves unfinished, the next one begins with, unless it was acknowledged meanwhile.
+        An event is acknowledged when its handler has returned, whatever `acknowledge` says; after a
+        run, events that you read yourself have to be acknowledged by `ack`. `concurrency` says
+        which handlers may run at once, `on_failure` what becomes of an event whose handler raises.
+        At most `pending_max` events are read from the first unfinished one on.
+
+        It returns when acknowledgements are safe, or after the `close_timeout` of the bus.
+        Cancelled, it cancels the handlers and waits for them. The next run begins with what this
+        one leaves unfinished, unless it was acknowledged meanwhile.
         """
         runner = Runner(
             self,
             handler,
-            check=self._check_late if self._has_deadlines else None,
+            check=self._check_late if self._watches_handover else None,
             concurrency=concurrency,
             on_failure=on_failure,
             pending_max=pending_max,
@@ -292,12 +437,12 @@ class Subscription(Acknowledging):
         if self._reader is None:
             raise self._not_open()
         self._hub.check_loop("this subscription")
-        ahead = self._ahead
+        ahead, unacknowledged = self._ahead, self._acknowledgements.open
         if self._automatic:
-            for position in tuple(self._unacknowledged):
+            for position in tuple(unacknowledged):
                 self._handled(position)
             self._automatic = False
-        ahead.left = [event for event in ahead.left if event.position in self._unacknowledged]
+        ahead.left = [event for event in ahead.left if event.position in unacknowledged]
         try:
             done = await runner.run(ahead)
         finally:
@@ -305,24 +450,71 @@ class Subscription(Acknowledging):
         await self.settle()
         return done
 
-    def _in_time(self, delivery: Deliver) -> Deliver | None:
-        """Return what is handed over of a delivery; None: nothing, it is late by now."""
+    def acknowledge(self, position: int) -> None:
+        """Acknowledge the event at a position."""
+        self._hub.check_loop("this subscription")
+        self._handled(position)
+
+    async def until_safe(self, position: int) -> None:
+        """Wait until the acknowledgement of a position is safe; at once if nothing is kept."""
+        await self._acknowledgements.until(position)
+
+    def _hand_over(self, delivery: Deliver) -> Deliver | None:
+        """Return a delivery as the application gets it; None: it is late by now."""
         handed = None if self._reader is None else self._reader.hand_over(delivery)
         if handed is None:
             self._relieve()
         return handed
 
     def _check_late(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        """Return an event as its handler is to be given it; None: it is late by now, and dropped."""
+        """Return an event as its handler is given it; None: it is late by now, and dropped."""
         reader = self._reader
         verdict = event.verdict if reader is None else reader.check(event.event, event.verdict)
         if verdict is None:
             return None
         return event if verdict == event.verdict else event.with_verdict(verdict)
 
+    def _handled(self, position: int) -> None:
+        if position not in self._acknowledgements.open:
+            return
+        reached = self._acknowledgements.acknowledge(position)
+        if reached is not None and (self.durable or not self._automatic):
+            reader = self._working_reader
+            if reader is not None:
+                reader.command(lambda node, _now: node.acknowledge(reached))
+        self._relieve()
+
+    def _relieve(self) -> None:
+        if self._backpressure.full and not self._closed:
+            self._backpressure.relieve(self.pending, self._working_reader)
+
+    def _room(self) -> int | None:
+        """Return how many more events there is room for; None: any number, publishers wait."""
+        return None if self._hub.holds_publishers else self.pending_max - self.pending
+
+    # -- State ----------------------------------------------------------------------------------
+
+    def _make_reader(self, name: str) -> Reader:
+        hub = self._hub
+        if self._content is not None:
+            return ContentReader(
+                hub, name=name, request=self._content, room=self._room, queue=self._queue
+            )
+        if hub.shares_node:
+            return SharedReader(hub, name=name, client=self._client, order=self.order)
+        return NodeReader(
+            hub,
+            name=name,
+            order=self.order,
+            durable=self.durable,
+            acknowledge_each=self.durable or not self._automatic,
+            start=self._start,
+            accept_loss=self._accept_loss,
+        )
+
     def _open_reader(self) -> Reader:
-        if self._safety.lost is not None:
-            raise self._safety.lost
+        if self._acknowledgements.lost is not None:
+            raise self._acknowledgements.lost
         if self._reader is None or self._closed:
             raise self._not_open()
         self._hub.check_loop("this subscription")
@@ -332,39 +524,82 @@ class Subscription(Acknowledging):
         why = "the subscription is not open: use it inside `async with bus.subscribe(…)`"
         return LocalProtocolError(why)
 
+    def _check_content_topics(self, topics: tuple[str, ...]) -> None:
+        if self._content is not None and topics != (CONTENT,):
+            raise LocalProtocolError(
+                f"a subscription by content has no topics, got {', '.join(map(repr, topics))}: "
+                "make another one, or close it"
+            )
+
+    @property
+    def _working_reader(self) -> Reader | None:
+        if self._rested or self._acknowledgements.lost is not None:
+            return None
+        return self._reader
+
+    @property
+    def _lingers(self) -> bool:
+        """Whether acknowledgements may still come, or something is not safe yet."""
+        entered = self._reader is not None and self._reader.node is not None
+        over = self._acknowledgements.lost is not None or self._dismissed is not None
+        if not self.durable or not entered or over:
+            return False
+        settled = self._acknowledgements.settled and not self._topic_changes.leaving
+        return bool(self.pending) or self._ahead.running or not settled
+
+    def _rest_if_done(self) -> None:
+        """Rest if it is closed and nothing is left to be acknowledged."""
+        if self._closed and not self._lingers:
+            self.rest()
+
+    def _retire(self, reader: Reader) -> None:
+        reader.leave_unread(self._queue.unread, ended=True)
+        if self._acknowledgements.lost is not None:
+            reader.rest(silently=True)
+        elif self.durable:
+            reader.rest()
+        else:
+            reader.retire(tuple(self._topic_changes.asked))
+
+    # -- Outcomes of the reader -----------------------------------------------------------------
+
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         if self._rested:
-            return  # The driver sees the leave through, and nobody is interested in how.
+            return  # The driver sees the leave through.
         if self._closed:
-            # What comes now was not handed out, and comes again.
+            # Events that come now are not handed out, and come again.
             outcomes = [
                 each for each in outcomes if isinstance(each, Acknowledged | Leave | Refuse)
             ]
             self._hub.loop.call_soon(self._rest_if_done)
-        queue, handlers, leaving = self._queue, self._handlers, self._joining.leaving
+        handlers, leaving = self._handlers, self._topic_changes.leaving
+        unread = self._queue.unread
         for outcome in outcomes:
             if type(outcome) is Deliver:
                 if not leaving or outcome.event.topic not in leaving:
-                    queue.append(outcome)
+                    unread.append(outcome)
             elif (handle := handlers.get(type(outcome))) is not None:
                 handle(outcome)
-        if len(queue) + len(self._unacknowledged) >= self.pending_max and not self._closed:
-            self._no_room()
-        if queue and self._waiter is not None:
-            self._wake()
+        if self.pending >= self.pending_max and not self._closed:
+            self._backpressure.engage(self._reader)
+        if unread:
+            self._queue.wake()
 
     def _has_left(self, outcome: Leave) -> None:
-        self._slow.topics.pop(outcome.topic, None)
-        self._joining.left(outcome)
+        if self._content is not None:
+            self.close()
+            return
+        self._backpressure.slow.topics.pop(outcome.topic, None)
+        self._topic_changes.left(outcome)
 
     def _joined(self, outcome: Join) -> None:
         topic = outcome.topic
-        if topic in self._joining.leaving:
+        if topic in self._topic_changes.leaving:
             return  # It was left since.
         if outcome.missed is not None:
-            self._joining.miss(self.name, topic, *outcome.missed)
-        self._slow.topics[topic] = None
-        self._joining.joined(topic)
+            self._topic_changes.miss(self.name, topic, *outcome.missed)
+        self._backpressure.slow.topics[topic] = None
+        self._topic_changes.joined(topic)
 
     def _has_resumed(self) -> None:
         if self._reader is not None and not self._reader.resumed.done():
@@ -374,28 +609,30 @@ class Subscription(Acknowledging):
         if outcome.topics:
             for topic in outcome.topics:
                 text = f"{topic!r} was refused: {outcome.reason}"
-                self._joining.give_up(topic, refused_subscription(text, reason=outcome.reason))
+                self._topic_changes.give_up(
+                    topic, refused_subscription(text, reason=outcome.reason)
+                )
         elif self._dismissed is not None and outcome.reason == DISMISSED:
-            self._safety.forget()
+            self._acknowledgements.forget()
             if not self._dismissed.done():
                 self._dismissed.set_result(None)
-            # Soon, and whether or not somebody still waits: there is nothing to be read any more.
+            # Soon, even if the task in `forget` was cancelled: there is nothing left to read.
             self._hub.loop.call_soon(self.rest)
         else:
             self._end(outcome)
 
     def _end(self, outcome: Refuse) -> None:
-        """End reading for good: the chain or the keeper won't have this subscription, or it has failed."""
+        """End reading for good: a server refused the subscription, or its node failed."""
         error = outcome.error if isinstance(outcome, Failed) else None
         why = str(error) if isinstance(error, LogLost) else ""
-        lost = self._safety.lose(self.name, outcome.reason, why)
+        lost = self._acknowledgements.lose(self.name, outcome.reason, why)
         if isinstance(outcome, Failed):
             lost.__cause__ = outcome.error
-        for topic in self._joining.waiting():
-            self._joining.give_up(topic, lost)
-        self._joining.stop_leaving()
+        for topic in self._topic_changes.waiting():
+            self._topic_changes.give_up(topic, lost)
+        self._topic_changes.stop_leaving()
         if self._reader is not None:
             fail(self._reader.resumed, lost)
         if self._dismissed is not None:
             fail(self._dismissed, lost)
-        self._wake()
+        self._queue.wake()

@@ -1,7 +1,8 @@
-"""Topics that were asked for or left, and who waits until that is in effect.
+"""Topics that a subscription asked for or left, and the tasks that wait until that is in effect.
 
-Outcomes of a node may lag behind commands, by as long as a durable subscription waits for its keeper. A topic that was left is ignored until its `Leave` comes:
-everything before that belongs to a membership that has ended.
+Outcomes of a node may lag behind commands, by as long as a durable subscription waits for its
+keeper. A topic that was left is ignored until its `Leave` comes: everything before that belongs to
+a membership that has ended.
 """
 
 import asyncio
@@ -10,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ensue.client.futures import fail
-from ensue.protocols.core import Leave
+from ensue.client.failures import fail
+from ensue.protocols.interface import Leave
 
-__all__ = ["Joining", "Missed"]
+__all__ = ["Missed", "TopicChanges"]
 
 MISSED_MAX = 1_000
 """Gaps that are remembered."""
@@ -22,7 +23,7 @@ _log = logging.getLogger("ensue")
 
 
 class Missed(NamedTuple):
-    """Events of a topic that a subscription did not get, because nobody has them any more."""
+    """Events of a topic that a subscription did not get, because no log has them any more."""
 
     topic: str
     first: int
@@ -30,7 +31,7 @@ class Missed(NamedTuple):
     last: int
 
 
-class Joining:
+class TopicChanges:
     """Topics on their way into a subscription, or out of it."""
 
     __slots__ = ("_all_left", "_futures", "asked", "leaving", "missed")
@@ -47,14 +48,14 @@ class Joining:
         self._all_left.set()
 
     def miss(self, subscription: str, topic: str, first: int, last: int) -> None:
-        """Note that events can't be had any more."""
+        """Note that events can't be recovered."""
         self.missed.append(Missed(topic, first, last))
         _log.warning(
-            "subscription %r missed events %d to %d of %r: nobody has them any more",
+            "events_missed subscription=%s topic=%s first=%d last=%d: no log has them any more",
             subscription,
+            topic,
             first,
             last,
-            topic,
         )
 
     def ask(
@@ -72,13 +73,13 @@ class Joining:
         return list(waiting.values())
 
     def joined(self, topic: str) -> None:
-        """Tell whoever waits that a topic is in effect."""
+        """Note that a topic is in effect."""
         future = self._futures.pop(topic, None)
         if future is not None and not future.done():
             future.set_result(None)
 
     def give_up(self, topic: str, error: Exception) -> None:
-        """Tell whoever waits that a topic will not come."""
+        """Fail tasks that wait for a topic: it will not be joined."""
         self.asked.pop(topic, None)
         future = self._futures.pop(topic, None)
         if future is not None:
@@ -99,14 +100,14 @@ class Joining:
             self._all_left.set()
 
     def stop_leaving(self) -> None:
-        """Wait for no `Leave` any more: the subscription is lost."""
+        """Wait for no `Leave` any more: the subscription is over."""
         self.leaving.clear()
         self._all_left.set()
 
     async def until_left(self) -> None:
-        """Wait until every topic that was left is left for good."""
+        """Wait until every topic that was left is left at the server."""
         await self._all_left.wait()
 
     def waiting(self) -> list[str]:
-        """Return the topics that somebody waits for."""
+        """Return the topics that a task waits to join."""
         return list(self._futures)

@@ -1,4 +1,4 @@
-"""What people give to a bus, checked before anything happens: refused in words, with `BadInput`."""
+"""Checks of arguments before anything happens: each raises an error that says what to do."""
 
 import inspect
 import math
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from ensue.errors import BadInput, ConfigurationError, UnsupportedOrder
-from ensue.order import ORDERS, Order, Total, spelled
-from ensue.protocols.overlay.frames import IDENTIFIER_LENGTH_MAX
+from ensue import orders
+from ensue.core.errors import BadInput, ConfigurationError, UnsupportedOrder
+from ensue.core.order import ORDERS, Order, spelled, written
+from ensue.protocols.content.frames import IDENTIFIER_LENGTH_MAX
 from ensue.runtime.names import check_name, check_text
-from ensue.transports import Capabilities, refusal
+from ensue.transports import Capabilities
 
 __all__ = [
     "PENDING_MAX",
@@ -21,11 +22,14 @@ __all__ = [
     "check_accept_loss",
     "check_acknowledge",
     "check_broker_name",
+    "check_by_content",
+    "check_content_event",
     "check_durable",
     "check_handler",
     "check_headers",
     "check_key",
     "check_order",
+    "check_pair",
     "check_payload",
     "check_pending_max",
     "check_resumed",
@@ -37,22 +41,22 @@ __all__ = [
 ]
 
 PENDING_MAX = 10_000
-"""Events that a subscription may have unhandled, unless it says otherwise."""
+"""Events that a subscription may have unhandled, by default."""
 
 Acknowledge = Literal["auto", "manual"]
 Start = Literal["earliest", "latest"] | int
 Payload = bytes | bytearray | memoryview
 _WILDCARD = re.compile(r"(?:(?<=[./])|^)(?:\*\*?|[>#+])(?=[./]|$)")
-"""A level that is nothing but a wildcard of NATS, MQTT, AMQP or globs; in `C#` and `a*b` it is a character like any other."""
+"""A level that is only a wildcard of NATS, MQTT, AMQP or globs; `C#` and `a*b` are no wildcards."""
 
 
 def check_topics(
     topics: tuple[str, ...], *, resumed: bool = False, wildcards: bool = False
 ) -> None:
-    """Refuse what can't be a topic; there may be none where a subscription is resumed.
+    """Refuse invalid topics; there may be none where a subscription is resumed.
 
-    Wildcards of other systems are refused, or they would be taken literally, unless `wildcards` are
-    allowed: for topics that an earlier version let in, and that are to be left.
+    Wildcards of other systems are refused, as they would be taken literally, unless `wildcards` are
+    allowed: for leaving topics that an earlier version accepted.
     """
     if not topics and not resumed:
         raise BadInput("name at least one topic")
@@ -61,28 +65,32 @@ def check_topics(
         found = None if wildcards else _WILDCARD.search(topic)
         if found is not None:
             raise BadInput(
-                f"{topic!r} holds the wildcard {found[0]!r}, and topics have none: name each topic, "
-                "or publish and subscribe by content"
+                f"{topic!r} has the wildcard {found[0]!r}, which topics can't have: name each "
+                "topic, or publish and subscribe by content"
             )
 
 
 def check_resumed(name: str, had: tuple[str, ...], topics: tuple[str, ...]) -> None:
-    """Refuse to enter a subscription so that it would leave topics: it would lose its place there."""
+    """Refuse to resume a subscription with fewer topics: it would lose its place there."""
     if not had and not topics:
         raise BadInput(f"the durable subscription {name!r} is new: name at least one topic")
     if topics and not set(had) <= set(topics):
         raise BadInput(
             f"the durable subscription {name!r} is to {', '.join(map(repr, sorted(had)))}, and was "
-            f"entered with {', '.join(map(repr, topics))}: it would lose its place. Enter it with all "
-            "its topics or with none, and then unsubscribe; or choose another name"
+            f"entered with {', '.join(map(repr, topics))}: it would lose its place; enter it with "
+            "all its topics or none, then unsubscribe, or choose another name"
         )
 
 
 def check_order(order: Order | None, capabilities: Capabilities, transport: str) -> None:
-    """Refuse what is no order, and by name an order that a transport can't carry."""
+    """Refuse a value that is no order, and an order that a transport can't carry."""
     if order is not None and (not isinstance(order, Order) or type(order) is Order):
         raise BadInput(_no_order(order))
-    why = refusal(order, capabilities, transport)
+    if order is not None and order.name not in orders.offered():
+        carried = ", ".join(orders.offered())
+        why: str | None = f"{transport} does not carry {order.name} order; it carries: {carried}"
+    else:
+        why = orders.of(order).refusal(order, capabilities, transport)
     if why is not None:
         name = "none" if order is None else order.name
         raise UnsupportedOrder(why, order=name, transport=transport)
@@ -90,28 +98,48 @@ def check_order(order: Order | None, capabilities: Capabilities, transport: str)
 
 def _no_order(given: object) -> str:
     all_of_them = ", ".join(map(spelled, ORDERS))
-    what = f"order is one of {all_of_them}, or None for none at all"
+    what = f"order must be one of {all_of_them}, or None for no order"
     if isinstance(given, type):
         fix = f": write {spelled(given)}" if given in ORDERS else ""
-        return f"{what}; not the class {given.__name__}{fix}"
+        return f"{what}, got the class {given.__name__}{fix}"
     named = str(given).strip().lower()
     fix = "".join(f": write {spelled(each)}" for each in ORDERS if each.name == named)
-    return f"{what}; not {given!r}{fix}"
+    return f"{what}, got {given!r}{fix}"
+
+
+def check_pair(publishes: Order | None, wanted: Order | None, transport: str) -> None:
+    """Refuse a subscription whose order no event that is published on its bus has."""
+    guarantee = orders.of(publishes)
+    if wanted is None:
+        why = guarantee.unordered_refusal(transport)
+    elif orders.of(wanted) is guarantee:
+        why = guarantee.disagreement(publishes, wanted)
+    else:
+        published = "with no order" if publishes is None else f"in {publishes.name} order"
+        why = (
+            f"this bus publishes {published}, so nothing on it has {wanted.name} order: leave "
+            f"order=… out here, or have a bus of connect(…, order={written(wanted)})"
+        )
+    if why is not None:
+        name = Order.name if wanted is None else wanted.name
+        raise UnsupportedOrder(why, order=name, transport=transport)
 
 
 def check_durable(
     name: str | None, order: Order | None, capabilities: Capabilities, transport: str
 ) -> None:
-    """Refuse a durable subscription where nothing is kept, or with nothing to keep it under."""
+    """Refuse a durable subscription without a name, or where nothing is kept."""
     if not capabilities.durable:
-        raise ConfigurationError(f"{transport} keeps nothing: a subscription there is not durable")
+        raise ConfigurationError(
+            f"{transport} keeps no positions: use ensue:// for durable subscriptions"
+        )
     if order is None:
         raise ConfigurationError(
-            "a durable subscription needs an order: there is no place to go on at"
+            "a durable subscription needs an order: without one it has no position to resume at"
         )
-    if not isinstance(order, Total):
+    if not orders.of(order).keeps_log:
         raise ConfigurationError(
-            f"nothing is kept in {order.name} order: a subscription in it is not durable"
+            f"no positions are kept in {order.name} order: leave durable=True out"
         )
     if name is None:
         raise ConfigurationError("a durable subscription needs a name to be found by: name='…'")
@@ -119,7 +147,7 @@ def check_durable(
 
 
 def check_accept_loss(accept_loss: object, *, durable: bool) -> None:
-    """Refuse what is no yes or no, and a yes where nothing is kept that could be lost."""
+    """Refuse a value that is no bool, and True where nothing is kept that could be lost."""
     if not isinstance(accept_loss, bool):
         raise BadInput(f"accept_loss must be True or False, got {accept_loss!r}")
     if accept_loss and not durable:
@@ -131,35 +159,33 @@ def check_accept_loss(accept_loss: object, *, durable: bool) -> None:
 def check_start(
     start: Start, order: Order | None, capabilities: Capabilities, transport: str
 ) -> int | None:
-    """Return the place to start at; None: with what is new."""
+    """Return the place to start at; None: with new events."""
     if start == "latest":
         return None
     if start != "earliest" and (isinstance(start, bool) or not isinstance(start, int) or start < 1):
         raise BadInput(
-            f"a subscription starts at 'earliest', 'latest' or a place in the log, counted from 1; "
-            f"not {start!r}"
+            f"start must be 'earliest', 'latest' or a place in the log, counted from 1, "
+            f"got {start!r}"
         )
-    if not isinstance(order, Total) or not capabilities.durable:
+    if not orders.of(order).keeps_log or not capabilities.durable:
         order_name = "no" if order is None else order.name
         what = transport if not capabilities.durable else f"{transport} in {order_name} order"
-        raise ConfigurationError(
-            f"{what} keeps no log to start from: a subscription there starts with what is new"
-        )
+        raise ConfigurationError(f"{what} keeps no log to start from: leave start=… out")
     return 1 if start == "earliest" else start
 
 
 def check_payload(payload: Payload, bytes_max: int) -> bytes:
-    """Return a payload as bytes that nobody can change any more."""
+    """Return a payload as immutable bytes."""
     if payload is None:
-        raise BadInput("a payload is bytes, not None: give b'' if there is nothing to say")
+        raise BadInput("payload must be bytes, got None: use b'' for an empty payload")
     if not isinstance(payload, Payload):
         raise BadInput(
-            f"a payload is bytes, not {type(payload).__name__}: encode it first, "
+            f"payload must be bytes, got {type(payload).__name__}: encode it first, "
             "for instance with text.encode()"
         )
     fixed = payload if isinstance(payload, bytes) else bytes(payload)
     if len(fixed) > bytes_max:
-        raise BadInput(f"a payload has at most {bytes_max} bytes here, this one {len(fixed)}")
+        raise BadInput(f"payload must have at most {bytes_max} bytes here, got {len(fixed)}")
     return fixed
 
 
@@ -169,29 +195,29 @@ def check_size(payload: bytes, key: bytes | None, headers: dict[str, str], bytes
     size += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
     if size > bytes_max:
         raise BadInput(
-            f"an event has at most {bytes_max} bytes here, this one {size} with key and headers"
+            f"an event must have at most {bytes_max} bytes here, got {size} with key and headers"
         )
 
 
 def check_key(key: bytes | None) -> None:
-    """Refuse what can't be a key."""
+    """Refuse an invalid key."""
     if key is not None and not isinstance(key, bytes):
-        raise BadInput(f"a key is bytes or None, not {type(key).__name__}")
+        raise BadInput(f"key must be bytes or None, got {type(key).__name__}")
 
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return a copy of headers: the caller may go on using its own."""
+    """Return a copy of headers, which the caller can't change."""
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):
-        raise BadInput(f"headers are a mapping of str to str, not {type(headers).__name__}")
+        raise BadInput(f"headers must be a mapping of str to str, got {type(headers).__name__}")
     copy = dict(headers)
     for name, value in copy.items():
         for each in (name, value):
             if not isinstance(each, str):
                 raise BadInput(
-                    f"headers are a mapping of str to str; {name!r}: {value!r} holds "
-                    f"{type(each).__name__}"
+                    f"headers must be a mapping of str to str, got {type(each).__name__} in "
+                    f"{name!r}: {value!r}"
                 )
             try:
                 each.encode()
@@ -204,27 +230,45 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def check_broker_name(name: object, given_by: str) -> None:
-    """Refuse what brokers can't have called an advertisement or a subscription; `given_by` says what tells."""
+    """Refuse a name that no advertisement or subscription has; `given_by` returns valid ones."""
     if not isinstance(name, str) or not name or len(name) > IDENTIFIER_LENGTH_MAX:
-        raise BadInput(f"give the name that {given_by} returned, not {name!r:.100}")
+        raise BadInput(f"name must be the one that {given_by} returned, got {name!r:.100}")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise BadInput(f"give the name that {given_by} returned, not {name!a:.100}") from None
-
-
-def check_token(token: Mapping[str, int]) -> None:
-    """Refuse what no bus can have given for a token."""
-    if not isinstance(token, Mapping) or not all(
-        isinstance(name, str) and type(value) is int for name, value in token.items()
-    ):
         raise BadInput(
-            f"a token is what bus.token() returned, names and whole numbers; not {token!r}"
+            f"name must be the one that {given_by} returned, got {name!a:.100}"
+        ) from None
+
+
+def check_by_content(topics: tuple[str, ...], **given: bool) -> None:
+    """Refuse options that a subscription by content can't have; `given` says which were given."""
+    if topics:
+        raise BadInput("subscribe to topics or by content (where=…), not both")
+    wrong = ", ".join(option for option, is_given in given.items() if is_given)
+    if wrong:
+        raise BadInput(
+            f"a subscription by content can't have {wrong}: events come as its broker has them, "
+            "and nothing is kept for it"
         )
 
 
+def check_content_event(key: object, headers: object) -> None:
+    """Refuse a key or headers of an event by content."""
+    if key is not None or headers is not None:
+        raise BadInput("an event by content has no key and no headers: give it attributes")
+
+
+def check_token(token: Mapping[str, int]) -> None:
+    """Refuse a value that `bus.token()` can't have returned."""
+    if not isinstance(token, Mapping) or not all(
+        isinstance(name, str) and type(value) is int for name, value in token.items()
+    ):
+        raise BadInput(f"token must be the value that bus.token() returned, got {token!r}")
+
+
 def check_seconds(seconds: float, what: str, *, zero: bool = False) -> None:
-    """Refuse what can't be a time to wait."""
+    """Refuse an invalid time to wait."""
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not math.isfinite(seconds) or seconds < 0 or (not seconds and not zero):
         least = "0 or more" if zero else "above 0"
@@ -232,31 +276,31 @@ def check_seconds(seconds: float, what: str, *, zero: bool = False) -> None:
 
 
 def check_pending_max(pending_max: int) -> None:
-    """Refuse what can't be a number of events."""
+    """Refuse an invalid number of events."""
     if isinstance(pending_max, bool) or not isinstance(pending_max, int):
-        raise BadInput(f"pending_max is a whole number, not {pending_max!r}")
+        raise BadInput(f"pending_max must be a whole number, got {pending_max!r}")
     if pending_max < 1:
-        raise BadInput(f"pending_max must be at least 1, not {pending_max}")
+        raise BadInput(f"pending_max must be at least 1, got {pending_max}")
 
 
 def check_acknowledge(acknowledge: Acknowledge) -> None:
-    """Refuse what is no way of acknowledging."""
+    """Refuse a value that is not 'auto' or 'manual'."""
     if acknowledge not in ("auto", "manual"):
-        raise BadInput(f"acknowledge must be 'auto' or 'manual', not {acknowledge!r}")
+        raise BadInput(f"acknowledge must be 'auto' or 'manual', got {acknowledge!r}")
 
 
 def check_handler(handler: object, what: str, argument: str) -> None:
-    """Refuse what can't be awaited once it was called, as far as that can be told before."""
+    """Refuse a handler that can't be an async function, as far as that is known beforehand."""
     if not callable(handler):
-        raise BadInput(f"{what} is an async function of {argument}, not {handler!r}")
+        raise BadInput(f"{what} must be an async function of {argument}, got {handler!r}")
     inner: object = handler
     while isinstance(inner, partial):
         inner = inner.func
     if not _may_be_async(inner):
         name = getattr(inner, "__name__", type(inner).__name__)
         raise BadInput(
-            f"{what} is an async function of {argument}, and {name} is a plain one: "
-            "make it with `async def`"
+            f"{what} must be an async function of {argument}, and {name} is not: "
+            "define it with `async def`"
         )
 
 
@@ -266,7 +310,7 @@ def _may_be_async(function: Any) -> bool:
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
         return True
     if not inspect.isfunction(function) and not inspect.ismethod(function):
-        return True  # Nothing is known of it.
-    # One that says what it returns, and one that can't be `async def`, may pass on what another returns.
+        return True  # Unknown, such as a builtin.
+    # A lambda, and a function with a return annotation, may return the awaitable of another.
     returns = getattr(function, "__annotations__", {}).get("return")
     return function.__name__ == "<lambda>" or returns not in (None, "None")

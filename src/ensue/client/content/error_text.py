@@ -1,4 +1,4 @@
-"""What brokers say, in the words of people: by the names that they gave, with what they published, and with what to do about it.
+"""Refusals of brokers in the user's words: names that users gave, and what to do next.
 
 Brokers know a bus as `NAME~RANDOM.content`, and an operation of a plan by its path.
 """
@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import msgspec
 
-from ensue.client.received import CONTENT
-from ensue.protocols.overlay.filters import event_of
-from ensue.protocols.overlay.parsing import parse
+from ensue.client.received_event import CONTENT
+from ensue.protocols.content.filters.filter import event_of
+from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["Situation", "explained", "failure_of", "in_words", "person"]
 
@@ -20,36 +20,36 @@ SHOWN_MAX = 200
 _SUFFIX = f".{CONTENT}"
 _NAME = re.compile(rf"(?:~[^.'\"\s]*)?\.{CONTENT}(?=['\"\s:,;]|$)")
 _PATH = re.compile(r"\boperation (?:\d+\.0\.)?(\d+)\b")
-_UNKNOWN = re.compile(rf"nobody here is called (['\"])(.*)\.{CONTENT}\1$")
+_UNKNOWN = re.compile(rf"no client is called (['\"])(.*)\.{CONTENT}\1$")
 _UNCOVERED = re.compile(rf"no advertisement of (.*)\.{CONTENT} covers it$")
 
 
 class Situation(msgspec.Struct):
-    """What was asked for when a broker said no."""
+    """What was asked for when a broker refused."""
 
     own: str = ""
-    """The name among brokers of the bus that asked, without `.content`; empty where it has to be named."""
+    """The bus that asked, by its name among brokers without `.content`; empty: name it."""
     event: Mapping[str, object] | None = None
-    """What was to be published."""
+    """The attributes of the event that was to be published."""
     advertised: tuple[str, ...] = ()
-    """What is known to be advertised by whoever was to publish it."""
+    """Advertisements of its publisher, as far as known."""
     advertise: str = "await bus.advertise(where=…)"
     join: str = "await bus.on_invitation(…)"
-    """What somebody calls to take part."""
+    """The call by which a bus takes part."""
 
 
 def person(name: str) -> str:
-    """Return the name that people gave to a client."""
+    """Return the name that the user gave to a client."""
     return name.removesuffix(_SUFFIX).partition("~")[0]
 
 
 def in_words(reason: str) -> str:
-    """Return what a broker says with the names that people gave."""
+    """Return a broker's reason with the names that users gave."""
     return _PATH.sub(r"operation \1", _NAME.sub("", reason))
 
 
 def explained(reason: str, situation: Situation) -> str:
-    """Return what a broker says, and what can be done about it."""
+    """Return a broker's reason, and what to do next."""
     reason = _UNKNOWN.sub(lambda found: _unknown(found[2], situation), reason)
     if situation.event is not None:
         event = situation.event
@@ -58,14 +58,14 @@ def explained(reason: str, situation: Situation) -> str:
 
 
 def failure_of(error: BaseException) -> str:
-    """Return what went wrong: what kind of error, and what it says."""
+    """Return the type and the text of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _unknown(name: str, situation: Situation) -> str:
     who = person(name)
     return (
-        f"nobody here is called {who!r}, or {who!r} takes no part in content yet: have it call "
+        f"no client is called {who!r}, or {who!r} takes no part in content yet: have it call "
         f"`{situation.join}` first"
     )
 
@@ -77,12 +77,12 @@ def _uncovered(name: str, event: Mapping[str, object], situation: Situation) -> 
         had = f"; it has advertised {_cut(' and '.join(map(repr, situation.advertised)))}"
     return (
         f"no advertisement of {who} covers {_cut(repr(dict(event)))}{had}"
-        f"{_hint(event, situation.advertised)}: say what it publishes by `{situation.advertise}` first"
+        f"{_hint(event, situation.advertised)}: advertise it by `{situation.advertise}` first"
     )
 
 
 def _hint(event: Mapping[str, object], advertised: Iterable[str]) -> str:
-    """Say so if an attribute is of another kind than the one that was advertised."""
+    """Return a hint if an attribute has another type than was advertised."""
     filters = [parse(where) for where in advertised]
     for name, value in event.items():
         if isinstance(value, bool):

@@ -1,16 +1,21 @@
-"""Planned transactions of a bus: all operations are known when the block is left, and go to the brokers in one message.
+"""Planned transactions: all operations are known beforehand and go to the brokers in one message.
 
     async with bus.transaction(isolation="planned") as plan:
         await plan.unsubscribe(mine)
         await plan.client("agent").subscribe("instance = 'x1'")
         await plan.publish({"instance": "x1"})
 
-The calls only write the plan down, in the order in which everybody does it, and have to be awaited as all others; operations `with plan.together():` may happen in any order among themselves. An exception in
-the block throws the plan away: nothing has happened. Leaving it hands the plan in, and returns when it is committed. What a plan subscribes
-for another bus is handed to that bus (`bus.on_subscription`).
+The calls only write the plan down, in the order in which all clients carry it out, and have to be
+awaited as all others; operations `with plan.together():` may happen in any order among themselves.
+An exception in the block drops the plan: nothing has happened. Leaving the block submits the plan,
+and returns when it is committed. A subscription that a plan makes for another bus is handed to that
+bus (`bus.on_subscription`).
 
-A plan that the bus's server has is carried out also if this process dies, and aborted only if a client that has to do something in it turns out to be gone or to have withdrawn what it
-publishes under (`TransactionAborted`). If that server is away, or a broker that has to take part, it is carried out when that is back: after `timeout` seconds `TransactionPending` says so, and the plan must not be repeated.
+A plan that the bus's server has is carried out even if this process dies. It is aborted
+(`TransactionAborted`) only if a client that has a part in it is gone, or has withdrawn the
+advertisement that it publishes under. If the server or a broker that has to take part is away, the
+plan is carried out when it is back: after `timeout` seconds `TransactionPending` is raised, and the
+plan must not be repeated.
 """
 
 import asyncio
@@ -21,36 +26,29 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ensue.client.checks import (
+from ensue.client.content.error_text import Situation, explained, person
+from ensue.client.content.reader import ContentRequest, ReadOptions
+from ensue.client.content.session import CONTENT, ContentSession
+from ensue.client.content.transaction import Operations, Subscribe, end_here, share_of
+from ensue.client.subscription import Subscription
+from ensue.client.validation import (
     PENDING_MAX,
     Acknowledge,
     Payload,
     check_broker_name,
     check_payload,
 )
-from ensue.client.content import CONTENT, ContentClient
-from ensue.client.content_reader import ReadOptions, Where
-from ensue.client.operations import Operations
-from ensue.client.subscription import Subscription
-from ensue.client.transaction import Subscribe, end_here, share_of
-from ensue.client.wording import Situation, explained, person
-from ensue.errors import (
+from ensue.core.errors import (
     LocalProtocolError,
     TransactionAborted,
     TransactionPending,
     aborted_transaction,
     limit_reason,
 )
-from ensue.protocols.overlay.client import Answered
-from ensue.protocols.overlay.filters import event_of
-from ensue.protocols.overlay.frames import (
-    ADVERTISE,
-    SUBSCRIBE,
-    UNADVERTISE,
-    UNSUBSCRIBE,
-    Change,
-)
-from ensue.protocols.overlay.parsing import parse
+from ensue.protocols.content.client import Answered
+from ensue.protocols.content.filters.filter import event_of
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNADVERTISE, UNSUBSCRIBE, Change
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import Operation
 from ensue.runtime.names import check_text
@@ -85,7 +83,7 @@ class _Step(msgspec.Struct):
 
 
 class PlannedClient:
-    """What another client does within a plan. Made by `PlannedTransaction.client`."""
+    """Operations of another client within a plan. Made by `PlannedTransaction.client`."""
 
     def __init__(self, plan: "PlannedTransaction", name: str) -> None:
         self._plan = plan
@@ -94,33 +92,39 @@ class PlannedClient:
     def publish(
         self, attributes: Mapping[str, object], payload: Payload = b""
     ) -> Coroutine[Any, Any, None]:
-        """Have it publish an event that it has advertised."""
+        """Plan that it publishes an event, which it has advertised."""
         return self._plan.note_event(self._name, attributes, payload)
 
     def advertise(self, where: str) -> Coroutine[Any, Any, str]:
-        """Have it say what it will publish; return the advertisement's name."""
+        """Plan that it advertises; return the advertisement's name."""
         return self._plan.note_new(self._name, ADVERTISE, where)
 
     def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
-        """Have it withdraw an advertisement."""
+        """Plan that it withdraws an advertisement."""
         return self._plan.note_end(self._name, UNADVERTISE, name)
 
     def subscribe(self, where: str) -> Coroutine[Any, Any, str]:
-        """Have it subscribe; return the subscription's name. Its bus is handed the subscription, and says how it is read (`bus.on_subscription`)."""
+        """Plan that it subscribes; return the subscription's name.
+
+        Its bus is handed the subscription, and decides how it is read (`bus.on_subscription`).
+        """
         return self._plan.note_new(self._name, SUBSCRIBE, where)
 
     def unsubscribe(self, name: str) -> Coroutine[Any, Any, None]:
-        """Have it withdraw a subscription, by its name among brokers, which its bus knows (`bus.content_name`)."""
+        """Plan that it withdraws a subscription, by its name among brokers.
+
+        Its bus knows that name (`bus.content_name`).
+        """
         return self._plan.note_end(self._name, UNSUBSCRIBE, name)
 
 
 class PlannedTransaction:
-    """Made by `Bus.transaction(isolation="planned")`; entered with `async with`."""
+    """A plan. Made by `Bus.transaction(isolation="planned")`; enter it with `async with`."""
 
     isolation = "planned"
 
-    def __init__(self, client: ContentClient, subscribe: Subscribe, timeout: float) -> None:
-        self._client = client
+    def __init__(self, session: ContentSession, subscribe: Subscribe, timeout: float) -> None:
+        self._session = session
         self._subscribe = subscribe
         self._timeout_s = timeout
         self._entered = self._open = False
@@ -139,15 +143,15 @@ class PlannedTransaction:
         self, attributes: Mapping[str, object], payload: Payload = b""
     ) -> Coroutine[Any, Any, None]:
         """Publish an event: delivered when the transaction is committed."""
-        return self.note_event(self._client.name, attributes, payload)
+        return self.note_event(self._session.name, attributes, payload)
 
     def advertise(self, where: str) -> Coroutine[Any, Any, str]:
-        """Say what will be published; return the advertisement's name."""
-        return self.note_new(self._client.name, ADVERTISE, where)
+        """Advertise what will be published; return the advertisement's name."""
+        return self.note_new(self._session.name, ADVERTISE, where)
 
     def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
         """Withdraw an advertisement."""
-        return self.note_end(self._client.name, UNADVERTISE, name)
+        return self.note_end(self._session.name, UNADVERTISE, name)
 
     def subscribe(
         self,
@@ -157,35 +161,39 @@ class PlannedTransaction:
         pending_max: int = PENDING_MAX,
         acknowledge: Acknowledge = "auto",
     ) -> Coroutine[Any, Any, Subscription]:
-        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted.
+        """Subscribe; return the subscription, open.
 
-        The options are those of `bus.subscribe`.
+        Events come when the transaction is committed; it ends if the transaction is aborted. The
+        options are those of `bus.subscribe`.
         """
         options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
-        made = self._note_made(self._client.name, SUBSCRIBE, where)
-        wanted = Where(where=where, client=self._client, made=made, options=options)
+        made = self._note_made(self._session.name, SUBSCRIBE, where)
+        wanted = ContentRequest(where=where, session=self._session, made=made, options=options)
         return self._operations.begin("subscribe", lambda: self._enter(wanted))
 
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
-        """Withdraw a subscription of this bus: it goes on if the transaction is aborted."""
+        """Withdraw a subscription of this bus: it continues if the transaction is aborted."""
         share = share_of(subscription)
-        return self.note_end(self._client.name, UNSUBSCRIBE, share.subscription)
+        return self.note_end(self._session.name, UNSUBSCRIBE, share.subscription)
 
     def invite(self, client: str, *_: object) -> Coroutine[Any, Any, None]:
-        """Say what to do instead: nobody acts while a plan is carried out."""
+        """Raise: a plan has no invitations; use `client` instead."""
         raise LocalProtocolError(
-            f"a plan invites nobody: say what {client!r} does by plan.client({client!r})"
+            f"a plan has no invitations: plan what {client!r} does with plan.client({client!r})"
         )
 
     def client(self, name: str) -> PlannedClient:
-        """Return what plans for another bus, by the name it was given, or by its whole `bus.name`."""
+        """Return the operations of another bus, by its name or its whole `bus.name`."""
         self._check_open()
         check_text(name, "a client's name")
         return PlannedClient(self, f"{name}.{CONTENT}")
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let the operations of a block happen in any order among themselves: after all before it, before all behind it."""
+        """Let the operations of a block happen in any order among themselves.
+
+        They happen after all before the block, and before all behind it.
+        """
         self._check_open()
         if self._group is not None:
             raise LocalProtocolError("one block of operations together at a time")
@@ -203,39 +211,39 @@ class PlannedTransaction:
         self, client: str, attributes: Mapping[str, object], payload: Payload
     ) -> Coroutine[Any, Any, None]:
         """Write a publication down."""
-        checked = check_payload(payload, self._client.payload_bytes_max)
+        checked = check_payload(payload, self._session.payload_bytes_max)
         self._note(client, attributes=event_of(attributes), payload=checked)
         return self._operations.begin("publish", lambda: _value(None))
 
     def note_new(self, client: str, action: str, where: str) -> Coroutine[Any, Any, str]:
-        """Write an advertisement or a subscription down; it has a name."""
+        """Write an advertisement or a subscription down; return its name."""
         name = self._note_made(client, action, where)
         return self._operations.begin(_CALLED[action], lambda: _value(name))
 
     def note_end(self, client: str, action: str, name: str) -> Coroutine[Any, Any, None]:
-        """Write down that one ends."""
+        """Write the end of an advertisement or a subscription down."""
         check_broker_name(name, _NAMED_BY[action])
         self._note(client, action=action, name=name)
         return self._operations.begin(_CALLED[action], lambda: _value(None))
 
     def _note_made(self, client: str, action: str, where: str) -> str:
         text = parse(where).to_text()
-        name = f"{client}.plan-{self._client.unique()}"
+        name = f"{client}.plan-{self._session.unique()}"
         self._note(client, action=action, name=name, where=text)
         return name
 
-    async def _enter(self, wanted: Where) -> Subscription:
+    async def _enter(self, wanted: ContentRequest) -> Subscription:
         self._check_open()
         made = await self._subscribe(wanted).__aenter__()
         self._made.append(made)
         if not self._open:
-            self._undo()  # Nobody waited for it, so there is no plan.
+            self._undo()  # It was not awaited, so there is no plan.
         return made
 
     def _note(self, client: str, **what: Any) -> None:
         self._check_open()
         number = len(self._steps) + 1
-        # A zero says that what is behind it says nothing about the sequence.
+        # What is behind a zero does not count for the sequence.
         path = str(number) if self._group is None else f"{number - len(self._group)}.0.{number}"
         self._steps.append(_Step(client, path, self._before, **what))
         if self._group is None:
@@ -249,13 +257,15 @@ class PlannedTransaction:
                 'use it inside `async with bus.transaction(isolation="planned") as plan`'
             )
 
-    # -- Handing it in --------------------------------------------------------------------------
+    # -- Submitting -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise LocalProtocolError("a transaction is entered once")
+            raise LocalProtocolError(
+                "a transaction is entered once: make another with bus.transaction(…)"
+            )
         self._entered = self._open = True
-        await self._client.open()
+        await self._session.open()
         return self
 
     async def __aexit__(
@@ -271,11 +281,11 @@ class PlannedTransaction:
         unawaited = self._operations.unawaited
         if unawaited:
             self._undo()
-            raise TransactionAborted(f"the plan was thrown away: {unawaited}", reason=unawaited)
+            raise TransactionAborted(f"the plan was dropped: {unawaited}", reason=unawaited)
         if self._steps:
-            await self._hand_in()
+            await self._submit()
 
-    async def _hand_in(self) -> None:
+    async def _submit(self) -> None:
         timeout_ns = int(self._timeout_s * 1_000_000_000)
 
         def submit(client: TransactionClient, now_ns: int) -> int:
@@ -284,16 +294,16 @@ class PlannedTransaction:
             return client.submit(operations, timeout_ns, now_ns=now_ns)
 
         try:
-            answering = self._client.ask(submit)
+            answering = self._session.ask(submit)
         except BaseException:
-            self._undo()  # It was not handed in.
+            self._undo()  # It was not submitted.
             raise
-        answering.add_done_callback(self._answered)  # Also if that takes longer, or nobody waits.
+        answering.add_done_callback(self._answered)  # Even after the timeout.
         done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
         if not done:
             raise TransactionPending(
-                f"the plan was handed in, and what came of it is not known after {self._timeout_s:g} s: the "
-                "server or a broker is away, or there is much to do; don't repeat it"
+                f"the plan was submitted and has no result after {self._timeout_s:g} s: a server "
+                "or broker is away or busy; it may still be carried out, so do not repeat it"
             )
         answer = answering.result()
         if answer.refused:
@@ -301,7 +311,7 @@ class PlannedTransaction:
             raise aborted_transaction(f"the plan can't be carried out: {why}", reason=why)
 
     def _answered(self, answering: "asyncio.Future[Answered]") -> None:
-        """See to what came of it."""
+        """Note the advertisements of a committed plan; undo one that was refused."""
         if answering.cancelled() or answering.exception() is not None:
             return
         answer = answering.result()
@@ -310,27 +320,27 @@ class PlannedTransaction:
             return
         self.name = answer.transaction
         for step in self._steps:
-            if step.client == self._client.name and step.action == ADVERTISE:
-                self._client.advertised[step.name] = step.where
+            if step.client == self._session.name and step.action == ADVERTISE:
+                self._session.advertised[step.name] = step.where
             elif step.action == UNADVERTISE:
-                self._client.advertised.pop(step.name, None)
+                self._session.advertised.pop(step.name, None)
 
     def _check_size(self, operations: list[Operation]) -> None:
-        """Throw a plan away that is too large for one message: it would stay on its way for ever."""
-        size, bytes_max = len(_encode(operations)), self._client.plan_bytes_max
+        """Refuse a plan that is too large for one message."""
+        size, bytes_max = len(_encode(operations)), self._session.plan_bytes_max
         if size > bytes_max:
             what, how = f"it has {size} bytes in one message", "do it in several plans"
             why = limit_reason(what, "plan_bytes_max", bytes_max, how)
-            raise aborted_transaction(f"the plan was thrown away: {why}", reason=why)
+            raise aborted_transaction(f"the plan was dropped: {why}", reason=why)
 
     def _explained(self, refused: str) -> str:
-        """Return why a plan can't be had, with what the operation was that can't."""
-        asked = Situation(own=self._client.bus, join="await bus.on_subscription(…)")
+        """Return why a plan was refused, with the operation that caused it."""
+        asked = Situation(own=self._session.bus, join="await bus.on_subscription(…)")
         path = refused.removeprefix("operation ").partition(":")[0]
         step = next((each for each in self._steps if each.path == path and not each.action), None)
         if step is not None:
-            its_own = step.client == self._client.name
-            known = tuple(self._client.advertised.values()) if its_own else ()
+            its_own = step.client == self._session.name
+            known = tuple(self._session.advertised.values()) if its_own else ()
             planned = (one for one in self._steps if one.action == ADVERTISE)
             asked.event = step.attributes
             asked.advertised = (
@@ -342,14 +352,14 @@ class PlannedTransaction:
         return explained(refused, asked)
 
     def _undo(self) -> None:
-        """End what the brokers don't have."""
+        """End subscriptions that the brokers don't have."""
         made, self._made = self._made, []
         for subscription in made:
             end_here(subscription)
 
 
 async def _value(of: T) -> T:
-    """Return what was written down: there is nothing to wait for."""
+    """Return a value: there is nothing to wait for."""
     return of
 
 

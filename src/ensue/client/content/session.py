@@ -1,7 +1,8 @@
-"""A bus's client of the overlay: requests and their answers, subscriptions by content, invitations.
+"""A bus's session with the content brokers: requests and answers, subscriptions, invitations.
 
-One client a bus, made when the bus first uses content. Its name among brokers is the bus's with `CONTENT` behind it, because the bus has a node of its own
-on the same transport; people see the bus's name alone.
+A bus has one session, made when it first uses content. Its name among brokers is the bus's with
+`.content` behind it, because the bus has a node of its own on the same transport; users see the
+bus's name alone.
 """
 
 import asyncio
@@ -11,37 +12,37 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ensue.client.checks import PENDING_MAX, check_broker_name
-from ensue.client.futures import fail
-from ensue.client.received import CONTENT
-from ensue.client.wording import Situation, explained, failure_of, in_words, person
-from ensue.errors import (
+from ensue.client.content.error_text import Situation, explained, failure_of, in_words, person
+from ensue.client.failures import client_failure, fail
+from ensue.client.received_event import CONTENT
+from ensue.client.validation import PENDING_MAX, check_broker_name
+from ensue.core.errors import (
     BadInput,
     EnsueError,
-    InternalError,
     LimitReached,
     LocalProtocolError,
     LogLost,
     TransactionAborted,
     limit_in,
-    refused_client,
     refused_event,
 )
-from ensue.event import NAME_LENGTH_MAX, Event
-from ensue.protocols.core import Outcome, Refuse, Told
-from ensue.protocols.overlay.client import Answered, Notified, SessionEnded, Welcomed
-from ensue.protocols.overlay.filters import event_of
-from ensue.protocols.overlay.frames import Publication
-from ensue.protocols.overlay.nodes import ClientNode, server_of
+from ensue.core.event import NAME_LENGTH_MAX, Event
+from ensue.protocols.content.client import Answered, Notified, SessionEnded, Welcomed
+from ensue.protocols.content.filters.filter import event_of
+from ensue.protocols.content.frames import Publication
+from ensue.protocols.content.topology import server_of
+from ensue.protocols.interface import Outcome, Refuse, Told
+from ensue.protocols.recorder import AlongsideRecorder
 from ensue.protocols.transactions.client import Ceased, Concluded, Invitation, TransactionClient
-from ensue.recorder import AlongsideRecorder
-from ensue.runtime.driver import Driver, Failed
-from ensue.runtime.hub import Hub
-from ensue.runtime.overlay import overlay_of
+from ensue.protocols.transactions.nodes import ClientNode
+from ensue.runtime.content_brokers import content_brokers_of
+from ensue.runtime.driver import Driver
+from ensue.runtime.hub_memory import Hub
 
-__all__ = ["CONTENT", "ContentClient", "content_event"]
+__all__ = ["CONTENT", "ContentSession", "content_event"]
 
-BESIDES_BYTES = 64 * 1024
+PLAN_OVERHEAD_BYTES_MAX = 64 * 1024
+"""Bytes of a plan besides the payload of one event, at most."""
 _SUFFIX = f".{CONTENT}"
 
 _log = logging.getLogger("ensue")
@@ -63,37 +64,34 @@ def content_event(publication: Publication) -> Event:
 
 
 class Listener(Protocol):
-    """Whoever reads a subscription."""
+    """The reader of a subscription."""
 
     def notified(self, notified: Notified) -> None:
         """Take an event."""
 
     def lost(self, reason: str, error: LogLost | None = None) -> None:
-        """Hear that nothing more comes, maybe because a server does not have its log any more."""
+        """End with an error, maybe because a server has lost its log."""
 
     def withdrawn(self) -> None:
-        """Hear that nothing more comes, as was wanted."""
+        """End as asked: nothing more comes."""
 
 
 class Recorded(Protocol):
-    """A subscription of which the trace says what became of its events."""
+    """A reader whose unread events the trace has to account for."""
 
     @property
-    def closed(self) -> bool:
-        """Whether nothing more comes."""
+    def is_recorded(self) -> bool:
+        """Whether the trace says what became of all its events."""
 
-    @property
-    def waiting(self) -> int:
-        """How many events are here and not handed out."""
-
-    def record_rest(self, verdict: str) -> None:
-        """Write what becomes of those."""
+    def record_unread(self, verdict: str) -> None:
+        """Write into the trace that the application never gets the unread events."""
 
 
-class _Kept:
-    """What comes for a subscription that a plan makes, from when its home has it until its bus reads it.
+class _Buffer:
+    """Events of a subscription that a plan makes, until its bus reads it.
 
-    Others see a plan's subscriptions before it is committed, so events come before that, too. A plan that is aborted takes them with it.
+    Other clients see a plan's subscriptions before it is committed, so events come before that,
+    too. Aborting the plan drops them.
     """
 
     def __init__(self, events_max: int | None) -> None:
@@ -105,7 +103,7 @@ class _Kept:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more than whoever reads it has room for: one more is kept, so that it is told."""
+        """Whether the reader will overflow: one event more is kept, so that it notices."""
         return self._events_max is not None and len(self.events) > self._events_max
 
     def notified(self, notified: Notified) -> None:
@@ -113,17 +111,17 @@ class _Kept:
         self.events.append(notified)
 
     def lost(self, reason: str, error: LogLost | None = None) -> None:
-        """Forget them."""
+        """Drop all events."""
         del reason, error
         self.events.clear()
 
     def withdrawn(self) -> None:
-        """Keep that nothing more comes."""
+        """Note that nothing more comes."""
         self.is_withdrawn = True
 
 
-class _Undelivered(AlongsideRecorder):
-    """Writes what a client does; what its subscriptions are handed is written when they are."""
+class _WithoutDeliveries(AlongsideRecorder):
+    """Records what a session does; readers record what they hand over."""
 
     def outcome(
         self,
@@ -138,8 +136,8 @@ class _Undelivered(AlongsideRecorder):
             super().outcome(node, subscription, effect, at_ns, true_ns)
 
 
-class ContentClient:
-    """The client of one bus."""
+class ContentSession:
+    """The session of one bus with the content brokers."""
 
     def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
@@ -147,30 +145,31 @@ class ContentClient:
         self.name = f"{name}{_SUFFIX}"
         if len(self.name) > NAME_LENGTH_MAX:
             raise BadInput(
-                f"a bus that uses content has a name of at most {NAME_LENGTH_MAX - len(_SUFFIX)} characters; "
-                f"{name[:20]!r}… has {len(name)}"
+                "a bus that uses content must have a name of at most "
+                f"{NAME_LENGTH_MAX - len(_SUFFIX)} characters, got {len(name)}: {name[:20]!r}…"
             )
-        self._overlay = overlay_of(hub)
+        self._brokers = content_brokers_of(hub)
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._readers: dict[str, Listener] = {}
-        """By subscription: who reads it."""
+        """By subscription."""
         self._left: dict[str, None] = {}
-        """Subscriptions that the application has closed, and for which events may still come."""
+        """Subscriptions that the application has closed, for which events may still come."""
         self.recorded: dict[Recorded, None] = {}
-        """Subscriptions of this bus, where a trace says what became of their events."""
+        """Readers of this bus, where there is a trace."""
         self._beginning: dict[int, None] = {}
         """Requests for transactions that are to begin."""
         self._concluded: dict[str, list[Callable[[bool], object]]] = {}
-        """By transaction that is open here: what to do when it is over."""
+        """By transaction that is open here: what to call when it is over."""
         self.reason = ""
-        """Why the transaction that ended last was aborted, for what is called when it is over."""
-        self.handler: Callable[[str, str, Publication], Awaitable[None]] | None = None
+        """Why the transaction that ended last was aborted, for those calls."""
+        self.on_invited: Callable[[str, str, Publication], Awaitable[None]] | None = None
+        """Called with a transaction, a path in it and the invitation."""
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
-        """Given the name and the filter of a subscription that somebody's plan has made for this client."""
+        """Called with the name and filter of a subscription that another bus's plan has made."""
         self.kept_max = PENDING_MAX
         """How many events of such a subscription are kept until it is read."""
         self.advertised: dict[str, str] = {}
-        """By name: what this bus has advertised and not withdrawn, as far as it knows; others may plan for it."""
+        """By name: advertisements of this bus, as far as it knows: other buses may plan for it."""
         self.unsettled: dict[asyncio.Future[Answered], str] = {}
         """Answers to come about published events, and their ids."""
         self._planned = 0
@@ -178,23 +177,23 @@ class ContentClient:
         self._driver: Driver[ClientNode] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._failure: EnsueError | None = None
-        """Why nothing can be done with it any more."""
+        """Why the session has ended."""
         self._welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when everybody knows of this client."""
+        """Done when all brokers know of this client."""
         if not hub.server:
-            self._start()  # In memory nothing has to be waited for.
+            self._start()  # In memory there is nothing to wait for.
 
     async def open(self) -> None:
-        """Come to one's home, unless that has been done; returns when everybody there knows of this client."""
+        """Connect, unless that was done; returns when all brokers know of this client."""
         if self._failure is not None:
             raise self._failure
         await asyncio.shield(self.opening())
 
     def opening(self) -> "asyncio.Task[None]":
-        """Begin to come to one's home, unless that has been done; return whoever is at it."""
+        """Begin to connect, unless that was done; return the task that does."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
-            # Whoever does not wait for it is told by what it asks for next.
+            # A caller that does not await it gets the error from its next request.
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._opening
 
@@ -207,11 +206,11 @@ class ContentClient:
     def _start(self) -> None:
         hub = self._hub
         self._driver = Driver(
-            self._overlay.client(self.name),
+            self._brokers.client(self.name),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,
-            recorder=None if hub.recorder is None else _Undelivered(hub.recorder),
+            recorder=None if hub.recorder is None else _WithoutDeliveries(hub.recorder),
             seen_as=self.bus,
         )
         hub.watch(self._driver)
@@ -223,19 +222,19 @@ class ContentClient:
 
     @property
     def payload_bytes_max(self) -> int:
-        """Bytes of a payload, at the most."""
+        """Bytes of a payload, at most."""
         return self._hub.payload_bytes_max
 
     @property
     def plan_bytes_max(self) -> int:
-        """Bytes of a whole plan, at the most: of one event of the largest payload, and of what goes with it."""
+        """Bytes of a whole plan, at most: of one event of the largest payload, and the rest."""
         largest = self.payload_bytes_max
-        return largest + min(largest // 8, BESIDES_BYTES)
+        return largest + min(largest // 8, PLAN_OVERHEAD_BYTES_MAX)
 
     # -- Requests -------------------------------------------------------------------------------
 
     def ask(self, command: Callable[[TransactionClient, int], int]) -> "asyncio.Future[Answered]":
-        """Give the client a command that is answered; return the answer to come."""
+        """Give a command that brokers answer; return the answer to come."""
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
         def run(node: ClientNode, now_ns: int) -> None:
@@ -248,18 +247,18 @@ class ContentClient:
         return future
 
     async def request(self, command: Callable[[TransactionClient, int], int]) -> Answered:
-        """Give a command and wait for its answer; shielded, because a command can't be taken back."""
+        """Give a command and wait for its answer; shielded, because it can't be taken back."""
         await self.open()
         return await self.answer(self.ask(command))
 
     async def answer(self, future: "asyncio.Future[Answered]") -> Answered:
-        """Wait for an answer; let others have a turn even if it is there already."""
+        """Wait for an answer; other tasks get a turn even if it is there already."""
         if future.done():
             await asyncio.sleep(0)
         return await asyncio.shield(future)
 
     def begin(self, isolation: str, timeout_ns: int) -> "asyncio.Future[Answered]":
-        """Have a transaction begin; return the answer to come, which has its name."""
+        """Begin a transaction; return the answer to come, which has its name."""
 
         def begin(client: TransactionClient, now_ns: int) -> int:
             number = client.begin(isolation, timeout_ns, now_ns=now_ns)
@@ -269,7 +268,7 @@ class ContentClient:
         return self.ask(begin)
 
     def abort(self, begun: "asyncio.Future[Answered]") -> None:
-        """End a transaction for which nobody waits any more, if it has begun: those that come after would wait for it."""
+        """Abort a transaction that no task awaits, or later ones would wait for it."""
         if begun.cancelled() or begun.exception() is not None or begun.result().refused:
             return
         name = begun.result().transaction
@@ -277,17 +276,17 @@ class ContentClient:
             self.ask(lambda client, now: client.end(name, commit=False, now_ns=now))
 
     def withdraw(self, subscription: str) -> None:
-        """Withdraw a subscription; nobody waits for that."""
+        """Withdraw a subscription, in the background."""
         self.stop_reading(subscription)
         if self._driver is not None and not self._driver.closed:
-            self._left[subscription] = None  # What has come already may be told behind this.
+            self._left[subscription] = None  # Events may be delivered behind this.
             asked = self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
             asked.add_done_callback(lambda _: self._left.pop(subscription, None))
 
     def begin_publishing(
         self, attributes: Mapping[str, object], payload: bytes
     ) -> "tuple[asyncio.Future[Answered], Event]":
-        """Hand an event over; return the answer to come, and the event."""
+        """Send an event; return the answer to come, and the event."""
         made: list[Event] = []
         checked = event_of(attributes)
 
@@ -304,7 +303,7 @@ class ContentClient:
         return answer, event
 
     async def published(self, begun: "asyncio.Future[Answered]", event: Event) -> Event:
-        """Wait until its broker has an event."""
+        """Wait until the broker has an event."""
         answer = await self.answer(begun)
         if answer.refused:
             attributes = {name: msgspec.json.decode(text) for name, text in event.headers.items()}
@@ -314,7 +313,7 @@ class ContentClient:
                     own=self.bus, event=attributes, advertised=tuple(self.advertised.values())
                 ),
             )
-            raise refused_event(f"nobody gets it: {why}", event=event.id, reason=why)
+            raise refused_event(f"no subscriber gets it: {why}", event=event.id, reason=why)
         return event
 
     async def wait_for_all(self) -> None:
@@ -323,7 +322,7 @@ class ContentClient:
             await asyncio.wait(self.unsettled)
 
     async def advertise(self, where: str) -> str:
-        """Say what will be published; return the advertisement's name."""
+        """Advertise what will be published; return the advertisement's name."""
         names: list[str] = []
 
         def advertise(client: TransactionClient, now_ns: int) -> int:
@@ -347,8 +346,8 @@ class ContentClient:
         answer = await self.request(lambda client, now: client.unadvertise(name, now_ns=now))
         if answer.refused:
             raise BadInput(
-                f"it can't be withdrawn: {in_words(answer.refused)}; give the name that advertise() "
-                "returned, and once"
+                f"it can't be withdrawn: {in_words(answer.refused)}; give the name that "
+                "advertise() returned, and once"
             )
         self.advertised.pop(name, None)
 
@@ -360,30 +359,30 @@ class ContentClient:
         return f"{self.name.replace('.', '/')}-{self._planned}"
 
     def read(self, subscription: str, reader: Listener) -> None:
-        """Hand what comes for a subscription to whoever reads it, beginning with what was kept for it."""
+        """Give a reader the events of a subscription, beginning with those that were kept."""
         kept = self._readers.get(subscription)
         self._readers[subscription] = reader
-        if isinstance(kept, _Kept):
+        if isinstance(kept, _Buffer):
             for notified in kept.events:
                 reader.notified(notified)
             if kept.is_withdrawn:
                 reader.withdrawn()
 
     def stop_reading(self, subscription: str) -> None:
-        """Hand nothing over any more."""
+        """Give no more events to the reader of a subscription."""
         self._readers.pop(subscription, None)
         self._left.pop(subscription, None)
 
     def leave(self, subscription: str) -> None:
-        """Read a subscription no more that a transaction withdraws, or may not make."""
+        """Stop reading a subscription that a transaction withdraws, or may not make."""
         self.stop_reading(subscription)
         self._left[subscription] = None
         self._write({"action": "unsubscribed", "subscription": subscription})
 
     def when_over(self, transaction: str, call: Callable[[bool], object]) -> None:
-        """Be told whether a transaction was committed, when it is over; at once, if it is.
+        """Call with whether a transaction was committed, when it is over; at once, if it is.
 
-        None is committed before whatever was begun in it is over: so it was aborted.
+        No transaction is committed before what was begun in it is over: so it was aborted.
         """
         waiting = self._concluded.get(transaction)
         if waiting is None:
@@ -396,19 +395,7 @@ class ContentClient:
             if isinstance(outcome, Told):
                 self._told(outcome.value)
             elif isinstance(outcome, Refuse):
-                self._refused(outcome)
-
-    def _refused(self, outcome: Refuse) -> None:
-        """Give everything up: a server will not have this client any more, or it has failed."""
-        if isinstance(outcome, Failed) and isinstance(outcome.error, LogLost):
-            self._give_up(outcome.error)
-        elif isinstance(outcome, Failed):
-            failed = InternalError(f"{self.bus} can't go on: {outcome.reason}")
-            failed.__cause__ = outcome.error
-            self._give_up(failed)
-        else:
-            why = f"the server refused this client: {outcome.reason}"
-            self._give_up(refused_client(why, reason=outcome.reason))
+                self._give_up(client_failure(outcome, self.bus))
 
     def _told(self, value: object) -> None:
         match value:
@@ -442,14 +429,14 @@ class ContentClient:
             future.set_result(answer)
 
     def _notified(self, notified: Notified) -> None:
-        """Hand an event to its reader; keep it if a plan that makes the subscription is under way."""
+        """Give an event to its reader; keep it if a plan is about to make the subscription."""
         name = notified.subscription
         reader = self._readers.get(name)
         if reader is None and notified.position and name not in self._left:
-            reader = self._readers[name] = self._new_kept()
+            reader = self._readers[name] = self._new_buffer()
         if reader is None:
             self.record(notified, "discarded", 0, "not_subscribed")
-        elif isinstance(reader, _Kept) and reader.is_full:
+        elif isinstance(reader, _Buffer) and reader.is_full:
             self.record(notified, "discarded", 0, "overflow")
         else:
             reader.notified(notified)
@@ -458,34 +445,32 @@ class ContentClient:
         """Write what became of an event into the trace, if there is one."""
         self._write(notified.row(action, position, verdict))
 
-    def keep_recorded(self, subscription: "Recorded") -> None:
-        """Have the trace say what became of the events of a subscription."""
+    def keep_recorded(self, reader: Recorded) -> None:
+        """Have the trace say what became of all events of a reader."""
         if self._hub.recorder is not None:
-            over = [each for each in self.recorded if each.closed and not each.waiting]
-            for each in over:
-                del self.recorded[each]
-            self.recorded[subscription] = None
+            self.recorded = {each: None for each in self.recorded if not each.is_recorded}
+            self.recorded[reader] = None
 
     def _write(self, row: dict[str, Any]) -> None:
         recorder, now_ns = self._hub.recorder, self._hub.clock.now_ns()
         if recorder is not None:
             recorder.outcome(self.bus, None, Told(None, row), now_ns)
 
-    def _new_kept(self) -> _Kept:
-        return _Kept(None if self._hub.holds_publishers else self.kept_max)
+    def _new_buffer(self) -> _Buffer:
+        return _Buffer(None if self._hub.holds_publishers else self.kept_max)
 
     def _cease(self, subscriptions: Sequence[str]) -> None:
-        """End what a transaction has withdrawn, now that nothing more comes for it."""
+        """End subscriptions that a transaction has withdrawn, now that nothing more comes."""
         for name in subscriptions:
             self._left.pop(name, None)
             reader = self._readers.get(name)
-            if isinstance(reader, _Kept) and not reader.is_made:
+            if isinstance(reader, _Buffer) and not reader.is_made:
                 del self._readers[name]  # The plan was aborted.
             elif reader is not None:
                 reader.withdrawn()
 
     def _over(self, concluded: Concluded) -> None:
-        """See to the end of a transaction."""
+        """Make the calls that wait for the end of a transaction, and its subscriptions."""
         self.reason = concluded.reason
         for call in self._concluded.pop(concluded.transaction, ()):
             call(concluded.committed)
@@ -498,14 +483,14 @@ class ContentClient:
         task.add_done_callback(self._tasks.discard)
 
     def _made(self, name: str, where: str) -> None:
-        """See to a subscription that a plan has made: this bus's own has its reader already."""
-        kept = self._readers.setdefault(name, self._new_kept())
-        if not isinstance(kept, _Kept):
+        """Hand a subscription that a plan has made to the application, unless it reads it."""
+        kept = self._readers.setdefault(name, self._new_buffer())
+        if not isinstance(kept, _Buffer):
             return
         if self.on_made is None:
             _log.warning(
-                "a plan subscribed %r to %r, and nobody takes it: call `await bus.on_subscription(handler)` "
-                "there before; it was withdrawn",
+                "plan_subscription_withdrawn bus=%s where=%r: call "
+                "`await bus.on_subscription(handler)` there first",
                 person(self.bus),
                 where,
             )
@@ -521,20 +506,22 @@ class ContentClient:
     ) -> None:
         try:
             await handler(name, where)
-        except Exception as error:  # noqa: BLE001 - the transaction is over: nobody else could be told
+        except Exception as error:  # noqa: BLE001 - the transaction is over: no caller to raise to
             who = person(self.bus)
-            _log.warning("the handler that %r gave to on_subscription failed", who, exc_info=error)
+            _log.warning("handler_failed bus=%s handler=on_subscription", who, exc_info=error)
 
     async def _act(self, invitation: Invitation) -> None:
-        """Have the handler do what this client was invited to, and say when it has."""
+        """Call the handler of invitations, and answer when it has returned."""
         refused, who = "", person(self.bus)
-        if self.handler is None:
+        if self.on_invited is None:
             refused = (
                 f"{who!r} takes no invitations: have it call `await bus.on_invitation(…)` first"
             )
         else:
             try:
-                await self.handler(invitation.transaction, invitation.path, invitation.publication)
+                await self.on_invited(
+                    invitation.transaction, invitation.path, invitation.publication
+                )
             except TransactionAborted as error:
                 refused = error.reason
             except asyncio.CancelledError as error:
@@ -542,10 +529,8 @@ class ContentClient:
                 if task is None or task.cancelling():
                     raise  # The bus is closed: its broker answers for it.
                 refused = f"the handler of {who!r} failed: {failure_of(error)}"
-            except Exception as error:  # noqa: BLE001 - whatever it is, the transaction must not wait
-                _log.warning(
-                    "the handler that %r gave to on_invitation failed", who, exc_info=error
-                )
+            except Exception as error:  # noqa: BLE001 - the transaction must not wait for ever
+                _log.warning("handler_failed bus=%s handler=on_invitation", who, exc_info=error)
                 refused = f"the handler of {who!r} failed: {failure_of(error)}"
         name, path = invitation.transaction, invitation.path
         if self._driver is not None and not self._driver.closed:
@@ -562,9 +547,9 @@ class ContentClient:
             reader.lost(str(error), error if isinstance(error, LogLost) else None)
 
     def close(self) -> None:
-        """Leave the overlay: what was advertised and subscribed ends."""
-        for subscription in self.recorded:
-            subscription.record_rest("unread")
+        """End the session: what was advertised and subscribed ends."""
+        for reader in self.recorded:
+            reader.record_unread("unread")
         self.recorded = {}
         for task in self._tasks:
             task.cancel()
@@ -576,4 +561,4 @@ class ContentClient:
                 self._driver.close()
             self._hub.leave(self.name)
             self._give_up(LocalProtocolError("the bus was closed"))
-        self._overlay.leave()
+        self._brokers.leave()

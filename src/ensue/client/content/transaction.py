@@ -1,29 +1,34 @@
-"""Transactions of a bus: `async with bus.transaction() as tx`, and what others do when they are invited.
+"""Transactions of a bus: `async with bus.transaction() as tx`, and invitations into them.
 
-All operations of all clients that take part happen, or none does. `tx.invite` lets another client act within the transaction and returns when its handler has;
-it may invite others. Leaving the block commits, and an exception in it aborts. `TransactionAborted` says that nothing has happened, and why; with
-`isolation="serializable"` a conflict with another transaction is one reason: try again.
+All operations of all clients that take part happen, or none does. `tx.invite` lets another client
+act within the transaction and returns when its handler has; it may invite others. Leaving the block
+commits, and an exception in it aborts. `TransactionAborted` means that nothing has happened, and
+has the reason; with `isolation="serializable"` a conflict with another transaction is one: try
+again.
+
+An operation begins when its method is called, not when it is first awaited: so a forgotten `await`
+is noticed, and no transaction is committed without a part of it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ensue.client.checks import (
+from ensue.client.content.error_text import Situation, explained, in_words
+from ensue.client.content.reader import ContentRequest, ContentShare, ReadOptions
+from ensue.client.content.session import CONTENT, ContentSession
+from ensue.client.subscription import Subscription
+from ensue.client.validation import (
     PENDING_MAX,
     Acknowledge,
     Payload,
     check_broker_name,
     check_payload,
 )
-from ensue.client.content import CONTENT, ContentClient
-from ensue.client.content_reader import ContentShare, ReadOptions, Where
-from ensue.client.operations import Operations
-from ensue.client.subscription import Subscription
-from ensue.client.wording import Situation, explained, in_words
-from ensue.errors import (
+from ensue.core.errors import (
     BadInput,
     EnsueError,
     LocalProtocolError,
@@ -32,20 +37,22 @@ from ensue.errors import (
     TransactionPending,
     aborted_transaction,
 )
-from ensue.protocols.overlay.filters import event_of
-from ensue.protocols.overlay.frames import Publication
-from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.spaces import Value
-from ensue.protocols.transactions.acting import ABORTED, OVER
+from ensue.protocols.content.filters.filter import event_of
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.filters.spaces import Value
+from ensue.protocols.content.frames import Publication
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
+from ensue.protocols.transactions.operations import ABORTED, OVER
 from ensue.runtime.names import check_text
 
 if TYPE_CHECKING:
-    from ensue.protocols.overlay.client import Answered
+    from ensue.protocols.content.client import Answered
 
 __all__ = [
+    "InvitationHandler",
     "InvitedTransaction",
+    "Operations",
     "Subscribe",
     "Transaction",
     "check_transaction",
@@ -53,25 +60,29 @@ __all__ = [
     "share_of",
 ]
 
-Subscribe = Callable[[Where], Subscription]
+Subscribe = Callable[[ContentRequest], Subscription]
 
 T = TypeVar("T")
 
 
 def check_transaction(isolation: str, timeout: float) -> None:
-    """Refuse what is no isolation or no time."""
+    """Refuse an unknown isolation, and an invalid timeout."""
     if isolation not in (SERIALIZABLE, ATOMIC, PLANNED):
         known = f"{SERIALIZABLE!r}, {ATOMIC!r} or {PLANNED!r}"
-        raise BadInput(f"isolation is {known}, not {isolation!r}")
+        raise BadInput(f"isolation must be {known}, got {isolation!r}")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 600:
-        raise BadInput(f"timeout is a number of seconds above 0 and up to 600, not {timeout!r}")
+        raise BadInput(
+            f"timeout must be a number of seconds above 0 and up to 600, got {timeout!r}"
+        )
 
 
 def share_of(subscription: Subscription) -> ContentShare:
-    """Return what stands behind an open subscription by content."""
+    """Return the share of an open subscription by content."""
     share = _share_of(subscription)
     if share is None or not share.subscription or share.draining:
-        raise LocalProtocolError("this is no subscription by content, or none that is open")
+        raise LocalProtocolError(
+            "this is not an open subscription by content: open one with bus.subscribe(where=…)"
+        )
     return share
 
 
@@ -89,17 +100,78 @@ def _share_of(subscription: Subscription) -> ContentShare | None:
     return share if isinstance(share, ContentShare) else None
 
 
-class _Acting:
-    """Operations within a transaction, whoever coordinates it. Each is begun by its call, and over once it was awaited."""
+class _Begun(Coroutine[Any, Any, T]):
+    """An operation: a coroutine without a warning if it never runs, as its transaction raises."""
 
-    def __init__(self, client: ContentClient, subscribe: Subscribe) -> None:
-        self._client = client
+    def __init__(self, what: str, work: Coroutine[Any, Any, T]) -> None:
+        self.__name__ = self.__qualname__ = what
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        # Not the other's own iterator, which would not keep this object alive.
+        return (yield from self._work.__await__())
+
+    def send(self, value: Any) -> Any:
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __del__(self) -> None:
+        if inspect.getcoroutinestate(self._work) == inspect.CORO_CREATED:
+            self._work.close()
+
+
+class Operations:
+    """Operations of one transaction that were begun, until they are over."""
+
+    def __init__(self) -> None:
+        self._open: dict[object, str] = {}
+        """Operations that are not over, cancelled ones included."""
+
+    def begin(
+        self, what: str, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> Coroutine[Any, Any, T]:
+        """Begin an operation; return what is to be awaited."""
+        key = object()
+        self._open[key] = what
+        return _Begun(what, self._until_over(key, work))
+
+    async def _until_over(self, key: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            done = await work()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # It can't be taken back, and may happen or not.
+        except BaseException:
+            del self._open[key]
+            raise
+        del self._open[key]
+        return done
+
+    @property
+    def unawaited(self) -> str:
+        """What is wrong if operations were not awaited to the end; empty: nothing."""
+        if not self._open:
+            return ""
+        names = ", ".join(f"{what}(…)" for what in dict.fromkeys(self._open.values()))
+        was = "was" if len(self._open) == 1 else "were"
+        return f"{names} {was} not awaited to the end: await all that you do in it"
+
+
+class _Participant:
+    """Operations within a transaction, of the client that coordinates it or of an invited one."""
+
+    def __init__(self, session: ContentSession, subscribe: Subscribe) -> None:
+        self._session = session
         self._subscribe = subscribe
         self._within = self._own = ""
         self.name = ""
         """The transaction's name, once it has begun."""
         self.failure: TransactionAborted | None = None
-        """Why it can't be committed, once an operation was refused: also if the program goes on as if nothing were."""
+        """Why it can't be committed, once an operation was refused, even if that was caught."""
         self._operations = Operations()
         self._over = False
         self._aborted = ""
@@ -110,11 +182,11 @@ class _Acting:
     ) -> Coroutine[Any, Any, None]:
         """Publish an event: delivered when the transaction is committed."""
         event = event_of(attributes)
-        checked = check_payload(payload, self._client.payload_bytes_max)
+        checked = check_payload(payload, self._session.payload_bytes_max)
         return self._begin("publish", lambda: self._publish(event, checked))
 
     def advertise(self, where: str) -> Coroutine[Any, Any, str]:
-        """Say what will be published; return the advertisement's name."""
+        """Advertise what will be published; return the advertisement's name."""
         parse(where)
         return self._begin("advertise", lambda: self._advertise(where))
 
@@ -131,18 +203,20 @@ class _Acting:
         pending_max: int = PENDING_MAX,
         acknowledge: Acknowledge = "auto",
     ) -> Coroutine[Any, Any, Subscription]:
-        """Subscribe; return the subscription, open. Events come when the transaction is committed; it is over if that is aborted.
+        """Subscribe; return the subscription, open.
 
-        The options are those of `bus.subscribe`.
+        Events come when the transaction is committed; it ends if the transaction is aborted. The
+        options are those of `bus.subscribe`.
         """
         parse(where)
         options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
         return self._begin("subscribe", lambda: self._subscribe_to(where, options))
 
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
-        """Withdraw a subscription of this bus: it goes on if the transaction is aborted.
+        """Withdraw a subscription of this bus: it continues if the transaction is aborted.
 
-        Reading it ends behind the last event that was published before: with several servers, some time after the commit.
+        Reading ends after the last event that was published before: with several servers, some time
+        after the commit.
         """
         share_of(subscription)
         return self._begin("unsubscribe", lambda: self._withdraw(subscription))
@@ -152,21 +226,21 @@ class _Acting:
     ) -> Coroutine[Any, Any, None]:
         """Let another bus act within the transaction; return when its handler has.
 
-        `attributes` and `payload` are what its handler is told.
+        Its handler is given `attributes` and `payload`.
         """
         check_text(client, "a client's name")
-        checked = check_payload(payload, self._client.payload_bytes_max)
+        checked = check_payload(payload, self._session.payload_bytes_max)
         return self._begin("invite", lambda: self._invite(client, attributes, checked))
 
     def _begin(
         self, what: str, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> Coroutine[Any, Any, T]:
-        """Begin an operation: from now on it must come to its end, or nothing is committed."""
+        """Begin an operation: it must be awaited to the end, or nothing is committed."""
         self._check_open()
         return self._operations.begin(what, work)
 
     async def _publish(self, event: Mapping[str, Value], payload: bytes) -> None:
-        known = tuple(self._client.advertised.values())
+        known = tuple(self._session.advertised.values())
         asked = Situation(
             own=self._own, event=event, advertised=known, advertise="await tx.advertise(where=…)"
         )
@@ -174,15 +248,15 @@ class _Acting:
 
     async def _advertise(self, where: str) -> str:
         name = await self._act("adv", where=where)
-        known = self._client.advertised
+        known = self._session.advertised
         known[name] = where
-        self._client.when_over(self.name, lambda done: None if done else known.pop(name, None))
+        self._session.when_over(self.name, lambda done: None if done else known.pop(name, None))
         return name
 
     async def _unadvertise(self, name: str) -> None:
         await self._act("uadv", name=name)
-        known = self._client.advertised
-        self._client.when_over(self.name, lambda done: known.pop(name, None) if done else None)
+        known = self._session.advertised
+        self._session.when_over(self.name, lambda done: known.pop(name, None) if done else None)
 
     async def _act(self, action: str, asked: Situation | None = None, **options: Any) -> str:
         self._check_open()
@@ -194,14 +268,14 @@ class _Acting:
             names.append(name)
             return number
 
-        self._check(await self._client.request(act), asked)
+        self._check(await self._session.request(act), asked)
         return names[0]
 
     async def _subscribe_to(self, where: str, options: ReadOptions) -> Subscription:
         self._check_open()
-        wanted = Where(
+        wanted = ContentRequest(
             where=where,
-            client=self._client,
+            session=self._session,
             transaction=self.name,
             within=self._within,
             options=options,
@@ -210,7 +284,7 @@ class _Acting:
             made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
             raise self._refused(in_words(self._why(error.reason))) from None
-        self._client.when_over(self.name, lambda done: None if done else made.close())
+        self._session.when_over(self.name, lambda done: None if done else made.close())
         return made
 
     async def _withdraw(self, subscription: Subscription) -> None:
@@ -220,7 +294,7 @@ class _Acting:
         def over(committed: bool) -> None:
             share.draining = committed  # It ends behind the last event that was routed to it.
 
-        self._client.when_over(self.name, over)
+        self._session.when_over(self.name, over)
 
     async def _invite(
         self, client: str, attributes: Mapping[str, object] | None, payload: bytes
@@ -233,14 +307,14 @@ class _Acting:
                 name, f"{client}.{CONTENT}", attributes, payload, now_ns=now, within=within
             )
 
-        self._check(await self._client.request(invite))
+        self._check(await self._session.request(invite))
 
     def end(self) -> None:
-        """Allow nothing any more."""
+        """Allow no more operations."""
         self.name, self._over = "", True
 
     def check_awaited(self) -> None:
-        """Have nothing committed of which it is chance whether it happens."""
+        """Fail the transaction if operations were not awaited to the end."""
         unawaited = self._operations.unawaited
         if unawaited and self.failure is None:
             self._refused(unawaited)
@@ -254,16 +328,16 @@ class _Acting:
             raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
 
     def _note_end(self, committed: bool) -> None:
-        self._aborted = "" if committed else self._client.reason
+        self._aborted = "" if committed else self._session.reason
 
     def _check(self, answer: "Answered", asked: Situation | None = None) -> None:
         if answer.refused:
             raise self._refused(explained(self._why(answer.refused), asked or Situation()))
 
     def _why(self, refused: str) -> str:
-        """Return why it ended instead of that it has, if the reason says more."""
-        told = refused == OVER and self._aborted not in ("", ABORTED)
-        return self._aborted if told else refused
+        """Return why the transaction was aborted instead of that it is over, if that is known."""
+        is_known = refused == OVER and self._aborted not in ("", ABORTED)
+        return self._aborted if is_known else refused
 
     def _refused(self, reason: str) -> TransactionAborted:
         self.failure = aborted_transaction(
@@ -274,32 +348,34 @@ class _Acting:
         return self.failure
 
 
-class Transaction(_Acting):
-    """Made by `Bus.transaction`; entered with `async with`."""
+class Transaction(_Participant):
+    """A transaction. Made by `Bus.transaction`; enter it with `async with`."""
 
     def __init__(
-        self, client: ContentClient, subscribe: Subscribe, isolation: str, timeout: float
+        self, session: ContentSession, subscribe: Subscribe, isolation: str, timeout: float
     ) -> None:
-        super().__init__(client, subscribe)
-        self._own = client.bus
+        super().__init__(session, subscribe)
+        self._own = session.bus
         self.isolation = isolation
         self._timeout_s = timeout
         self._entered = False
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise LocalProtocolError("a transaction is entered once")
+            raise LocalProtocolError(
+                "a transaction is entered once: make another with bus.transaction(…)"
+            )
         self._entered = True
-        await self._client.open()
-        beginning = self._client.begin(self.isolation, int(self._timeout_s * 1_000_000_000))
+        await self._session.open()
+        beginning = self._session.begin(self.isolation, int(self._timeout_s * 1_000_000_000))
         try:
-            answer = await self._client.answer(beginning)
+            answer = await self._session.answer(beginning)
         except asyncio.CancelledError:
-            beginning.add_done_callback(self._client.abort)
+            beginning.add_done_callback(self._session.abort)
             raise
         self._check(answer)
         self.name = answer.transaction
-        self._client.when_over(self.name, self._note_end)
+        self._session.when_over(self.name, self._note_end)
         return self
 
     async def __aexit__(
@@ -312,7 +388,7 @@ class Transaction(_Acting):
             self.check_awaited()
         name, commit = self.name, kind is None and self.failure is None
         try:
-            ending = self._client.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
+            ending = self._session.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
             if commit:
                 self._check(await self._end_by(ending, self._timeout_s))
             elif kind is None or issubclass(kind, Exception):
@@ -321,43 +397,47 @@ class Transaction(_Acting):
         except EnsueError:
             if kind is None:
                 raise
-            # The broker aborts for who is gone; what went wrong in the block is what people want to know.
+            # The broker aborts for a client that is gone; the exception of the block matters more.
         finally:
             self.end()
         if kind is None and self.failure is not None:
             raise self.failure
 
     async def _end_by(self, ending: "asyncio.Future[Answered]", timeout_s: float) -> "Answered":
-        """Wait until the transaction is over, but not for ever: its server may be gone."""
-        limit_s = timeout_s + self._client.close_timeout_s
+        """Wait until the transaction is over, for a limited time: its server may be gone."""
+        limit_s = timeout_s + self._session.close_timeout_s
         try:
             async with asyncio.timeout(limit_s) as limit:
-                return await self._client.answer(ending)
+                return await self._session.answer(ending)
         except TimeoutError:
             if not limit.expired():
                 raise
         raise TransactionPending(
-            f"no server has said within {limit_s:g} s what came of the transaction: it may be committed or not"
+            f"no answer within {limit_s:g} s to the end of the transaction: it may be committed "
+            "or not"
         )
 
 
-class InvitedTransaction(_Acting):
-    """Somebody else's transaction, as the handler of an invitation sees it. It must not be used after the handler has returned."""
+class InvitedTransaction(_Participant):
+    """Another bus's transaction, as the handler of an invitation sees it.
+
+    It must not be used after the handler has returned.
+    """
 
     def __init__(
         self,
-        client: ContentClient,
+        session: ContentSession,
         subscribe: Subscribe,
         name: str,
         path: str,
         publication: Publication,
     ) -> None:
-        super().__init__(client, subscribe)
+        super().__init__(session, subscribe)
         self.name = name
-        client.when_over(name, self._note_end)
+        session.when_over(name, self._note_end)
         self._within = path
         self.attributes: Mapping[str, object] = dict(publication.attributes)
-        """What the invitation says."""
+        """The attributes of the invitation."""
         self.payload = publication.payload
         self.inviter = publication.publisher.removesuffix(f".{CONTENT}")
 

@@ -1,0 +1,1 @@
+"""Content-based publish/subscribe and transactions of a bus."""

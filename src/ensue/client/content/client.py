@@ -1,0 +1,163 @@
+"""The content client of a bus: publish and subscribe by attributes, advertise, run transactions."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+
+from ensue.client.backpressure import wait_for_room
+from ensue.client.content.plan import PlannedTransaction
+from ensue.client.content.reader import ContentRequest, ReadOptions
+from ensue.client.content.session import CONTENT, ContentSession
+from ensue.client.content.transaction import (
+    InvitationHandler,
+    InvitedTransaction,
+    Transaction,
+    check_transaction,
+)
+from ensue.client.receipts import receipt_by, room_by
+from ensue.client.subscription import Subscription
+from ensue.client.validation import Payload, check_handler, check_payload
+from ensue.core.errors import BadInput
+from ensue.core.event import Event
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.frames import Publication
+from ensue.protocols.transactions.frames import PLANNED
+from ensue.runtime.hub_memory import Hub
+
+__all__ = ["ContentClient"]
+
+
+class ContentClient:
+    """What an open bus does by content; its session begins with the first use."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        *,
+        name: str,
+        ended: "asyncio.Future[None]",
+        check_open: Callable[[], object],
+        keep: Callable[[Subscription], Subscription],
+    ) -> None:
+        self._hub = hub
+        self._name = name
+        self._ended = ended
+        """Done once the bus is being closed."""
+        self._check_open = check_open
+        """Raises unless the bus is open."""
+        self._keep = keep
+        """Has a subscription closed with the bus."""
+        self._session: ContentSession | None = None
+
+    @property
+    def session(self) -> ContentSession:
+        """The session with the brokers, made when it is first asked for."""
+        self._check_open()
+        if self._session is None:
+            self._session = ContentSession(self._hub, self._name)
+        return self._session
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """The ids of published events that no broker has confirmed."""
+        return () if self._session is None else tuple(self._session.unsettled.values())
+
+    async def wait_for_all(self) -> None:
+        """Wait until brokers have everything that was published."""
+        if self._session is not None:
+            await self._session.wait_for_all()
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    async def advertise(self, where: str) -> str:
+        """Advertise what will be published; return the advertisement's name."""
+        parse(where)
+        return await self.session.advertise(where)
+
+    async def unadvertise(self, name: str) -> None:
+        """Withdraw an advertisement."""
+        await self.session.unadvertise(name)
+
+    async def publish(
+        self, attributes: Mapping[str, object], payload: Payload, *, by_s: float | None
+    ) -> Event:
+        """Publish an event by its attributes; return it when its broker has it."""
+        checked = check_payload(payload, self._hub.payload_bytes_max)
+        session = self.session
+        async with room_by(by_s):
+            if self._hub.full:
+                await wait_for_room(self._hub, CONTENT, self._ended)
+            await session.open()
+        begun, event = session.begin_publishing(attributes, checked)
+        return await receipt_by(by_s, event, session.published(begun, event))
+
+    def subscribe(self, where: str, options: ReadOptions) -> Subscription:
+        """Return a subscription by content."""
+        parse(where)
+        return self._open(ContentRequest(where=where, session=self.session, options=options))
+
+    def transaction(self, isolation: str, timeout_s: float) -> Transaction | PlannedTransaction:
+        """Return a transaction, to be entered with `async with`."""
+        check_transaction(isolation, timeout_s)
+        if isolation == PLANNED:
+            return PlannedTransaction(self.session, self._open, timeout_s)
+        return Transaction(self.session, self._open, isolation, timeout_s)
+
+    def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
+        """Call a handler with each transaction that this bus is invited into."""
+        check_handler(handler, "the handler given to on_invitation", "a transaction")
+        session = self.session
+
+        async def act(name: str, path: str, publication: Publication) -> None:
+            invited = InvitedTransaction(self.session, self._open, name, path, publication)
+            await _wait_for(handler(invited), "on_invitation")
+            invited.check_awaited()
+            invited.end()
+            if invited.failure is not None:
+                raise invited.failure
+
+        session.on_invited = act
+        return session.opening()
+
+    def on_subscription(
+        self, handler: Callable[[Subscription], Awaitable[None]], options: ReadOptions
+    ) -> Awaitable[None]:
+        """Call a handler with each subscription that another bus's plan makes for this bus."""
+        check_handler(handler, "the handler given to on_subscription", "a subscription")
+        session = self.session
+        session.kept_max = options.pending_max
+
+        async def take(name: str, where: str) -> None:
+            request = ContentRequest(where=where, session=session, made=name, options=options)
+            made = handler(await self._open(request).__aenter__())
+            await _wait_for(made, "on_subscription")
+
+        session.on_made = take
+        return session.opening()
+
+    def _open(self, request: ContentRequest) -> Subscription:
+        self._check_open()
+        options = request.options
+        return self._keep(
+            Subscription(
+                self._hub,
+                client=self._name,
+                name=options.name,
+                topics=(CONTENT,),
+                order=None,
+                pending_max=options.pending_max,
+                acknowledge=options.acknowledge,
+                content=request,
+            )
+        )
+
+
+async def _wait_for(made: object, handler: str) -> None:
+    """Wait for what a handler has returned; raise if it is not awaitable."""
+    if not isawaitable(made):
+        raise BadInput(f"the handler given to {handler} must be made with `async def`")
+    await made
