@@ -1,6 +1,7 @@
 """The embedded durable store of a server: one log of batches, holding a map of records and events.
 
-`Journal` is all of it; ARCHITECTURE.md says where it stands, `ensue.journal.files` what is on the disk.
+`Journal` is all of it; ARCHITECTURE.md says where it stands, `ensue.journal.files` what is on the
+disk.
 """
 
 from ensue.journal.files import JournalFailed

@@ -1,20 +1,21 @@
 """The files of a journal by name, and what it takes for bytes and names to survive a power cut.
 
-    lock                    held by the one process that has the journal open (flock); not empty once
+    lock                    held by the one process that has the journal open (flock); not empty
+    once
                             the journal has been made, and then the last batch that was synced
-    manifest                which log this is, its first segment, and where it ended when it was closed
-    000000000007.log        a segment; everything before it is whole and on the disk
-    000000000007.index      its sidecar, once the segment after it has been begun
-    000000000008.next       a segment too; what is before it may not be on the disk yet
+    manifest                which log this is, its first segment, and where it ended when it was
+    closed 000000000007.log        a segment; everything before it is whole and on the disk
+    000000000007.index      its sidecar, once the segment after it has been begun 000000000008.next
+    a segment too; what is before it may not be on the disk yet
 
-The name tells what was promised. A segment is begun as `.next`, because beginning it must not wait for
-the disk. It becomes `.log` when the segment before it, and its own start, have been synced. So a
-`.log` that is followed by another is whole, or the disk lost something; the tail of the last `.log`,
-and every `.next`, is what nobody may have been promised. A sidecar says that the segment behind its own
-was begun: without that, the end of the log is missing.
+The name tells what was promised. A segment is begun as `.next`, because beginning it must not wait
+for the disk. It becomes `.log` when the segment before it, and its own start, have been synced. So
+a `.log` that is followed by another is whole, or the disk lost something; the tail of the last
+`.log`, and every `.next`, has no receipts. A sidecar says that the segment behind its own was
+begun: without that, the end of the log is missing.
 
-HAZARD: the file system must keep locks between processes and must not lie about syncing. On a network
-mount without locks two processes would write into one journal and destroy it.
+HAZARD: the file system must keep locks between processes and must not lie about syncing. On a
+network mount without locks two processes would write into one journal and destroy it.
 """
 
 import fcntl
@@ -23,7 +24,7 @@ from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
-from ensue.errors import BadInput, EnsueError, LogDamaged, LogInUse
+from ensue.core.errors import BadInput, EnsueError, LogDamaged, LogInUse
 from ensue.journal.format import Manifest, decode_manifest, encode_manifest
 
 __all__ = ["Files", "JournalFailed", "damaged", "sync_folder", "write_all"]
@@ -122,7 +123,7 @@ class Files:
 
     @property
     def made(self) -> bool:
-        """Whether a journal was made here once, whatever is left of it."""
+        """Whether this directory ever held a journal."""
         return os.fstat(self._lock).st_size > 0
 
     def set_made(self) -> None:
@@ -141,7 +142,7 @@ class Files:
         return int(number) if crc32(data[:8]) == checksum else 0
 
     def set_synced(self, number: int) -> None:
-        """Note that a batch was synced. This is not synced itself: it outlives the process, and maybe the machine."""
+        """Note that a batch was synced; the note itself need not survive a power cut."""
         data = number.to_bytes(8, "little")
         os.pwrite(self._lock, data + crc32(data).to_bytes(4, "little"), len(_MADE))
 

@@ -12,14 +12,15 @@ A file is a row of frames, and a frame is
 A segment is a head, a snapshot of the map and batches. A batch is one map from key to value, None
 for what is removed; of two writes to one key in a batch only the later one is ever seen.
 
-The checksum starts from the journal's salt plus the frame's place in the whole log. So a frame is good
-at its own place only: a copy of it elsewhere, be it a block that the disk wrote to the wrong
-place or a journal that somebody published as an event, is not taken for one.
+The checksum starts from the journal's salt plus the frame's place in the whole log. So a frame is
+good at its own place only: a copy of it elsewhere, be it a block that the disk wrote to the wrong
+place or a journal published as an event, is not taken for one.
 
 `durable` is what tells damage from a write that was never finished. A spot that can't be read is of
-no concern as long as nobody was promised it; a later frame that knows of that promise proves that
-the disk lost something. HAZARD: the last batches have no later frame. Damage there looks like a write
-that was never finished, and is cut off, unless the journal was closed: then the manifest knows the end.
+no concern as long as no receipt covers it; a later frame that knows of that promise proves that the
+disk lost something. HAZARD: the last batches have no later frame. Damage there looks like a write
+that was never finished, and is cut off, unless the journal was closed: then the manifest knows the
+end.
 """
 
 import sys
@@ -31,7 +32,7 @@ from zlib import crc32
 
 import msgspec
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = [
     "BATCH",
@@ -117,7 +118,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     format: int = FORMAT
     identity: str
-    """Random, made with the journal, and anew when somebody accepts that events are lost."""
+    """Random; made with the journal, and again when an operator accepts lost events."""
     salt: int
     first: int
     """The number of the first segment: those before it were dropped."""
@@ -199,7 +200,7 @@ def frame_length(data: bytes, at: int) -> int:
 
 
 def read_frame(data: bytes, at: int, marker: bytes, *, start: int) -> Frame | None:
-    """Return the frame at a place, or None if what is there is not a whole one as it was written."""
+    """Return the frame at an offset, or None if it is torn or damaged."""
     if at + FRAME_BYTES > len(data):
         return None
     found, checksum = _LEAD.unpack_from(data, at)

@@ -1,8 +1,8 @@
 """Where each event is in the log: eight bytes an event.
 
-A topic's index is one array of offsets into the whole log, by slot. `HOLE` stands for a slot that has
-no event, or none any more. Ten million events of one topic take 80 MB, and up to 6 % more for room to
-grow.
+A topic's index is one array of offsets into the whole log, by slot. `HOLE` stands for a slot that
+has no event, or none any more. Ten million events of one topic take 80 MB, and up to 6 % more for
+room to grow.
 
 What a segment changed is a range of slots for each topic, and the array over that range as it was
 when the segment was sealed: this is what a sidecar holds. Putting the sidecars of all segments over
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ensue.errors import LimitReached
+from ensue.core.errors import LimitReached
 from ensue.journal.format import EVENT, SLOT_MAX, Batch, Part, no_event_key, offsets_of
 
 __all__ = ["HOLE", "HOLES_MAX", "EventIndex", "Plan", "Ranges", "TopicIndex"]
@@ -40,15 +40,24 @@ def _holes(count: int) -> "array[int]":
 class TopicIndex:
     """The index of one topic.
 
-    `first` is its lowest slot with an event, or `next` if there is none; `next` is the slot after the
-    highest that ever had one. The array holds the slots from `start` up to `next`. `told` is what
-    `next` was when changes were taken last.
+    `first` is its lowest slot with an event, or `next` if there is none; `next` is the slot after
+    the highest that ever had one. The array holds the slots from `start` up to `next`. `reported`
+    is what `next` was when changes were taken last.
     """
 
-    __slots__ = ("changed_from", "changed_to", "first", "moved", "next", "offsets", "start", "told")
+    __slots__ = (
+        "changed_from",
+        "changed_to",
+        "first",
+        "moved",
+        "next",
+        "offsets",
+        "reported",
+        "start",
+    )
 
     def __init__(self, slot: int) -> None:
-        self.start = self.first = self.next = self.told = slot
+        self.start = self.first = self.next = self.reported = slot
         self.offsets = array("q")
         self.moved = False
         self.changed_from = SLOT_MAX
@@ -61,7 +70,7 @@ class TopicIndex:
     def put(self, slot: int, offset: int) -> None:
         """Say where the event of a slot is."""
         if slot == self.next:
-            # Nothing is noted as changed: all from `told` on is new anyway.
+            # Not noted as changed: everything from `reported` on is new anyway.
             self.offsets.append(offset)
             self.next = slot + 1
         else:
@@ -80,7 +89,7 @@ class TopicIndex:
         return True
 
     def highest(self, start: int, stop: int, before: int) -> int:
-        """Return the highest slot of a range whose event is before a place of the log, or `HOLE`."""
+        """Return the highest slot of a range with an event before an offset, or `HOLE`."""
         for slot in range(min(stop, self.next) - 1, max(start, self.first) - 1, -1):
             if HOLE < self.offsets[slot - self.start] < before:
                 return slot
@@ -101,8 +110,8 @@ class TopicIndex:
 
     def take_change(self) -> Part | None:
         """Return what changed since this was asked last."""
-        if self.next > self.told:
-            self._change(self.told, self.next)
+        if self.next > self.reported:
+            self._change(self.reported, self.next)
         elif not self.moved and self.changed_from >= self.changed_to:
             return None
         start = stop = self.first
@@ -111,7 +120,7 @@ class TopicIndex:
             stop = max(self.changed_to, start)
         offsets = self.offsets[start - self.start : stop - self.start]
         self.changed_from, self.changed_to, self.moved = SLOT_MAX, 0, False
-        self.told = self.next
+        self.reported = self.next
         return Part(self.first, self.next, start, offsets.tobytes())
 
     def restore(self, part: Part, *, floor: int) -> None:
@@ -131,7 +140,7 @@ class TopicIndex:
                 part.first - self.first
             )
         self._skip_holes()
-        self.told = self.next
+        self.reported = self.next
 
     def reserve(self, following: int) -> None:
         """Know that slots up to this one, not including it, have been in use."""
@@ -142,7 +151,7 @@ class TopicIndex:
             self.offsets = array("q")
         else:
             self._cover(self.start, following)
-        self.told = self.next
+        self.reported = self.next
 
     def _put_elsewhere(self, slot: int, offset: int) -> None:
         """Put an event before the last one, or leave a gap behind it."""
@@ -152,7 +161,7 @@ class TopicIndex:
         self.offsets[slot - self.start] = offset
         self._change(slot, slot + 1)
         if slot < front:
-            # What was dropped between here and there is told as holes from now on.
+            # From now on, what was dropped in between is reported as holes.
             self._change(slot, front)
             self.first = slot
         elif empty:

@@ -12,25 +12,27 @@ Guarantees
 A segment starts with a snapshot of the whole map, so the map needs the newest segment only and old
 segments can be dropped with their events. Beginning one does not wait for the disk. It costs the
 thread that calls `write` the time to encode and copy the map: 20 to 40 ms for 100,000 records of
-100 bytes, which is once per `segment_bytes` (see tests/journal/figures.py). Syncing is left to `sync`.
+100 bytes, which is once per `segment_bytes` (see tests/journal/figures.py). Syncing is left to
+`sync`.
 
 Limits: `BUFFER_BYTES_MAX` bytes appended and not written (`LimitReached`); `UNSYNCED_SEGMENTS_MAX`
 segments begun and not synced, beyond which `write` syncs by itself; `HOLES_MAX` of the index.
 A segment is as large as `segment_bytes`, its snapshot and one `write` together. The map is meant
 to be small: it is in memory, and in every segment.
 
-A journal has an identity: random, made with it, kept in its manifest beside its first segment and, once it is closed,
-its end. What is missing at either end is `LogDamaged` then, too.
+A journal has an identity: random, made with it, kept in its manifest beside its first segment and,
+once it is closed, its end. What is missing at either end is `LogDamaged` then, too.
 
-HAZARD: damage to the last few batches, those after the last sync that a later batch knows of, can't be
-told from a write that was never finished, if the machine stopped. They are cut off when the journal is opened. If only
-the process was killed, the number of the last batch that was synced is left in the file `lock`.
+HAZARD: damage to the last few batches, those after the last sync that a later batch knows of, can't
+be distinguished from a write that was never finished, if the machine stopped. They are cut off when
+the journal is opened. If only the process was killed, the number of the last batch that was synced
+is left in the file `lock`.
 
-HAZARD: reading one event reads and checks its whole batch. With batches of many megabytes each event
-costs that much.
+HAZARD: reading one event reads and checks its whole batch. With batches of many megabytes each
+event costs that much.
 
-HAZARD: after a failed sync nobody knows what is on the disk, and asking again would not tell. So the
-first failure is final: every call to write or sync raises `JournalFailed` until the journal is
+HAZARD: after a failed sync the state of the disk is unknown, and a second sync would not tell. So
+the first failure is final: every call to write or sync raises `JournalFailed` until the journal is
 opened anew, and that shows what is there.
 """
 
@@ -45,7 +47,7 @@ from typing import NoReturn, Self
 
 import msgspec
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
+from ensue.core.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
 from ensue.journal.files import Files, JournalFailed, write_all
 from ensue.journal.format import (
     BATCH,
@@ -65,7 +67,7 @@ from ensue.journal.format import (
 from ensue.journal.index import HOLE, Ranges
 from ensue.journal.recovery import Accept, Recovery
 from ensue.journal.segments import READ_AHEAD_BYTES, READ_BYTES, Segments
-from ensue.protocols.core import Persist
+from ensue.protocols.interface import Persist
 
 __all__ = ["BUFFER_BYTES_MAX", "SEGMENT_BYTES", "UNSYNCED_SEGMENTS_MAX", "Journal", "Outdated"]
 
@@ -91,10 +93,12 @@ class Journal:
     `segment_bytes` is how many bytes of batches a segment takes before the next one is begun;
     `clock` tells the time of day in seconds, for dropping events by age.
 
-    `accept_loss` opens a journal that is damaged or incomplete with what can be had of it, and gives it another
-    identity: `events` if only events of sealed segments are lost, `all` if the tail is, too, with records. `lost` says what was missing.
+    `accept_loss` opens a journal that is damaged or incomplete with what can be had of it, and
+    gives it another identity: `events` if only events of sealed segments are lost, `all` if the
+    tail is, too, with records. `lost` says what was missing.
 
-    `identity` names the log. `failed` is the error that made the journal refuse everything but reading, if there was one.
+    `identity` names the log. `failed` is the error that made the journal refuse everything but
+    reading, if there was one.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Journal:
         self.directory = directory
         self.failed: BaseException | None = None
         self.on_damage: Callable[[LogDamaged], None] | None = None
-        """Told once if an event can't be read; the journal has failed then."""
+        """Called once if an event is unreadable; the journal has failed then."""
         self._segment_bytes = segment_bytes
         self._clock = clock
         self._closed = False
@@ -287,9 +291,9 @@ class Journal:
     ) -> Outdated | None:
         """Return which of the oldest segments are too much or too old, if any; `drop` drops them.
 
-        A segment is too much while all together have more than `bytes_max` bytes, and too old if its
-        youngest batch is older than `age_s`. None is no limit. Only segments that are sealed and
-        synced are found, and never the last one.
+        A segment is too much while all together have more than `bytes_max` bytes, and too old if
+        its youngest batch is older than `age_s`. None is no limit. Only segments that are sealed
+        and synced are found, and never the last one.
         """
         self._check()
         end, ranges = self._segments.all[0].base, Ranges()
@@ -320,14 +324,14 @@ class Journal:
     def drop(self, old: Outdated) -> None:
         """Drop segments that `find_old` found, with all their events; records stay.
 
-        Whoever has to know what was in them has to have it on the disk before.
+        Callers that need their content must have it on disk before.
         """
         self._check()
         self._index.forget(old.ranges, before=old.end)
         self._drop_oldest(sum(segment.base < old.end for segment in self._segments.all))
 
     def drop_empty(self) -> int:
-        """Drop the oldest segments if they have no events, as records are all in the newest; return how many."""
+        """Drop the oldest segments without events; return how many."""
         self._check()
         count = 0
         for segment in self._segments.all:
@@ -364,7 +368,7 @@ class Journal:
 
     @property
     def end_bytes(self) -> int:
-        """Return how many bytes the whole log has had, those not written yet and those dropped included."""
+        """Return the bytes ever appended, including dropped and unwritten ones."""
         return self._end
 
     @property
@@ -383,7 +387,7 @@ class Journal:
         return len(self._segments.all)
 
     def close(self) -> None:
-        """Write and sync what was appended, unless the journal failed, and let the next one open it."""
+        """Write and sync everything, unless the journal failed, and unlock it."""
         if self._closed:
             return
         try:

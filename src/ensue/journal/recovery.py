@@ -1,18 +1,22 @@
 """Opening a journal: what is there, what was never finished, and what is damaged.
 
-Sealed segments are known by their sidecars, so only what comes from the last `.log` on is read. A sidecar
-that is missing or damaged is made anew from its segment. These things can be wrong with the rest:
+Sealed segments are known by their sidecars, so only what comes from the last `.log` on is read. A
+sidecar that is missing or damaged is made anew from its segment. These things can be wrong with the
+rest:
 
-- It ends within a batch, or a `.next` is not even whole up to its first batch. Nobody was promised
-  what is missing: it is cut off, and every segment behind it removed.
+- It ends within a batch, or a `.next` is not even whole up to its first batch. No client has a
+  receipt for what is missing: it is cut off, and every segment behind it removed.
 - Bytes can't be read, and a frame behind them knows that they were on the disk: `LogDamaged`.
 - A segment of which the name says that it is whole is not: `LogDamaged`.
-- The log ends before the last batch that was synced, as a process that was killed left it in `lock`: `LogDamaged`.
-- The log begins behind the first segment of the manifest, ends before the place at which it was closed, or a
-  sidecar tells of a segment that is not there: `LogDamaged`. Segments before the first one were being dropped.
+- The log ends before the last batch that was synced, as a process that was killed left it in
+  `lock`: `LogDamaged`.
+- The log begins behind the first segment of the manifest, ends before the place at which it was
+  closed, or a sidecar tells of a segment that is not there: `LogDamaged`. Segments before the first
+  one were being dropped.
 
-With `accept_loss` that is not raised, but noted: the journal goes on with the longest run of whole segments up to
-the last one that can be read. Every segment is read for that; files it does without get the suffix `.lost`.
+With `accept_loss` that is not raised, but noted: the journal goes on with the longest run of whole
+segments up to the last one that can be read. Every segment is read for that; files it does without
+get the suffix `.lost`.
 
 A journal of a release without manifests gets one when it is opened.
 
@@ -25,7 +29,7 @@ from typing import Literal
 
 import msgspec
 
-from ensue.errors import BadInput, LogDamaged
+from ensue.core.errors import BadInput, LogDamaged
 from ensue.journal.files import Files, damaged
 from ensue.journal.format import (
     FORMAT,
@@ -55,7 +59,8 @@ _HEAD_READ_BYTES = 512
 
 
 Accept = Literal["nothing", "events", "all"]
-"""What may be lost: events of sealed segments, with those before them; or also the tail, with records."""
+"""What may be lost: events of sealed segments, with those before them; or also the tail, with
+records."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -82,8 +87,8 @@ class _Found(msgspec.Struct, frozen=True):
 class Recovery:
     """What an earlier process left in a directory, read once.
 
-    `segments` is None if there was nothing: then a first segment is to be begun. `lost` says what was
-    accepted as lost; `tail_lost` whether that may include records.
+    `segments` is None if there was nothing: then a first segment is to be begun. `lost` says what
+    was accepted as lost; `tail_lost` whether that may include records.
     """
 
     def __init__(self, files: Files, *, accept_loss: Accept = "nothing") -> None:
@@ -130,7 +135,7 @@ class Recovery:
             return None
 
     def _find_last(self, logs: list[int], nexts: list[int]) -> "_Found | None":
-        """Return the last `.log`; losses accepted, the last that can be read, and take the others off the lists."""
+        """Return the last `.log`, or the last readable one if losses are accepted."""
         files = self._files
         while logs:
             try:
@@ -146,7 +151,7 @@ class Recovery:
         return None
 
     def _begin_anew(self, nexts: list[int]) -> None:
-        """Remove what a process left that was killed while it made the journal; nobody has used it yet."""
+        """Remove the rest of a journal whose creation was interrupted."""
         files, manifest = self._files, self.manifest
         missing = 0
         if any(number > 1 for number in nexts):
@@ -202,7 +207,7 @@ class Recovery:
         return logs
 
     def _check_sealed(self, logs: list[int]) -> list[int]:
-        """Read every sealed segment; return the whole ones in front of the last `.log`, and that."""
+        """Read every sealed segment; return the whole ones and the last `.log`."""
         files = self._files
         for number in reversed(logs[:-1]):
             path = files.log(number)
@@ -353,7 +358,7 @@ class Recovery:
         self.next_batch = next_batch
 
     def _replay(self, found: _Found, records: dict[str, bytes]) -> tuple[int, int]:
-        """Do again what the batches of a segment say; return where they end, and the next number."""
+        """Replay the batches of a segment; return their end and the next number."""
         head, at, number = found.head, found.body, found.head.first_batch
         for frame in batches(found.data, at, base=head.base, salt=head.salt, number=number):
             plan = self.index.plan(decode_batch(frame.payload), limited=False)
@@ -369,7 +374,7 @@ class Recovery:
     def _find(self, path: Path) -> _Found:
         found = self._read(path)
         if found is None:
-            # The head is told apart because it is small and the snapshot may be not.
+            # The head is small, the snapshot may not be.
             _, end = _checked_head(path, path.read_bytes()[:_HEAD_READ_BYTES])
             raise damaged(path, end, "its snapshot can't be read")
         return found

@@ -1,7 +1,7 @@
 """The segments of an open journal: finding, reading, beginning, syncing and dropping them.
 
-Everything here but `settle` is for the one thread that has the journal. `settle` may run in another: it
-touches only segments that are not settled, and those are neither closed nor dropped.
+Everything here but `settle` is for the one thread that has the journal. `settle` may run in
+another: it touches only segments that are not settled, and those are neither closed nor dropped.
 
 Limits: `OPEN_FILES_MAX` files of settled segments are kept open.
 """
@@ -257,7 +257,7 @@ class Segments:
         self._window, self._window_at = data, offset
 
     def _descriptor(self, segment: Segment) -> int:
-        """Open a segment, closing the one that was not read for the longest time if they are many."""
+        """Open a segment; close the least recently read one if there are many."""
         if segment.number >= self.unsettled[0].number:
             return segment.open()
         self._open.pop(segment.number, None)

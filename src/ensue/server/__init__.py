@@ -1,6 +1,6 @@
-"""An Ensue server: one station of a chain, its journal, and the connections to it."""
+"""An Ensue server: one station of a chain, its journal, and its connections."""
 
 from ensue.server.config import ServerConfig
-from ensue.server.serving import Server
+from ensue.server.server import Server
 
 __all__ = ["Server", "ServerConfig"]

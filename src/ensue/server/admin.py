@@ -1,14 +1,18 @@
-"""The admin port: plain HTTP for those who watch a server. It can change nothing.
+"""The admin port: read-only HTTP for monitoring.
 
-`GET /metrics` is for Prometheus (OpenMetrics, unless the request accepts nothing but `text/plain`), `/healthz` for whoever decides whether the server is well (200, or 503 and why), and
-`/status` one JSON object with what `ensue status` shows.
+`GET /metrics` is for Prometheus (OpenMetrics, unless the request accepts only `text/plain`),
+`/healthz` for health checks (200, or 503 with the reason), and `/status` is one JSON object with
+what `ensue status` shows.
 
-It asks nobody who they are and encrypts nothing, so it listens on this machine only, unless it is told otherwise by name.
+It has neither login nor encryption, so it listens on this machine only, unless an option allows
+more.
 
-A request is read strictly: lines end with CRLF, no body, `GET` or `HEAD` alone. Each connection is for one request.
+Requests are parsed strictly: lines end with CRLF, no body, `GET` or `HEAD` alone. Each connection
+is for one request.
 
-Limits: `REQUEST_BYTES_MAX` of a request, `REQUEST_S` until it is there, `RESPONSE_S` until its answer is taken,
-`CONNECTIONS_MAX` at once; beyond, the oldest that has not sent a whole request is hung up on, so that who asks is answered.
+Limits: `REQUEST_BYTES_MAX` of a request, `REQUEST_S` until it is complete, `RESPONSE_S` until its
+response is read, `CONNECTIONS_MAX` at once; beyond, the oldest connection without a complete
+request is closed.
 """
 
 import asyncio
@@ -18,10 +22,10 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 
-from ensue.errors import TransportError
+from ensue.core.errors import TransportError
 from ensue.server.metrics import CONTENT_TYPE, PLAIN_CONTENT_TYPE, Metrics
-from ensue.server.state import View
-from ensue.transports.tcp_options import parse_address, write_address
+from ensue.server.status import Status
+from ensue.transports.tcp.options import parse_address, write_address
 
 __all__ = ["CONNECTIONS_MAX", "REQUEST_BYTES_MAX", "REQUEST_S", "RESPONSE_S", "Admin"]
 
@@ -39,29 +43,29 @@ _log = logging.getLogger("ensue")
 
 
 class Admin:
-    """Listens for requests and answers them from a view of the server."""
+    """The HTTP server of the admin port."""
 
-    def __init__(self, address: str, view: View) -> None:
+    def __init__(self, address: str, status: Status) -> None:
         self.host, self.port = parse_address(address, what="the address of the admin port")
         self.loop = asyncio.get_running_loop()
         self.requests: dict[_Request, None] = {}
         """One for each connection."""
-        self._view = view
-        self._metrics = Metrics(view, self.loop)
+        self._status = status
+        self._metrics = Metrics(status, self.loop)
         self._server: asyncio.Server | None = None
         self._pages: dict[str, Callable[[str], tuple[HTTPStatus, str, bytes]]] = {
             "/metrics": self._count,
-            "/status": lambda _: (HTTPStatus.OK, "application/json", view.state() + b"\n"),
+            "/status": lambda _: (HTTPStatus.OK, "application/json", status.state() + b"\n"),
             "/healthz": lambda _: self._health(),
         }
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the admin port."""
         return f"http://{write_address(self.host, self.port)}"
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         try:
             self._server = await self.loop.create_server(
                 lambda: _Request(self), self.host, self.port
@@ -73,10 +77,10 @@ class Admin:
                 f"{error.strerror or error}"
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
-        _log.info("the admin port is %s", self.url)
+        _log.info("admin port ready url=%s", self.url)
 
     async def close(self) -> None:
-        """Listen no more, and hang up."""
+        """Stop listening, and close all connections."""
         self._metrics.stop()
         if self._server is not None:
             self._server.close()
@@ -84,16 +88,16 @@ class Admin:
             request.abort()
 
     def page(self, path: str, accept: str = "") -> tuple[HTTPStatus, str, bytes]:
-        """Return what is to be said on a page to who accepts these types: a status, its type and the text."""
+        """Return the status, content type and body of a page, given the Accept header."""
         page = self._pages.get(path)
         if page is None:
             known = ", ".join(self._pages)
-            return HTTPStatus.NOT_FOUND, PLAIN, f"there are {known}\n".encode()
+            return HTTPStatus.NOT_FOUND, PLAIN, f"not found; pages are {known}\n".encode()
         try:
             return page(accept)
-        except Exception:  # noqa: BLE001 - a bug, and not one that may cost the server anything
-            _log.exception("%s could not be made", path)
-            text = "this could not be made; the server's log says more\n"
+        except Exception:  # noqa: BLE001 - a bug, which must not end the server
+            _log.exception("internal error page=%s", path)
+            text = "internal error; the server's log says more\n"
             return HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN, text.encode()
 
     def _count(self, accept: str) -> tuple[HTTPStatus, str, bytes]:
@@ -102,14 +106,14 @@ class Admin:
         return HTTPStatus.OK, kind, self._metrics.text(plain=plain).encode()
 
     def _health(self) -> tuple[HTTPStatus, str, bytes]:
-        illness = self._view.illness()
-        if illness:
-            return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{illness}\n".encode()
+        unhealthy_reason = self._status.unhealthy_reason()
+        if unhealthy_reason:
+            return HTTPStatus.SERVICE_UNAVAILABLE, PLAIN, f"{unhealthy_reason}\n".encode()
         return HTTPStatus.OK, PLAIN, b"ok\n"
 
 
 class _Request(asyncio.Protocol):
-    """One connection: one request, one answer."""
+    """One connection: one request, one response."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -119,7 +123,7 @@ class _Request(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request; who has waited longest without one makes room."""
+        """Wait for a request; beyond the limit, close the longest idle connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         requests = self._admin.requests
@@ -127,7 +131,7 @@ class _Request(asyncio.Protocol):
         if len(requests) > CONNECTIONS_MAX:
             oldest = next((each for each in requests if not each.answered), self)
             if oldest is self:
-                # All others are being answered, and don't read that: the oldest has had its time.
+                # All others have responses that they don't read: close the oldest.
                 oldest = next(iter(requests))
             del requests[oldest]
             oldest.abort()
@@ -146,7 +150,7 @@ class _Request(asyncio.Protocol):
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Answer as soon as the request is whole, or can't become one."""
+        """Respond as soon as the request is complete or invalid."""
         if self.answered:
             return
         self._data += data
@@ -160,7 +164,7 @@ class _Request(asyncio.Protocol):
             self._handle(head.split(b"\r\n"))
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -171,13 +175,13 @@ class _Request(asyncio.Protocol):
             return
         method, target, major, minor = found.groups()
         if major != b"1":
-            self._answer(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "this is HTTP/1.1")
+            self._answer(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "expected HTTP/1.1")
             return
         why = _fault(lines[1:], needs_host=minor != b"0")
         if why:
             self._answer(HTTPStatus.BAD_REQUEST, why)
         elif method not in (b"GET", b"HEAD"):
-            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are all there is")
+            self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET or HEAD")
         else:
             path = target.partition(b"?")[0].decode("ascii")
             self._send(*self._admin.page(path, _accepted(lines[1:])), bare=method == b"HEAD")
@@ -207,28 +211,28 @@ class _Request(asyncio.Protocol):
         head = "\r\n".join((*lines, "", "")).encode("ascii")
         transport.write(head if bare else head + body)
         transport.close()
-        # Whoever does not read would keep the connection open for as long as it likes.
+        # A client that does not read would keep the connection open.
         self._timer = self._admin.loop.call_later(RESPONSE_S, self.abort)
 
 
 def _accepted(lines: list[bytes]) -> str:
-    """Return which types the headers of a request accept, in small letters; empty: they don't say."""
+    """Return the types that a request's headers accept, in lower case; empty if none."""
     pairs = (line.partition(b":") for line in lines)
     accepted = [value for name, _, value in pairs if name.strip().lower() == b"accept"]
     return b",".join(accepted).decode("latin-1").lower()
 
 
 def _fault(lines: list[bytes], *, needs_host: bool) -> str:
-    """Say what is wrong with the headers of a request; empty: nothing."""
+    """Return what is wrong with the headers of a request; empty if nothing."""
     hosts = 0
     for line in lines:
         found = _HEADER.fullmatch(line)
         if found is None:
-            return "a header is a name, a colon and a value"
+            return "expected headers of a name, a colon and a value"
         name, value = found[1].lower(), found[2].strip()
         hosts += name == b"host"
         if name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
-            return "a request has no body here"
+            return "expected a request without a body"
     if hosts > 1 or (needs_host and not hosts):
-        return "expected one Host"
+        return "expected one Host header"
     return ""

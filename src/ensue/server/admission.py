@@ -1,16 +1,17 @@
-"""Room for connections: how many may stay, and which one goes when another one comes.
+"""Connection limits: how many may stay, and which one is evicted.
 
-Connections that have not proved anything yet (no TLS handshake, no hello) have a room of their own, of `limits.unauthenticated_connections`. It is never closed:
-beyond it the oldest connection of the address that has the most of them goes. A client that says hello at once leaves it within
-milliseconds, however many others stand there in silence.
+Unauthenticated connections (no TLS handshake or no hello yet) have a limit of their own,
+`limits.unauthenticated_connections`. A new one is always accepted: beyond the limit, the oldest
+connection of the address with the most of them is evicted. A client that sends hello at once leaves
+this state within milliseconds, however many silent connections there are.
 
-A client that was let in takes one of `limits.connections` places, of which `limits.connections_per_address` are for one address. Beyond,
-it is told so, and hung up on.
+An authenticated client takes one of `limits.connections` places, of which
+`limits.connections_per_address` are for one address. Beyond, it is refused with a reason.
 
-The other servers of the chain take no such place: a server full of clients still takes them. Each has `STATION_CONNECTIONS_MAX` connections at the
-most; beyond, its oldest goes.
+Other servers of the chain take no such place: a server full of clients still accepts them. Each may
+have `STATION_CONNECTIONS_MAX` connections; beyond, its oldest is closed.
 
-Addresses of IPv6 count together if they share the first 64 bits, which one host or site has to itself.
+IPv6 addresses count together if they share the first 64 bits, which one host or site has to itself.
 """
 
 import logging
@@ -19,29 +20,29 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
-from ensue.errors import limit_reason
+from ensue.core.errors import limit_reason
 from ensue.server.config import Limits
 
-__all__ = ["STATION_CONNECTIONS_MAX", "Admission", "Newcomer", "source_of"]
+__all__ = ["STATION_CONNECTIONS_MAX", "Admissible", "Admission", "source_of"]
 
 STATION_CONNECTIONS_MAX = 4
-TOLD_EVERY_S = 10.0
+LOG_EVERY_S = 10.0
 
 _log = logging.getLogger("ensue")
 
 
-class Newcomer(Protocol):
-    """A connection."""
+class Admissible(Protocol):
+    """A connection that `Admission` can count and close."""
 
     host: str
-    """What it counts for, as `source_of` says."""
+    """The source it counts for, by `source_of`."""
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the connection at once."""
 
 
 class Admission:
-    """The connections of one server. `time_s` is a clock; `errors` counts what was refused."""
+    """The connections of one server; `time_s` is a clock, `errors` counts refusals."""
 
     def __init__(
         self, limits: Limits, *, time_s: Callable[[], float], errors: Counter[str]
@@ -49,25 +50,25 @@ class Admission:
         self._limits = limits
         self._time_s = time_s
         self._errors = errors
-        self._waiting: dict[str, dict[Newcomer, None]] = {}
-        """By address: those that have not proved anything, the oldest first."""
+        self._waiting: dict[str, dict[Admissible, None]] = {}
+        """By address: unauthenticated connections, the oldest first."""
         self._waiting_count = 0
-        self._clients: dict[Newcomer, None] = {}
+        self._clients: dict[Admissible, None] = {}
         self._per_host: Counter[str] = Counter()
         """Clients, by address."""
-        self._stations: dict[str, dict[Newcomer, None]] = {}
+        self._stations: dict[str, dict[Admissible, None]] = {}
         """By server of the chain."""
         self._evicted = 0
-        """Since it was last said."""
-        self._told_s = float("-inf")
+        """Connections evicted since this was last logged."""
+        self._logged_s = float("-inf")
 
     @property
     def waiting(self) -> int:
-        """Connections that have not proved anything yet."""
+        """Number of unauthenticated connections."""
         return self._waiting_count
 
-    def come(self, one: Newcomer) -> None:
-        """Take up a connection; another one that waits may have to go."""
+    def come(self, one: Admissible) -> None:
+        """Add an unauthenticated connection; evict another one beyond the limit."""
         self._waiting.setdefault(one.host, {})[one] = None
         self._waiting_count += 1
         if self._waiting_count > self._limits.unauthenticated_connections:
@@ -76,8 +77,8 @@ class Admission:
             self.leave(oldest)
             self._evict(oldest)
 
-    def enter(self, one: Newcomer, station: str) -> str | None:
-        """Give a place to a client, or to another server of the chain; return why there is none."""
+    def enter(self, one: Admissible, station: str) -> str | None:
+        """Admit a client or another server of the chain; return the limit that refuses it."""
         if station:
             theirs = self._stations.setdefault(station, {})
             self._stop_waiting(one)
@@ -107,8 +108,8 @@ class Admission:
         self._per_host[one.host] += 1
         return None
 
-    def leave(self, one: Newcomer) -> None:
-        """Forget a connection; once is enough."""
+    def leave(self, one: Admissible) -> None:
+        """Remove a connection; idempotent."""
         self._stop_waiting(one)
         if self._clients.pop(one, 0) is None:
             self._per_host[one.host] -= 1
@@ -119,18 +120,18 @@ class Admission:
             if not theirs:
                 del self._stations[station]
 
-    def _stop_waiting(self, one: Newcomer) -> None:
+    def _stop_waiting(self, one: Admissible) -> None:
         crowd = self._waiting.get(one.host, {})
         if crowd.pop(one, 0) is None:
             self._waiting_count -= 1
             if not crowd:
                 del self._waiting[one.host]
 
-    def _evict(self, oldest: Newcomer) -> None:
+    def _evict(self, oldest: Admissible) -> None:
         self._errors["limit"] += 1
         self._evicted += 1
         now_s = self._time_s()
-        if now_s - self._told_s >= TOLD_EVERY_S:
+        if now_s - self._logged_s >= LOG_EVERY_S:
             _log.warning(
                 "evicted connections without hello: count=%d last=%s "
                 "limits.unauthenticated_connections=%d",
@@ -139,12 +140,12 @@ class Admission:
                 self._limits.unauthenticated_connections,
                 extra={"fault": "limit"},
             )
-            self._told_s, self._evicted = now_s, 0
+            self._logged_s, self._evicted = now_s, 0
         oldest.abort()
 
 
 def source_of(peer: object) -> str:
-    """Return what a connection counts for, given the address of its other end."""
+    """Return the source that limits count a connection for, given its peer address."""
     if not isinstance(peer, tuple) or not peer:
         return "?"
     host = str(peer[0]).partition("%")[0]

@@ -1,36 +1,37 @@
-"""What a server lets whom do: who comes in, under which names, and with which frames.
+"""Authorization: who may connect, own which names, and send which frames.
 
-Two kinds of wrong are told apart. Whoever merely may not, or asks for more than a limit, is told so where
-it asked, and keeps its connection:
+A request that is not permitted, or exceeds a limit, is refused with an answer, and the connection
+stays open:
 
 | frame | answer | at the client |
 |---|---|---|
 | Hello | Farewell, final | `AccessDenied` on connecting |
 | Enter | Exited | `AccessDenied` on taking the name, `LimitReached` if there are too many |
-| OrderRequest | Refused, for each event that may not be | `EventRefused` |
+| OrderRequest | Refused, for each event that is not permitted | `EventRefused` |
 | Put | Taken | `EventVoided` |
 | AttachRequest from now on | Attached, to nothing | the change that follows is refused |
 | ChangeRequest | Refused | `SubscriptionRefused` |
 | AttachRequest from a slot, Fetch | Refused, of no number | `SubscriptionLost` |
 
-`ensue.server.carrying` has the same for what is carried and not kept.
+`ensue.server.relay_authorization` has the same for relayed frames.
 
-Whoever sends what no client would, raises `RemoteProtocolError`, and is hung up on.
+A frame that no client sends raises `RemoteProtocolError`, which closes the connection.
 
-A name belongs to the user who first took it. Names of durable subscriptions, which people give, are
-written down for good; of those that die with their process, which everybody can read in its events, the
-last `RECENT_MAX`.
+A name belongs to the user who first took it. Owners of durable names, which people choose, are
+recorded for good; of the names that die with their process, which every subscriber can read in its
+events, the last `RECENT_MAX`.
 
-Levels of a topic are parted by `.` alone; `/` is a character like any other.
+Levels of a topic are separated by `.` alone; `/` is a character like any other.
 
-HAZARD: two users who take one new durable name at the same moment, each at another server of a chain, may
-come to own it at one server each, and then neither can use it. They have to choose other names.
+HAZARD: two users who take one new durable name at the same moment, at two servers of a chain, may
+own it at one server each, and then neither can use it. They have to choose other names.
 
-Where the order of an event takes several servers, its publisher puts it out with the stamp that it was given. With users and a secret of the
-servers (`stations.secret_file`), the stamp is sealed by the server that gave it, and one without its seal is answered with Taken.
+Where the order of an event takes several servers, its publisher puts the event out with the stamp
+it received. With users and a secret of the servers (`stations.secret_file`), the server that
+assigned the stamp seals it, and a stamp without its seal is answered with Taken.
 
-HAZARD: with certificates of servers alone, or without users, the publisher is believed. One that lies can take the slots of others and hold up those
-who subscribe to its topic.
+HAZARD: with certificates of servers alone, or without users, the publisher is believed. One that
+lies can take the slots of others and delay the subscribers of its topic.
 """
 
 from collections import Counter
@@ -39,44 +40,58 @@ from hmac import compare_digest
 
 import msgspec
 
-from ensue.errors import RemoteProtocolError
-from ensue.event import Event
-from ensue.order import Total
-from ensue.protocols.core import Frame, Persist
-from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Fetch, Put, Taken
-from ensue.protocols.looking import Look
-from ensue.protocols.overlay.nodes import broker_of
-from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, StampRequest
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.seals import stamp_proof
-from ensue.protocols.station import EPHEMERAL, FROM_CLIENTS
-from ensue.server.access import Action, Grants
+from ensue.core.errors import RemoteProtocolError
+from ensue.core.event import Event
+from ensue.core.order import Total
+from ensue.protocols.content.topology import broker_of
+from ensue.protocols.interface import Frame, Persist
+from ensue.protocols.topic_log.frames import (
+    Attached,
+    AttachRequest,
+    DetachRequest,
+    Fetch,
+    Put,
+    Taken,
+)
+from ensue.protocols.total.frames import ChangeRequest, OrderRequest, Refused, StampRequest
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.stamp_seals import stamp_proof
+from ensue.protocols.total.station import EPHEMERAL, FROM_CLIENTS
+from ensue.protocols.total.status import StatusRequest
 from ensue.server.config import ServerConfig, too_many
-from ensue.server.guest import Guest
-from ensue.server.stations import OWNER
-from ensue.server.topic_orders import TopicOrders
-from ensue.server.visitor import Visitor
-from ensue.transports.tcp_messages import Hello
-from ensue.transports.tcp_options import parse_address
+from ensue.server.connection import Connection
+from ensue.server.order_conflicts import TopicOrders
+from ensue.server.peer import Peer
+from ensue.server.permissions import Action, Grants
+from ensue.server.station_builder import OWNER
+from ensue.transports.tcp.messages import Hello
+from ensue.transports.tcp.options import parse_address
 
-__all__ = ["BUNDLE_ITEMS_MAX", "PUBLISHED_AT_NS_MAX", "Rules", "check_event"]
+__all__ = [
+    "BUNDLE_ITEMS_MAX",
+    "BUNDLE_TOO_LARGE",
+    "PUBLISHED_AT_NS_MAX",
+    "Authorization",
+    "check_event",
+]
 
 RECENT_MAX = 100_000
-"""Names of processes whose user is remembered."""
+"""Names of processes whose owner is remembered."""
 KNOWN_MAX = 10_000
-"""Topics that were looked at for one connection and need not be looked at again."""
+"""Topics of one peer whose permission is cached."""
 PUBLISHED_AT_NS_MAX = 2**63 - 1
 BUNDLE_ITEMS_MAX = 65_536
-"""Frames, and events, of one bundle: a client begins another bundle long before."""
+"""Frames and events in one bundle; clients send far smaller ones."""
 
+BUNDLE_TOO_LARGE = f"bundle has more than {BUNDLE_ITEMS_MAX} frames and events"
 MANY_TOPICS = "the subscription has too many topics"
 
 Write = Callable[[list[Persist], Callable[[], None]], None]
-"""Makes records safe, and then calls back."""
+"""Persists records, then calls back."""
 
 
-class Rules:
-    """What one server lets whom do."""
+class Authorization:
+    """The permissions and limits of one server."""
 
     def __init__(
         self,
@@ -107,50 +122,57 @@ class Rules:
             name: (name,) if shared[host] > 1 or host == own_host else (name, host)
             for name, host in hosts.items()
         }
-        """The other servers, and what their certificates may call them: a host, if it is of one alone."""
+        """The other servers, and the names accepted in their certificates: a host only if
+        unique."""
         self._owners = {name: owners[name] for name in owners if EPHEMERAL not in name}
-        """Names of durable subscriptions to their users."""
+        """Owners of durable names."""
         self._recent = {name: owners[name] for name in owners if EPHEMERAL in name}
-        """Names of processes to their users."""
+        """Owners of the names of processes."""
         self._claims: dict[str, str] = {}
-        """Owners that are being written down."""
+        """Owners that are being persisted."""
 
-    # -- Coming in ------------------------------------------------------------------------------
+    # -- Login and names ------------------------------------------------------------------------
 
-    def login(self, visitor: Visitor, hello: Hello) -> str | None:
-        """Say why somebody is not let in; None: they are, and the visitor has what they may do."""
+    def login(self, connection: Connection, hello: Hello) -> str | None:
+        """Return why a login is refused; None if it is accepted, and then set the grants."""
         access = self._config.access
         if hello.role == "station":
             expected = self._stations.get(hello.client)
             if expected is None:
-                return f"{hello.client!r} is no other server of this chain"
-            proven = access.is_station(hello.token, visitor.certificate, expected)
+                return f"{hello.client!r} is not another server of this chain"
+            proven = access.is_station(hello.token, connection.certificate, expected)
             if self._config.asks_who and not proven:
-                return f"nothing proves that this is the server {hello.client!r}"
-            visitor.station = hello.client
+                return f"no secret or certificate proves that this is the server {hello.client!r}"
+            connection.station = hello.client
             return None
         if not access.users:
             return None
-        user = access.user_of(hello.token, visitor.certificate)
+        user = access.user_of(hello.token, connection.certificate)
         if user is None:
-            return "the token is not known here" if hello.token else "a token is needed"
-        visitor.grants = Grants(user, access.users[user])
+            return "the token is unknown" if hello.token else "a token is needed"
+        connection.grants = Grants(user, access.users[user])
         return None
 
-    def may_enter(self, visitor: Visitor, name: str, holder: Visitor | None) -> str | None:
-        """Say why a connection may not enter under a name, which somebody may hold; None: it may."""
-        if visitor.station:
-            mine = name in (visitor.station, broker_of(visitor.station))
-            return None if mine else f"this is {visitor.station!r}, and not {name!r}"
+    def may_enter(self, connection: Connection, name: str, holder: Connection | None) -> str | None:
+        """Return why a connection may not own a name; None if it may.
+
+        `holder` is the connection that owns the name now.
+        """
+        if connection.station:
+            mine = name in (connection.station, broker_of(connection.station))
+            return None if mine else f"this is {connection.station!r}, not {name!r}"
         if name == self._config.name or name in self._stations:
             return f"{name!r} is a server of the chain"
         if "/" in name:
-            return "a name holds no '/', which parts the ids of events"
-        if name not in visitor.names and len(visitor.names) >= self.limits.names_per_connection:
+            return "a name must not contain '/', which separates the parts of event ids"
+        if (
+            name not in connection.names
+            and len(connection.names) >= self.limits.names_per_connection
+        ):
             return too_many(self.limits, "names_per_connection", "a connection has too many names")
-        return self._owner_refusal(visitor.grants.user, name, holder)
+        return self._owner_refusal(connection.grants.user, name, holder)
 
-    def _owner_refusal(self, user: str, name: str, holder: Visitor | None) -> str | None:
+    def _owner_refusal(self, user: str, name: str, holder: Connection | None) -> str | None:
         known = self._owners.get(name) or self._claims.get(name) or self._recent.get(name)
         others = holder is not None and holder.grants.user != user
         if others or (user and known is not None and known != user):
@@ -159,18 +181,19 @@ class Rules:
             return too_many(self.limits, "durable_names", "there are too many durable names")
         return None
 
-    def acting_refusal(self, visitor: Visitor, source: str, client: str) -> str:
-        """Say why somebody may not have another client act in its plan; empty: it may."""
-        user = visitor.grants.user
+    def acting_refusal(self, connection: Connection, source: str, client: str) -> str:
+        """Return why a plan may not act for another client; empty if it may."""
+        user = connection.grants.user
         if not user or client == source or self._recent.get(client) == user:
             return ""
         return (
-            f"{client!r} is no client of {user!r}: a plan acts for one's own, by their whole names"
+            f"{client!r} is not a client of {user!r}: a plan acts for clients of one user, "
+            "by their full names"
         )
 
-    def claim(self, visitor: Visitor, name: str, done: Callable[[], None]) -> None:
-        """Have a name belong to whoever enters under it, and then call `done`."""
-        user = visitor.grants.user
+    def claim(self, connection: Connection, name: str, done: Callable[[], None]) -> None:
+        """Record the owner of a name, then call `done`."""
+        user = connection.grants.user
         if EPHEMERAL in name and user:
             self._claim_for_now(user, name, done)
             return
@@ -187,7 +210,7 @@ class Rules:
         self._write([Persist(f"{OWNER}{name}", user.encode())], written)
 
     def _claim_for_now(self, user: str, name: str, done: Callable[[], None]) -> None:
-        """Have the name of a process belong to a user, for as long as it is among the last."""
+        """Record the owner of a process's name, while it is among the most recent."""
         writes = []
         if self._recent.pop(name, None) is None:
             writes.append(Persist(f"{OWNER}{name}", user.encode()))
@@ -202,52 +225,52 @@ class Rules:
             done()
 
     def _is_new(self, name: str, user: str) -> bool:
-        """Tell whether it has to be written down whose name it is."""
+        """Return whether the owner of a name has to be persisted."""
         return bool(user) and EPHEMERAL not in name and name not in self._owners
 
     # -- Frames ---------------------------------------------------------------------------------
 
     def screen(
-        self, visitor: Guest, source: str, frames: list[Frame]
+        self, peer: Peer, source: str, frames: list[Frame]
     ) -> tuple[list[Frame], list[Frame]]:
-        """Return what a client may send of all it sent, and what it is told about the rest."""
+        """Return the admitted frames of a client, and the answers to the others."""
         admitted: list[Frame] = []
         answers: list[Frame] = []
         if sum(map(_items, frames)) > BUNDLE_ITEMS_MAX:
-            raise RemoteProtocolError("a bundle of more than any client puts into one")
+            raise RemoteProtocolError(BUNDLE_TOO_LARGE)
         for frame in frames:
             kind = type(frame)
             if kind not in FROM_CLIENTS or kind is StampRequest:
-                # Where servers keep the logs, nobody asks for a stamp without its event.
+                # Servers keep the logs, so clients never request a stamp without its event.
                 raise RemoteProtocolError(f"{kind.__name__} is not for clients to send")
             if isinstance(frame, OrderRequest):
-                self._events(visitor, frame, admitted, answers)
+                self._events(peer, frame, admitted, answers)
             elif isinstance(frame, Fetch) and frame.survey is not None:
-                # Nobody is told of a topic that it may not read.
-                readable = visitor.grants.readable
+                # The answer lists only topics that the client may read.
+                readable = peer.grants.readable
                 admitted.append(
                     frame if readable is None else msgspec.structs.replace(frame, survey=readable)
                 )
-            elif isinstance(frame, Look):
-                # As above; whoever may not read everything is told no more than that.
-                readable = visitor.grants.readable
+            elif isinstance(frame, StatusRequest):
+                # As above.
+                readable = peer.grants.readable
                 admitted.append(
                     frame if readable is None else msgspec.structs.replace(frame, readable=readable)
                 )
-            elif (answer := self._refusal(visitor, source, frame)) is None:
+            elif (answer := self._refusal(peer, source, frame)) is None:
                 admitted.append(frame)
             else:
                 answers.append(answer)
         return admitted, answers
 
-    def why_not(self, visitor: Guest, action: Action, topic: str) -> str:
-        """Say why a user may not publish on a topic, or subscribe to it; empty: it may."""
-        known = visitor.known[action]
+    def why_not(self, peer: Peer, action: Action, topic: str) -> str:
+        """Return why a user may not publish on or subscribe to a topic; empty if it may."""
+        known = peer.known[action]
         why = known.get(topic)
         if why is None:
             if len(known) >= KNOWN_MAX:
                 known.clear()
-            why = known[topic] = self._why_not(visitor.grants, action, topic)
+            why = known[topic] = self._why_not(peer.grants, action, topic)
         return why
 
     def _why_not(self, grants: Grants, action: Action, topic: str) -> str:
@@ -261,33 +284,34 @@ class Rules:
             return f"{grants.user!r} may not {doing} {topic!r}"
         return ""
 
-    def event_refusal(self, visitor: Guest, event: Event) -> str:
-        """Say why an event may not go out; empty: it may."""
+    def event_refusal(self, peer: Peer, event: Event) -> str:
+        """Return why an event may not be published; empty if it may."""
         if len(event.headers) > self.limits.headers_per_event:
             return too_many(self.limits, "headers_per_event", "the event has too many headers")
-        return self.why_not(visitor, "publish", event.topic)
+        return self.why_not(peer, "publish", event.topic)
 
     def _events(
-        self, visitor: Guest, frame: OrderRequest, admitted: list[Frame], answers: list[Frame]
+        self, peer: Peer, frame: OrderRequest, admitted: list[Frame], answers: list[Frame]
     ) -> None:
         if not frame.events:
-            raise RemoteProtocolError("a request to order no events")
+            raise RemoteProtocolError("order request has no events")
         if not 0 < frame.settled <= frame.number:
-            raise RemoteProtocolError("a request with a number that is settled")
+            raise RemoteProtocolError(f"order request {frame.number} is settled already")
         if frame.number + len(frame.events) > frame.settled + self._config.sequencer.window:
-            raise RemoteProtocolError("more requests at once than the chain's window")
-        known, headers_max = visitor.known["publish"], self.limits.headers_per_event
+            window = self._config.sequencer.window
+            raise RemoteProtocolError(f"order requests exceed the chain's window of {window}")
+        known, headers_max = peer.known["publish"], self.limits.headers_per_event
         good = True
         for event in frame.events:
             if not 0 <= event.published_at_ns <= PUBLISHED_AT_NS_MAX:
                 check_event(event)
-            # Looked at one by one only if something may be wrong with one.
+            # Events are checked one by one only if one may be refused.
             if known.get(event.topic) != "" or len(event.headers) > headers_max:
                 good = False
         if good:
             admitted.append(frame)
             return
-        refused = [self._ordered_refusal(visitor, event) for event in frame.events]
+        refused = [self._ordered_refusal(peer, event) for event in frame.events]
         if not any(refused):
             admitted.append(frame)
             return
@@ -300,50 +324,48 @@ class Rules:
             admitted.append(run)
         answers += _answers(frame.number, refused)
 
-    def _ordered_refusal(self, visitor: Guest, event: Event) -> str:
-        """Say why an event may not go out in total order; empty: it may."""
-        why = self.event_refusal(visitor, event)
+    def _ordered_refusal(self, peer: Peer, event: Event) -> str:
+        """Return why an event may not be published in total order; empty if it may."""
+        why = self.event_refusal(peer, event)
         if not why:
             self.topic_orders.note(event.topic, Total.name)
         return why
 
-    def _refusal(self, visitor: Guest, source: str, frame: Frame) -> Frame | None:
-        """Return what a client is told that may not send a frame; None: it may."""
+    def _refusal(self, peer: Peer, source: str, frame: Frame) -> Frame | None:
+        """Return the answer to a frame that is not permitted; None if it is."""
         match frame:
             case Put():
-                return self._put_refusal(visitor, source, frame)
+                return self._put_refusal(peer, source, frame)
             case AttachRequest():
-                return self._attach_refusal(visitor, source, frame)
+                return self._attach_refusal(peer, source, frame)
             case ChangeRequest():
-                return self._change_refusal(visitor, frame)
+                return self._change_refusal(peer, frame)
             case Fetch(topic=topic):
-                why = self._reading_refusal(visitor, topic)
+                why = self._reading_refusal(peer, topic)
                 return Refused(number=0, reason=why) if why else None
             case DetachRequest(topic=topic):
-                self.detach(visitor, source, self.server, topic)
+                self.detach(peer, source, self.server, topic)
         return None
 
-    def attach_refusal(self, visitor: Guest, source: str, place: str, topic: str) -> str:
-        """Say why somebody may not listen to a topic at a station or an exchange; empty: it may, and does."""
-        return self._reading_refusal(visitor, topic) or self.join_refusal(
-            visitor, source, place, topic
-        )
+    def attach_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
+        """Attach a peer to a topic at a station or an exchange; return why not, or empty."""
+        return self._reading_refusal(peer, topic) or self.join_refusal(peer, source, place, topic)
 
-    def join_refusal(self, visitor: Guest, source: str, place: str, topic: str) -> str:
-        """Say why somebody may not have one more topic; empty: it may, and has."""
-        attached = visitor.attached.setdefault(source, {})
+    def join_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
+        """Add a topic to a peer's topics; return why not, or empty."""
+        attached = peer.attached.setdefault(source, {})
         limit = self.limits.topics_per_subscription
         if (place, topic) not in attached and len(attached) >= limit:
             return too_many(self.limits, "topics_per_subscription", MANY_TOPICS)
         attached[place, topic] = None
         return ""
 
-    def detach(self, visitor: Guest, source: str, place: str, topic: str) -> None:
-        """Note that somebody does not listen to a topic any more, there."""
-        visitor.attached.get(source, {}).pop((place, topic), None)
+    def detach(self, peer: Peer, source: str, place: str, topic: str) -> None:
+        """Remove a topic from a peer's topics at a place."""
+        peer.attached.get(source, {}).pop((place, topic), None)
 
-    def _attach_refusal(self, visitor: Guest, source: str, frame: AttachRequest) -> Frame | None:
-        why = self.attach_refusal(visitor, source, self.server, frame.topic)
+    def _attach_refusal(self, peer: Peer, source: str, frame: AttachRequest) -> Frame | None:
+        why = self.attach_refusal(peer, source, self.server, frame.topic)
         if not why:
             self.topic_orders.note(frame.topic, Total.name)
             return None
@@ -352,57 +374,57 @@ class Rules:
         return Attached(topic=frame.topic, first=1, next=1, sent=1)
 
     def unknown_topic(self, topic: str) -> str:
-        """Say why there is no such topic; empty: there is."""
+        """Return why a topic is not on this chain; empty if it is."""
         return "" if self._placement.knows(topic) else f"{topic!r} has no place on this chain"
 
     def place_refusal(self, topic: str) -> str:
-        """Say why a topic is not here; empty: it is."""
+        """Return why this server does not host a topic; empty if it does."""
         if why := self.unknown_topic(topic):
             return why
         if self._placement.node(topic) != self._config.name:
-            return f"{topic!r} is not kept by {self._config.name}"
+            return f"{topic!r} is not hosted by {self._config.name}"
         return ""
 
-    def _reading_refusal(self, visitor: Guest, topic: str) -> str:
-        return self.place_refusal(topic) or self.why_not(visitor, "subscribe", topic)
+    def _reading_refusal(self, peer: Peer, topic: str) -> str:
+        return self.place_refusal(topic) or self.why_not(peer, "subscribe", topic)
 
-    def _put_refusal(self, visitor: Guest, source: str, frame: Put) -> Frame | None:
+    def _put_refusal(self, peer: Peer, source: str, frame: Put) -> Frame | None:
         event, stamp = frame.event, frame.event.stamp
         check_event(event)
         slot = event.slot
         if slot is None or not self._may_put(event, source):
-            raise RemoteProtocolError("an event in a slot that was not given to it")
+            raise RemoteProtocolError(f"event {event.id!r} was not assigned its slot")
         key = self._stamp_key
         if key and stamp is not None:
             proof = stamp_proof(key, event.publisher, event.topic, stamp)
             if not compare_digest(proof, frame.proof):
                 return Taken(topic=event.topic, event=event.id, slot=slot)
-        if self.event_refusal(visitor, event):
+        if self.event_refusal(peer, event):
             return Taken(topic=event.topic, event=event.id, slot=slot)
         return None
 
-    def _change_refusal(self, visitor: Guest, frame: ChangeRequest) -> Frame | None:
+    def _change_refusal(self, peer: Peer, frame: ChangeRequest) -> Frame | None:
         limit = self.limits.topics_per_subscription
         if len(frame.old) > limit:
-            raise RemoteProtocolError(f"a subscription never has more than {limit} topics")
+            raise RemoteProtocolError(f"a subscription has at most {limit} topics")
         if frame.number < 1 or not (frame.old or frame.new):
-            raise RemoteProtocolError("a change of a subscription that is none")
+            raise RemoteProtocolError("subscription change has no number or no topics")
         if len(set(frame.new)) != len(frame.new) or len(set(frame.old)) != len(frame.old):
-            raise RemoteProtocolError("a subscription that names a topic twice")
+            raise RemoteProtocolError("subscription change names a topic twice")
         if len(frame.new) > limit:
             reason = too_many(self.limits, "topics_per_subscription", MANY_TOPICS)
             return Refused(number=frame.number, reason=reason)
         for topic in frame.new:
-            # Also what it says it has: only its word tells what that is.
-            if why := self.why_not(visitor, "subscribe", topic):
+            # Also topics it claims to have: the server does not know them otherwise.
+            if why := self.why_not(peer, "subscribe", topic):
                 return Refused(number=frame.number, reason=why)
         return None
 
 
 def check_event(event: Event) -> None:
-    """Refuse an event that nobody could keep."""
+    """Raise if the journal could not store an event."""
     if not 0 <= event.published_at_ns <= PUBLISHED_AT_NS_MAX:
-        raise RemoteProtocolError("an event was published at no time that there is")
+        raise RemoteProtocolError(f"published_at_ns is out of range: {event.published_at_ns}")
 
 
 def _items(frame: Frame) -> int:
@@ -410,7 +432,7 @@ def _items(frame: Frame) -> int:
 
 
 def _runs(refused: list[str]) -> list[tuple[int, int]]:
-    """Return where the runs of what is not refused begin and end."""
+    """Return where runs of admitted events begin and end."""
     runs: list[tuple[int, int]] = []
     first = 0
     for place, why in enumerate((*refused, "end")):

@@ -1,33 +1,35 @@
-"""A station on somebody's broker: no port of its own, peers through inboxes of the same broker.
+"""A station on a broker: no port of its own, peers through inboxes of the broker.
 
-It keeps its journal as any server does, so that the log, and with it total order without a loss, does
-not depend on what the broker keeps. What comes is held to the same shapes and limits (`ensue.server.gate`).
+It keeps its journal as any server does, so total order without loss does not depend on what the
+broker keeps. The frame types and limits of servers hold here too (`ensue.server.broker_admission`).
 """
 
 import logging
 from collections.abc import Sequence
 from functools import partial
 
-from ensue.errors import BadInput, LogDamaged, LogLost
+from ensue.core.errors import BadInput, LogDamaged, LogLost
+from ensue.core.lineage import DAMAGED, Lineage, contradiction
+from ensue.core.wire import Codec
 from ensue.journal import Journal
-from ensue.protocols.core import Frame
-from ensue.protocols.guide import GUIDE, Described, Guide
-from ensue.protocols.lineage import DAMAGED, Identified, Lineage, LogRefused, contradiction
-from ensue.protocols.station import FRAMES
+from ensue.protocols.interface import Frame
+from ensue.protocols.topic_log.frames import topic_of
+from ensue.protocols.topic_log.log_identity import Identified, LogRefused
+from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode
+from ensue.protocols.total.station import FRAMES
 from ensue.runtime.driver import Driver
-from ensue.runtime.log_watch import LogWatch
-from ensue.server.carrying import screen_enrolled
-from ensue.server.claiming import check_unclaimed
-from ensue.server.commit import GroupCommit
+from ensue.runtime.log_monitor import LogMonitor
+from ensue.server.authorization import Authorization
+from ensue.server.broker_admission import BrokerAdmission
 from ensue.server.config import ServerConfig
-from ensue.server.gate import Gate
-from ensue.server.lifecycle import StationServer, what_is_damaged
-from ensue.server.rules import Rules
-from ensue.server.stations import Peers, lost_server
+from ensue.server.group_commit import GroupCommit
+from ensue.server.name_claim import check_unclaimed
+from ensue.server.relay_authorization import screen_registry
+from ensue.server.station_builder import PeerLogs, lost_server
+from ensue.server.station_server import StationServer, what_is_damaged
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedPort, FramedTransport
 from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
-from ensue.wire import Codec
 
 __all__ = ["BrokeredServer"]
 
@@ -40,73 +42,83 @@ class BrokeredServer(StationServer):
     def __init__(self, config: ServerConfig, url: str) -> None:
         options = parse_url(url, expected=BROKERED)
         if not isinstance(options, BrokerOptions):
-            raise BadInput(
-                f"{url.partition('?')[0]} is no broker: name one, or listen on an address"
-            )
+            raise BadInput(f"{url.partition('?')[0]} is not a broker: name one, or use --listen")
         _refuse_ignored(config)
         super().__init__(config)
         self.options = options
         self.transport: FramedTransport | None = None
         self._carrier: Carrier | None = None
-        self._guide: Driver[Guide] | None = None
-        self._log_watch: LogWatch | None = None
+        self._guide: Driver[DiscoveryNode] | None = None
+        self._log_monitor: LogMonitor | None = None
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The broker's URL, for clients."""
         return self.options.url
 
     async def _open(self, journal: Journal, commit: GroupCommit) -> None:
         config, placement = self.config, self.placement
         carrier = self._carrier = self.options.make()
         await carrier.start()
-        transport = FramedTransport(carrier, Codec(FRAMES), home=placement.node)
+        transport = FramedTransport(carrier, Codec(FRAMES), home=placement.node, topic_of=topic_of)
         self.transport = transport
         await check_unclaimed(transport, name=config.name, nodes=placement.nodes, url=self.url)
         await transport.enter(config.name)
         bytes_max = carrier.capabilities.message_bytes_max
-        gate = Gate(transport, nodes=placement.nodes)
-        rules = Rules(
+        broker_admission = BrokerAdmission(transport, nodes=placement.nodes)
+        authorization = Authorization(
             config, placement=placement, may_put=self._may_put, owners={}, write=commit.write
         )
-        gate.screens[config.name] = rules.screen
-        transport.admit = gate.admit
-        transport.on_bad_bundle = gate.bad_bundle
-        self._drive(transport, journal, commit, gate=gate, message_bytes_max=bytes_max)
+        broker_admission.screens[config.name] = authorization.screen
+        transport.admit = broker_admission.admit
+        transport.on_bad_bundle = broker_admission.bad_bundle
+        self._drive(
+            transport,
+            journal,
+            commit,
+            broker_admission=broker_admission,
+            message_bytes_max=bytes_max,
+        )
         await self._show()
         if len(placement.nodes) > 1:
             await self._watch_logs(
-                transport, gate, Peers(journal, commit.write, accept_loss=config.accept_loss)
+                transport,
+                broker_admission,
+                PeerLogs(journal, commit.write, accept_loss=config.accept_loss),
             )
         for registry in await self._enrol(transport, journal, commit):
             node = registry.node
-            gate.screens[node.name] = partial(screen_enrolled, rules, node.name, across=node.across)
+            broker_admission.screens[node.name] = partial(
+                screen_registry, authorization, node.name, across=node.across
+            )
         if config.name == placement.nodes[0]:
-            await transport.enter(GUIDE)
+            await transport.enter(DISCOVERY_NAME)
             described = Described(
                 number=0,
                 nodes=tuple((member.name, member.topics) for member in config.members),
                 closed=config.closed,
                 config=config.sequencer,
             )
-            self._guide = Driver(Guide(described), transport=transport, clock=self._clock)
-        _log.info("%s answers on %s", config.name, self.url)
+            self._guide = Driver(DiscoveryNode(described), transport=transport, clock=self._clock)
+        _log.info("station ready name=%s url=%s", config.name, self.url)
 
-    async def _watch_logs(self, transport: FramedTransport, gate: Gate, peers: Peers) -> None:
-        """Take nothing from a server of the chain whose log is not the one it had, and tell it."""
+    async def _watch_logs(
+        self, transport: FramedTransport, broker_admission: BrokerAdmission, peers: PeerLogs
+    ) -> None:
+        """Refuse frames of a server whose log has been replaced, and notify it."""
         name = self.config.name
-        port = FramedPort(transport, name, _hear_nothing)
+        port = FramedPort(transport, name, _receive_nothing)
 
-        def learn(server: str, told: Lineage, _number: int) -> None:
-            peers.learn(server, told)
-            gate.refused.discard(server)
+        def learn(server: str, lineage: Lineage, _number: int) -> None:
+            peers.learn(server, lineage)
+            broker_admission.refused.discard(server)
 
         def refuse(error: LogLost) -> None:
             server, known = error.server, peers.logs.get(error.server)
-            if server not in gate.refused:
+            if server not in broker_admission.refused:
                 _log.error("log lost server=%s reason=%r: %s", server, error.reason, error)
-            if error.reason != DAMAGED and known is not None:  # One that is damaged ends by itself.
-                gate.refused.add(server)
+            if error.reason != DAMAGED and known is not None:  # A damaged server stops by itself.
+                broker_admission.refused.add(server)
                 port.send(server, LogRefused(known=known.last))
 
         def is_refused(_source: str, frame: LogRefused) -> None:
@@ -114,27 +126,29 @@ class BrokeredServer(StationServer):
             if reason and self._ended is not None and not self._ended.done():
                 self._ended.set_exception(lost_server(name, reason))
 
-        gate.on_log_refused = is_refused
+        broker_admission.on_log_refused = is_refused
         others = [each for each in self.placement.nodes if each != name]
-        self._log_watch = LogWatch(transport, others, on_log=learn, on_lost=refuse, goes_on=True)
-        await self._log_watch.start()
+        self._log_monitor = LogMonitor(
+            transport, others, on_log=learn, on_lost=refuse, goes_on=True
+        )
+        await self._log_monitor.start()
 
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)
         station, transport = self.station, self.transport
         if station is not None and station.lineage is not None and transport is not None:
-            port = FramedPort(transport, self.config.name, _hear_nothing)
-            told = Identified(number=0, log=station.lineage, damage=what_is_damaged(error))
+            port = FramedPort(transport, self.config.name, _receive_nothing)
+            damage = Identified(number=0, log=station.lineage, damage=what_is_damaged(error))
             for watcher in station.watchers:
-                port.send(watcher, told)
+                port.send(watcher, damage)
 
     async def _part(self, commit: GroupCommit) -> None:
-        # First all is made safe, so that the answers go out, while the broker still takes them.
+        # Sync first, so that the answers go out while the broker is still connected.
         await commit.close()
         if self.transport is not None:
             self.transport.flush()
-        if self._log_watch is not None:
-            self._log_watch.stop()
+        if self._log_monitor is not None:
+            self._log_monitor.stop()
         for driver in (self._driver, self._guide, *self._registries):
             if driver is not None:
                 driver.close()
@@ -142,12 +156,12 @@ class BrokeredServer(StationServer):
             await self._carrier.close()
 
 
-def _hear_nothing(frames: Sequence[Frame], source: str) -> None:
-    raise AssertionError(f"{len(frames)} frames of {source!r} for nobody")
+def _receive_nothing(frames: Sequence[Frame], source: str) -> None:
+    raise AssertionError(f"{len(frames)} frames of {source!r} at a port that only sends")
 
 
 def _refuse_ignored(config: ServerConfig) -> None:
-    """Refuse what would be asked for in vain: whoever configured it would believe that it holds."""
+    """Refuse options that have no effect on a broker, as operators would rely on them."""
     access = config.access
     asked = {
         "users": access.users,
@@ -157,6 +171,7 @@ def _refuse_ignored(config: ServerConfig) -> None:
     for table, given in asked.items():
         if given:
             raise BadInput(
-                f"{table}: on a broker it has no effect, because who may do what there is the broker's to "
-                f"say: take {table} out of the file, and set it up at the broker"
+                f"{table}: it has no effect on a broker, which authorizes clients itself: take "
+                f"{table} "
+                "out of the file, and configure the broker"
             )

@@ -1,7 +1,9 @@
-"""Read what the servers of a chain are told from one TOML file. `docs/operations.md` says what it holds.
+"""The TOML file that configures all servers of a chain.
 
-All servers of a chain read the same file; each picks itself out by its name, or by the one address to
-listen on that its machine has. Names of files in it are taken from where the file itself is.
+`docs/how-to/operations.md` documents its keys.
+
+All servers of a chain read the same file; each finds itself by its name, or by the one listen
+address that its machine has. File names in it are relative to the file's directory.
 """
 
 import socket
@@ -10,15 +12,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from ensue.errors import BadInput, ConfigurationError
-from ensue.event import Name
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.quantities import duration_ns, shown, size_bytes
-from ensue.server.access import Access, User
+from ensue.core.errors import BadInput, ConfigurationError
+from ensue.core.event import Name
+from ensue.core.toml_file import TableReader, read_text
+from ensue.core.units import duration_ns, shown, size_bytes
+from ensue.protocols.total.config import SequencerConfig
 from ensue.server.config import TRANSACTION_GRACE_S, Limits, Retention, ServerConfig, Tls, leased
-from ensue.tables import TableReader, read_text
-from ensue.transports.tcp_messages import Member
-from ensue.transports.tcp_options import parse_address
+from ensue.server.permissions import Access, User
+from ensue.transports.tcp.messages import Member
+from ensue.transports.tcp.options import parse_address
 
 __all__ = ["keys", "load", "loads", "read_sync"]
 
@@ -27,7 +29,7 @@ SECRET_LENGTH_MIN = 32
 
 
 class Duration(float):
-    """A length of time, in seconds."""
+    """A duration in seconds."""
 
 
 class Size(int):
@@ -35,11 +37,11 @@ class Size(int):
 
 
 class Sync(float):
-    """How often to sync, in seconds; 0: always, before anybody is told."""
+    """An interval between syncs in seconds; 0: before each answer to a client."""
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all tables have in common: they are strict."""
+    """A table that refuses unknown keys."""
 
 
 class _Limits(_Table, frozen=True, kw_only=True):
@@ -108,7 +110,7 @@ class _File(_Table, frozen=True, kw_only=True):
 
 
 def read_sync(raw: Any) -> float:
-    """Read how often to sync: `always`, or a duration; `ValueError` says how to write it."""
+    """Parse `always` or a duration; raise `ValueError` with the expected form."""
     if raw == "always":
         return 0.0
     try:
@@ -134,9 +136,9 @@ _READER = TableReader(_File, read_value=_read_value)
 
 
 def load(path: str | Path, *, name: str | None = None) -> ServerConfig:
-    """Read a file, and return what it says to the server of that name."""
+    """Read a file, and return the configuration of the server of that name."""
     file = Path(path)
-    text = read_text(file, what="a configuration", hint="docs/operations.md has an example")
+    text = read_text(file, what="a configuration", hint="docs/how-to/operations.md has an example")
     config = loads(text, source=str(file), folder=file.parent, name=name)
     for key in ("cert", "key", "ca"):
         place = getattr(config.tls, key, "")
@@ -148,7 +150,7 @@ def load(path: str | Path, *, name: str | None = None) -> ServerConfig:
 def loads(
     text: str, *, source: str = "ensue.toml", folder: Path = Path(), name: str | None = None
 ) -> ServerConfig:
-    """Read text; `source` is what errors call it, and `folder` where the files it names are."""
+    """Read text; errors call it `source`, and its file names are relative to `folder`."""
     file = _READER.loads(text, source=source)
     try:
         return _build(file, folder, _pick(file, name))
@@ -157,14 +159,14 @@ def loads(
 
 
 def keys() -> list[str]:
-    """List every key a file may have, so that the manual can be held against it."""
+    """List every key of the file, to check the manual against."""
     return _READER.keys()
 
 
 def _pick(file: _File, name: str | None) -> _Server:
     names = [server.name for server in file.servers]
     if not names:
-        raise ConfigurationError("servers: there is none; add [[servers]]")
+        raise ConfigurationError("servers is empty; add [[servers]]")
     if name is not None:
         for server in file.servers:
             if server.name == name:
@@ -177,13 +179,13 @@ def _pick(file: _File, name: str | None) -> _Server:
         return here[0]
     found = ", ".join(server.name for server in here) or "none of them"
     raise BadInput(
-        f"which of {', '.join(names)} is this? By its address to listen on it may be {found}: "
-        "say it with --name"
+        f"which of {', '.join(names)} is this? By its listen address it may be {found}: "
+        "choose one with --name"
     )
 
 
 def _is_here(listen: str) -> bool:
-    """Tell whether this machine has the address of a server."""
+    """Return whether this machine has a server's listen address."""
     host, _ = parse_address(listen, what="servers.listen")
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
@@ -246,7 +248,7 @@ def _check_places(file: _File) -> None:
             seen[topic] = server.name
     if file.closed and not seen:
         raise ConfigurationError(
-            "closed: there would be no topics at all; place some with servers.topics"
+            "closed: a closed chain needs topics; place some with servers.topics"
         )
     for what in ("listen", "data"):
         places = [getattr(server, what) for server in file.servers]
@@ -254,17 +256,17 @@ def _check_places(file: _File) -> None:
             what == "data"
             and len({server.listen.rpartition(":")[0] for server in file.servers}) > 1
         ):
-            continue  # On different machines one name is different places.
+            continue  # On different machines one path is different directories.
         if len(set(places)) != len(places):
-            raise ConfigurationError(f"servers: two of them have the same {what}")
+            raise ConfigurationError(f"servers: two servers have the same {what}")
 
 
 def _check_reachable(server: _Server) -> None:
     host, _ = parse_address(server.address or server.listen, what=f"the address of {server.name!r}")
     if host in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not listened on
         raise ConfigurationError(
-            f"servers: {server.name} listens on all its addresses, so say by which one the others "
-            "reach it: add address"
+            f"servers: {server.name} listens on all its addresses: add address, the one by which "
+            "other servers reach it"
         )
 
 
@@ -307,7 +309,8 @@ def _access(file: _File, folder: Path) -> Access:
         secret = text.strip()
         if len(secret) < SECRET_LENGTH_MIN:
             raise ConfigurationError(
-                f"stations.secret_file: the secret in {place} has {len(secret)} characters; expected "
+                f"stations.secret_file: the secret in {place} has {len(secret)} characters; "
+                "expected "
                 f"{SECRET_LENGTH_MIN} or more, such as a token that `ensue token` prints"
             )
     return Access(

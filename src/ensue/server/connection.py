@@ -1,17 +1,17 @@
-"""One connection to a server, seen from the server.
+"""One client connection, on the server's side.
 
-It says hello first, begins the session that it is welcomed to, then enters under names, and may send bundles from those names only. Whatever breaks
-these rules, or can't be read, costs its sender the connection, with a word on why (`Farewell`), and
-nobody else anything.
+The client sends Hello, then Begin with the session from the Welcome, enters names, and sends
+bundles from these names only. A protocol violation closes that connection, with a reason
+(`Farewell`); other connections are not affected.
 
-Whoever asks faster than it can be answered is read from no faster: after `BUNDLES_MAX` bundles, or
-`UNANSWERED_BYTES_MAX` of them and of what they made the server write, nothing more is read until all that
-they caused is on the disk and on its way.
+Backpressure: after `BUNDLES_MAX` bundles, or `UNANSWERED_BYTES_MAX` of bundles and of the writes
+they caused, the server stops reading from the connection until all of that is on disk and answered.
 
-Limits: `Limits.message_bytes` a message, `HELLO_BYTES_MAX` before hello; `Limits.pending_bytes` that wait
-for the connection, beyond which bundles to it are dropped and counted, and `TOLD_BYTES_MAX` of word on
-its names, which is said once and so never dropped: beyond, it is hung up on; `Limits.silence_s` without
-a whole message, however many bytes come meanwhile.
+Limits: `Limits.message_bytes` a message, `HELLO_BYTES_MAX` before hello; `Limits.pending_bytes`
+pending output, beyond which bundles to the client are dropped and counted; `CONTROL_BYTES_MAX` of
+control messages about names on top, which are sent once and so never dropped: beyond, the
+connection is closed; `Limits.silence_s` without a whole message, however many bytes arrive
+meanwhile.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from hmac import compare_digest
 from secrets import token_bytes
 from typing import Protocol
 
-from ensue.errors import LogDamaged, LogLost, RemoteProtocolError
-from ensue.protocols.lineage import REPLACED
-from ensue.server.access import certificate_names
+from ensue.core.errors import LogDamaged, LogLost, RemoteProtocolError
+from ensue.core.lineage import REPLACED
 from ensue.server.admission import source_of
 from ensue.server.config import Limits
-from ensue.server.guest import Guest
-from ensue.transports.tcp_messages import (
+from ensue.server.peer import Peer
+from ensue.server.permissions import certificate_names
+from ensue.transports.tcp.messages import (
     CONTROL,
     PROTOCOL,
     SESSION_BYTES,
@@ -47,88 +47,91 @@ from ensue.transports.tcp_messages import (
     encode_control,
 )
 
-__all__ = ["BUNDLES_MAX", "HELLO_BYTES_MAX", "House", "Visitor"]
+__all__ = ["BUNDLES_MAX", "HELLO_BYTES_MAX", "Connection", "ConnectionHost"]
 
 HELLO_BYTES_MAX = 64 * 1024
-"""Of a message before hello."""
+"""Largest message before hello."""
 BUNDLES_MAX = 16
-"""Bundles of one connection whose answers are not on their way."""
+"""Unanswered bundles of one connection."""
 UNANSWERED_BYTES_MAX = 8 * 1024 * 1024
-"""Of such bundles and of what they made the server write; the last one is taken whole."""
-TOLD_BYTES_MAX = 2 * 1024 * 1024
-"""Of word on its names that waits for a connection, on top of all that is pending."""
+"""Bytes of unanswered bundles and of the writes they caused; the last bundle is taken whole."""
+CONTROL_BYTES_MAX = 2 * 1024 * 1024
+"""Pending control messages about names, on top of `Limits.pending_bytes`."""
 LINGER_S = 1.0
-"""How long somebody who is hung up on may take to read why."""
+"""How long a client may take to read the Farewell before its connection is aborted."""
 REASON_LENGTH_MAX = 500
 
 _log = logging.getLogger("ensue")
 
 
-class House(Protocol):
-    """Where a visitor is: what it may do there, and whom to tell."""
+class ConnectionHost(Protocol):
+    """The part of a server that a connection calls."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
     damage: str
     """Why the log can't be read, once that is known."""
 
-    def arrived(self, visitor: "Visitor") -> None:
-        """Take a connection up."""
+    def arrived(self, connection: "Connection") -> None:
+        """Register a new connection."""
 
-    def gone(self, visitor: "Visitor") -> None:
+    def gone(self, connection: "Connection") -> None:
         """Forget a connection."""
 
-    def greet(self, visitor: "Visitor", hello: Hello) -> bytes | str:
-        """Return what to welcome somebody with, or say why they are not let in."""
+    def greet(self, connection: "Connection", hello: Hello) -> bytes | str:
+        """Return the encoded Welcome, or why the login is refused."""
 
-    def make_room(self, visitor: "Visitor") -> str | None:
-        """Give a place to somebody who may come in; return why there is none."""
+    def make_room(self, connection: "Connection") -> str | None:
+        """Admit a connection after its login; return the limit that refuses it."""
 
-    def let_in(self, visitor: "Visitor", name: str, turn: int) -> None:
-        """Let a connection enter under a name, or enter again, or refuse it."""
+    def enter_name(self, connection: "Connection", name: str, turn: int) -> None:
+        """Give a name to a connection, again or for the first time, or refuse it."""
 
-    def let_go(self, visitor: "Visitor", name: str) -> None:
-        """Have no more messages for a name go to a connection."""
+    def exit_name(self, connection: "Connection", name: str) -> None:
+        """Stop routing messages for a name to a connection."""
 
-    def take(self, visitor: "Visitor", message: bytes) -> int:
-        """Take a bundle, or raise `RemoteProtocolError`; return how many bytes it caused to be written."""
+    def take(self, connection: "Connection", message: bytes) -> int:
+        """Process a bundle; return how many bytes it caused to be written.
 
-    def held(self, visitor: "Visitor", more: int) -> None:
-        """Hear how many more bytes of a message that is not whole a connection has."""
+        Raises `RemoteProtocolError` if it is invalid.
+        """
 
-    def when_answered(self, visitor: "Visitor") -> None:
-        """Call `go_on` when everything that was taken so far is answered."""
+    def held(self, connection: "Connection", more: int) -> None:
+        """Count more bytes of an unfinished message."""
 
-    def fault(self, visitor: "Visitor", kind: str, why: str) -> None:
-        """Count what somebody did wrong."""
+    def when_answered(self, connection: "Connection") -> None:
+        """Call `resume` when all bundles so far are answered."""
+
+    def fault(self, connection: "Connection", kind: str, why: str) -> None:
+        """Count and log a fault of the client."""
 
     def dropped_one(self) -> None:
-        """Count a message that was dropped because too much was pending."""
+        """Count a message dropped because the client reads too slowly."""
 
 
-class Visitor(Guest, asyncio.Protocol):
-    """One connection."""
+class Connection(Peer, asyncio.Protocol):
+    """One client connection."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, server: ConnectionHost) -> None:
         super().__init__()
-        self.house = house
+        self.server = server
         self.hello: Hello | None = None
         self.session = token_bytes(SESSION_BYTES)
-        """Of this connection alone: what was recorded on another one names another."""
+        """Random id of this connection: a replayed Begin names another session."""
         self.begun = False
-        """Whether it has named the session: before, nothing but that is taken."""
+        """Whether Begin has named the session: before, no other message is accepted."""
         self.names: dict[str, int] = {}
-        """Names that it has entered under, and its turn at each."""
+        """Names it has entered, and its turn at each."""
         self.station = ""
-        """The server of the chain that it is, if it is one."""
+        """The name of the server, if the client is another server of the chain."""
         self.address = self.host = "?"
-        """Where it is, and what it counts for there (`ensue.server.admission`)."""
+        """Its address, and the source that limits count it for (`ensue.server.admission`)."""
         self.certificate: tuple[str, ...] = ()
-        """The names in the certificate that it showed."""
+        """The names in its TLS certificate."""
         self.heard_s = 0.0
         self.faults = 0
         self.dropped = 0
-        """Messages that were dropped because too much was pending."""
+        """Messages dropped because too much was pending."""
         self._transport: asyncio.Transport | None = None
         self._framer = Framer(HELLO_BYTES_MAX)
         self._held = 0
@@ -136,93 +139,96 @@ class Visitor(Guest, asyncio.Protocol):
         self._unanswered = 0
         self._unanswered_bytes = 0
         self._waiting = False
-        """Whether nothing more is taken until what was taken is answered."""
+        """Whether reading is paused until all bundles so far are answered."""
         self._out: list[bytes] = []
         self._pending = 0
-        self._told = 0
-        """Bytes of word on its names since there was last room."""
+        self._control_bytes = 0
+        """Bytes of control messages since the output was last below its limit."""
         self._watch: asyncio.TimerHandle | None = None
 
     # -- From the event loop --------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection up, if there is room."""
+        """Register the connection and start its hello timeout."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         self.host = source_of(peer)
         self.certificate = certificate_names(transport.get_extra_info("peercert"))
-        self.heard_s = self.house.loop.time()
-        self.house.arrived(self)
-        wait_s = self.house.limits.unauthenticated_s
-        self._watch = self.house.loop.call_later(wait_s, self._look)
+        self.heard_s = self.server.loop.time()
+        self.server.arrived(self)
+        wait_s = self.server.limits.unauthenticated_s
+        self._watch = self.server.loop.call_later(wait_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._inbox.clear()
-        self.house.held(self, -self._held)
+        self.server.held(self, -self._held)
         self._held = 0
-        self.house.gone(self)
+        self.server.gone(self)
         if self._watch is not None:
             self._watch.cancel()
         if exc is not None:
-            _log.debug("%s is gone: %s", self.address, exc)
+            _log.debug("connection lost peer=%s: %s", self.address, exc)
 
     def data_received(self, data: bytes) -> None:
-        """Cut what arrived into messages and see to them."""
+        """Split the data into messages and process them."""
         try:
             messages = self._framer.feed(data)
         except RemoteProtocolError as error:
             self.reject("protocol", str(error))
             return
         if messages:
-            self.heard_s = self.house.loop.time()
+            self.heard_s = self.server.loop.time()
             self._inbox.extend(messages)
         more = self._framer.held - self._held
         if more:
             self._held = self._framer.held
-            self.house.held(self, more)
+            self.server.held(self, more)
         self._work()
 
     def pause_writing(self) -> None:
-        """Do nothing: what is pending is looked at before each write."""
+        """Do nothing: each write checks how much is pending."""
 
-    # -- For the house --------------------------------------------------------------------------
+    # -- For the server -------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send bytes at the end of this turn, unless too much is pending."""
+        """Send bytes at the end of this loop iteration, unless too much is pending."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self.pending > self.house.limits.pending_bytes:
+        if self.pending > self.server.limits.pending_bytes:
             self.dropped += 1
-            self.house.dropped_one()
+            self.server.dropped_one()
             return
         self._add(data)
 
-    def tell(self, message: Control) -> None:
-        """Send word on a name, whatever is pending: it is said once, and somebody waits for it."""
+    def send_control(self, message: Control) -> None:
+        """Send a control message about a name, whatever is pending.
+
+        It is sent once and the client waits for it, so it is never dropped.
+        """
         if self.closing:
             return
         data = encode_control(message)
-        if self.pending <= self.house.limits.pending_bytes:
-            self._told = 0
-        elif self._told + len(data) > TOLD_BYTES_MAX:
-            self.reject("limit", "it enters under names, and does not read what it is told")
+        if self.pending <= self.server.limits.pending_bytes:
+            self._control_bytes = 0
+        elif self._control_bytes + len(data) > CONTROL_BYTES_MAX:
+            self.reject("limit", "the client enters names and does not read the replies")
             return
-        self._told += len(data)
+        self._control_bytes += len(data)
         self._add(data)
 
     def _add(self, data: bytes) -> None:
         if not self._out:
-            self.house.loop.call_soon(self._flush)
+            self.server.loop.call_soon(self._flush)
         self._out.append(data)
         self._pending += len(data)
 
     def reject(self, kind: str, why: str, *, final: bool = False) -> None:
-        """Count what is wrong, say it, and hang up."""
-        self.house.fault(self, kind, why)
+        """Count a fault, send the reason, and close the connection."""
+        self.server.fault(self, kind, why)
         self.farewell(why, final=final)
 
     def farewell(
@@ -232,7 +238,7 @@ class Visitor(Guest, asyncio.Protocol):
         final: bool = False,
         log: LogFault = "",
     ) -> None:
-        """Say why, and hang up."""
+        """Send a Farewell with the reason, and close the connection."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -241,48 +247,48 @@ class Visitor(Guest, asyncio.Protocol):
         said = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final, log=log)
         transport.write(encode_control(said))
         transport.close()
-        # Whoever does not read would keep the connection open for as long as it likes.
-        self.house.loop.call_later(LINGER_S, self.abort)
+        # A client that does not read would keep the connection open.
+        self.server.loop.call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the connection at once, without flushing."""
         if self._transport is not None:
             self._transport.abort()
 
-    def go_on(self) -> None:
-        """Take more: what was taken is answered."""
-        self.house.loop.call_soon(self._go_on)
+    def resume(self) -> None:
+        """Continue to read: all bundles so far are answered."""
+        self.server.loop.call_soon(self._resume)
 
     def entered(self, name: str, turn: int) -> None:
-        """Tell that the name is its own."""
+        """Confirm that the client owns a name."""
         self.names[name] = turn
-        self.tell(Entered(name=name, turn=turn))
+        self.send_control(Entered(name=name, turn=turn))
 
     def exited(self, name: str, reason: str) -> None:
-        """Tell that the name is not, or no longer, its own."""
+        """Notify the client that it does not, or no longer, own a name."""
         self.names.pop(name, None)
         self.forget(name)
-        self.tell(Exited(name=name, reason=reason))
+        self.send_control(Exited(name=name, reason=reason))
 
     def forget(self, name: str) -> None:
-        """Forget what a name had to do with others."""
+        """Forget the attachments and the registry of a name."""
         self.attached.pop(name, None)
         self.enrolled.pop(name, None)
 
     @property
     def held(self) -> int:
-        """Bytes of a message that is not whole."""
+        """Bytes of an unfinished message."""
         return self._held
 
     @property
     def pending(self) -> int:
-        """Bytes that wait for this connection."""
+        """Bytes of output not yet sent."""
         transport = self._transport
         return self._pending + (0 if transport is None else transport.get_write_buffer_size())
 
     @property
     def closing(self) -> bool:
-        """Whether it is over."""
+        """Whether the connection is closed or closing."""
         return self._transport is None or self._transport.is_closing()
 
     # -- Within ---------------------------------------------------------------------------------
@@ -293,7 +299,7 @@ class Visitor(Guest, asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _work(self) -> None:
-        """See to what has come, as far as it is its turn."""
+        """Process received messages until the queue is empty or reading is paused."""
         inbox = self._inbox
         try:
             while inbox and not self._waiting and not self.closing:
@@ -304,26 +310,26 @@ class Visitor(Guest, asyncio.Protocol):
                     self._bundle(message)
         except RemoteProtocolError as error:
             self.reject("protocol", str(error))
-        except LogDamaged:  # The server ends, and has said so.
-            self.farewell(self.house.damage, log="damaged")
-        except Exception:  # noqa: BLE001 - a bug, and not one that may cost anybody else anything
-            _log.exception("%s sent something that could not be handled", self.address)
-            self.reject("internal", "this could not be handled; the server's log says more")
+        except LogDamaged:  # The server stops, and has logged why.
+            self.farewell(self.server.damage, log="damaged")
+        except Exception:  # noqa: BLE001 - a bug, which must not affect other connections
+            _log.exception("internal error peer=%s", self.address)
+            self.reject("internal", "internal error; the server's log says more")
 
     def _bundle(self, message: bytes) -> None:
         if not self.begun:
             raise RemoteProtocolError(
                 "expected hello first" if self.hello is None else "expected begin after welcome"
             )
-        self._unanswered_bytes += len(message) + self.house.take(self, message)
+        self._unanswered_bytes += len(message) + self.server.take(self, message)
         self._unanswered += 1
         much = self._unanswered >= BUNDLES_MAX or self._unanswered_bytes >= UNANSWERED_BYTES_MAX
         if much and self._transport is not None:
             self._waiting = True
             self._transport.pause_reading()
-            self.house.when_answered(self)
+            self.server.when_answered(self)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._unanswered = self._unanswered_bytes = 0
         self._waiting = False
         self._work()
@@ -341,18 +347,20 @@ class Visitor(Guest, asyncio.Protocol):
             return
         match message:
             case Enter(name=name, turn=turn):
-                self.house.let_in(self, name, turn)
+                self.server.enter_name(self, name, turn)
             case Exit(name=name):
-                self.house.let_go(self, name)
+                self.server.exit_name(self, name)
             case Ping(number=number):
                 self.write(encode_control(Pong(number=number)))
             case Pong():
                 pass
             case Farewell(reason=reason):
-                _log.info("%s hangs up: %r", self.address, reason[:REASON_LENGTH_MAX])
+                _log.info(
+                    "client closed peer=%s reason=%r", self.address, reason[:REASON_LENGTH_MAX]
+                )
                 self.abort()
             case Hello() | Begin():
-                raise RemoteProtocolError("hello has been said before")
+                raise RemoteProtocolError("hello was already sent")
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a server")
 
@@ -362,33 +370,33 @@ class Visitor(Guest, asyncio.Protocol):
             self.reject("protocol", why, final=True)
             return
         try:
-            welcome = self.house.greet(self, hello)
+            welcome = self.server.greet(self, hello)
         except LogLost as error:
-            self.house.fault(self, "login", str(error))
+            self.server.fault(self, "login", str(error))
             log: LogFault = "replaced" if error.reason == REPLACED else "rolled back"
             self.farewell(str(error), final=True, log=log)
             return
         if isinstance(welcome, str):
             self.reject("login", welcome, final=True)
             return
-        full = self.house.make_room(self)
+        full = self.server.make_room(self)
         if full is not None:
             self.reject("limit", full)
             return
         self.hello = hello
-        self._framer.bytes_max = self.house.limits.message_bytes
+        self._framer.bytes_max = self.server.limits.message_bytes
         self.write(welcome)
 
     def _begin(self, message: Control) -> None:
         if not isinstance(message, Begin):
             raise RemoteProtocolError("expected begin after welcome")
         if not compare_digest(message.session, self.session):
-            raise RemoteProtocolError("the session of another connection: say what this one's is")
+            raise RemoteProtocolError("begin names the session of another connection")
         self.begun = True
 
     def _look(self) -> None:
-        """Hang up on whoever has not said hello, or nothing whole for long."""
-        limits, loop = self.house.limits, self.house.loop
+        """Close the connection if hello, or a whole message, is overdue."""
+        limits, loop = self.server.limits, self.server.loop
         silence_s = loop.time() - self.heard_s
         if not self.begun:
             self.reject("silent", f"no hello within {limits.unauthenticated_s:g} s")

@@ -1,11 +1,11 @@
-"""Group commit: what many frames want persisted goes to the journal with one write and one sync.
+"""Group commit: batches of many frames share one journal write and one sync.
 
-Batches of one turn of the event loop are written together. With `sync_s = 0` what waits for them waits
-until they are synced, by a thread, while the next ones gather; otherwise it goes on as soon as the
-operating system has them, and a sync follows every `sync_s` seconds: then killing the process loses
-nothing, and a power failure what came since.
+Batches of one event loop iteration are written together. With `sync_s = 0` their callbacks run once
+they are synced, by a thread, while the next ones gather; otherwise callbacks run as soon as the
+operating system has the data, and a sync follows every `sync_s` seconds: then killing the process
+loses nothing, and a power failure loses what came since.
 
-A journal that fails is final: `on_failure` is called once, and nothing that waited ever goes on.
+A journal that fails is final: `on_failure` is called once, and no waiting callback ever runs.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from ensue.errors import LimitReached, LogDamaged
+from ensue.core.errors import LimitReached, LogDamaged
 from ensue.journal import Journal
-from ensue.protocols.core import Persist
+from ensue.protocols.interface import Persist
 from ensue.server.metrics import Histogram
 
 __all__ = ["GroupCommit"]
@@ -44,7 +44,7 @@ _log = logging.getLogger("ensue")
 
 
 class GroupCommit:
-    """The store of a server's station."""
+    """The journal as the store of a station."""
 
     def __init__(
         self, journal: Journal, *, sync_s: float, on_failure: Callable[[BaseException], None]
@@ -54,41 +54,42 @@ class GroupCommit:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._wanted: SimpleQueue[bool] = SimpleQueue()
-        """A sync, for each True; False ends the thread."""
-        # A process that ends without `close` waits for no disk: whoever waits for a sync was told nothing.
+        """True requests a sync; False ends the thread."""
+        # A daemon: a process that ends without `close` need not wait for the disk, as no callback
+        # of an unfinished sync has run.
         self._thread = threading.Thread(target=self._sync_on, name="ensue-sync", daemon=True)
-        self._thread.start()  # Not when it is needed first: what can't sync must not start.
+        self._thread.start()  # At once: a server that can't start the thread must not start.
         self._unwritten: deque[Callable[[], None]] = deque()
-        """What waits for batches that the operating system does not have yet."""
+        """Callbacks of batches that are not written."""
         self._unsynced: deque[tuple[int, Callable[[], None]]] = deque()
-        """What waits for a sync, by the number of the last batch it needs."""
+        """Callbacks that wait for a sync, with the number of the last batch they need."""
         self._scheduled = False
         self._syncing = False
         self._through = asyncio.Event()
-        """Set whenever a sync is through, for whoever closes this."""
+        """Set after each sync, for `close`."""
         self._closed = False
         self._dirty = False
         self._timer: asyncio.TimerHandle | None = None
         self.failed = False
         self.failure: BaseException | None = None
-        """What failed."""
+        """The error that made the journal fail."""
         self.syncs = 0
         self.sync_seconds = Histogram(SYNC_BUCKETS_S)
         self._began_s: float | None = None
-        """When the sync under way began."""
+        """Start of the sync under way."""
 
     @property
     def waiting(self) -> int:
-        """How many batches are not safe yet."""
+        """Number of batches that are not persisted."""
         return len(self._unwritten) + len(self._unsynced)
 
     @property
     def syncing_s(self) -> float:
-        """How long the sync under way has taken; 0: there is none."""
+        """Duration so far of the sync under way; 0 if there is none."""
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
-        """Make a batch safe, and then call `done`."""
+        """Persist a batch, then call `done`."""
         if self.failed or self._closed:
             return
         if not writes and not self._unwritten and not self._unsynced:
@@ -102,21 +103,24 @@ class GroupCommit:
             self._loop.call_soon(self._write)
 
     def _append(self, writes: Sequence[Persist]) -> bool:
-        """Give the journal a batch; False: it failed."""
+        """Append a batch to the journal; return False if it failed."""
         try:
             try:
                 self._journal.append(writes)
             except LimitReached:
-                # Too much for one turn of the event loop: the disk has to take what there is first.
+                # Too much for one loop iteration: write what is buffered first.
                 self._write()
                 if not self.failed:
                     self._journal.append(writes)
-        except BaseException as error:  # noqa: BLE001 - the node believes that it was persisted
+        except BaseException as error:  # noqa: BLE001 - the node takes it for persisted
             self._fail(error)
         return not self.failed
 
     async def sync(self) -> None:
-        """Return when all that was taken before is synced, whatever `sync_s` is; never, if that fails."""
+        """Wait until all earlier batches are synced, whatever `sync_s` is.
+
+        It never returns if the journal fails.
+        """
         self._write()
         synced = asyncio.Event()
         self._unsynced.append((self._journal.batch_count, synced.set))
@@ -124,12 +128,12 @@ class GroupCommit:
         await synced.wait()
 
     async def close(self) -> None:
-        """Write and sync what there is, and let all that waits for it go on; take nothing more."""
+        """Write and sync all batches, run their callbacks, and accept no more."""
         self._closed = True
         self._write()
         if self._timer is not None:
             self._timer.cancel()
-        self._dirty = True  # The last sync is for all, also for what did not wait for any.
+        self._dirty = True  # The last sync covers also batches without a waiting callback.
         while not self.failed and (self._syncing or self._unsynced or self._dirty):
             if not self._syncing:
                 self._dirty = False
@@ -145,7 +149,7 @@ class GroupCommit:
             return
         try:
             number = self._journal.write()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, nothing may go on
+        except BaseException as error:  # noqa: BLE001 - no callback may run after any failure
             self._fail(error)
             return
         waiting, self._unwritten = self._unwritten, deque()
@@ -177,15 +181,18 @@ class GroupCommit:
         self._wanted.put(True)
 
     def _sync_on(self) -> None:
-        """Sync whenever that is wanted: what the thread does. An executor and its futures would cost as much as a sync."""
+        """Sync on request, in the thread.
+
+        An executor and its futures would cost as much as a sync.
+        """
         while self._wanted.get():
             try:
                 outcome: int | BaseException = self._journal.sync()
-            except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            except BaseException as error:  # noqa: BLE001 - handled in the event loop
                 outcome = error
             try:
                 self._loop.call_soon_threadsafe(self._synced, outcome)
-            except RuntimeError:  # The event loop is closed: nobody waits, nor will want another.
+            except RuntimeError:  # The event loop is closed.
                 return
 
     def _synced(self, outcome: int | BaseException) -> None:
@@ -206,6 +213,6 @@ class GroupCommit:
         if not self.failed:
             self.failed = True
             self.failure = error
-            if not isinstance(error.__cause__, LogDamaged):  # That was said when it was read.
+            if not isinstance(error.__cause__, LogDamaged):  # Damage was logged when it was read.
                 _log.critical("the journal can't be written; the server stops: %s", error)
             self._on_failure(error)

@@ -1,16 +1,19 @@
-"""The connections to a server, as a carrier: a message to a name goes to whoever entered under it.
+"""The listening socket and its connections: a carrier that routes by name.
 
-A name belongs to the client that entered last, and the earlier one is told (`Exited`). A client that
-lost a connection comes back, maybe before the server has noticed, and shows the turn that it was given
-when it entered: the time, so that it is also in its place after a restart of the server. It is refused
-if somebody else has entered since. `ensue.server.rules` says who may enter under which name.
+A name belongs to the client that entered it last, and the earlier owner is notified (`Exited`). A
+client that lost its connection reconnects, maybe before the server has noticed, and sends the turn
+that it received when it entered: a time, so that it is also valid after a restart of the server. It
+is refused if another client has entered since. `ensue.server.authorization` decides who may own a
+name.
 
-HAZARD: while the server's clock is set back, a client that comes back may be taken for the later one,
-and then both lose the name: the keeper of its records, who goes by epochs, refuses the earlier.
+HAZARD: while the server's clock is set back, a client that reconnects may be taken for the later
+one, and then both lose the name: the state store of its records, which compares epochs, refuses the
+earlier.
 
-Slow consumers: what waits for a connection is bounded by `Limits.pending_bytes`. Beyond, messages to it
-are dropped and counted; its subscriptions see the gap, and ask the log for it when they have caught
-up. So a client that stops reading costs the server that much memory, and the others nothing.
+Slow consumers: pending output of a connection is bounded by `Limits.pending_bytes`. Beyond,
+messages to it are dropped and counted; its subscriptions see the gap, and request it from the log
+when they have caught up. So a client that stops reading costs the server that much memory, and
+other clients nothing.
 """
 
 import asyncio
@@ -24,20 +27,22 @@ from typing import Protocol
 
 import msgspec
 
-from ensue.clock import system_clock
-from ensue.errors import RemoteProtocolError, TransportError, limit_in
-from ensue.protocols.core import Frame
-from ensue.protocols.lineage import Lineage
-from ensue.protocols.station import EPHEMERAL
+from ensue.core.clock import system_clock
+from ensue.core.errors import RemoteProtocolError, TransportError, limit_in
+from ensue.core.lineage import Lineage
+from ensue.core.wire import Codec, bundle
+from ensue.protocols.interface import Frame
+from ensue.protocols.total.station import EPHEMERAL
 from ensue.server.admission import Admission
-from ensue.server.carrying import screen_passed
+from ensue.server.authorization import Authorization
 from ensue.server.config import Limits, too_many
-from ensue.server.door import Door
-from ensue.server.relay import Relay
-from ensue.server.rules import Rules
-from ensue.server.visitor import LINGER_S, Visitor
+from ensue.server.connection import LINGER_S, Connection
+from ensue.server.relay_authorization import screen_relayed
+from ensue.server.relay_claims import ClaimChecker
+from ensue.server.tls_accept import TlsAcceptor
 from ensue.transports.carrier import Inbox
-from ensue.transports.tcp_messages import (
+from ensue.transports.log_throttle import Throttle
+from ensue.transports.tcp.messages import (
     TAKEN_OVER,
     TURN_MAX,
     Hello,
@@ -45,26 +50,24 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.transports.tcp_options import CAPABILITIES, parse_address, write_address
-from ensue.transports.throttle import Throttle
-from ensue.wire import Codec, bundle
+from ensue.transports.tcp.options import CAPABILITIES, parse_address, write_address
 
-__all__ = ["Listener", "Outside", "check_free"]
+__all__ = ["Listener", "OutboundLink", "check_free"]
 
-FAULTS_TOLD = 20
-"""So many faults of one connection are logged; all are counted."""
+FAULTS_LOGGED_MAX = 20
+"""Faults of one connection that are logged; all are counted."""
 
 SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("ensue")
 
-Screen = Callable[[Visitor, str, list[Frame]], tuple[list[Frame], list[Frame]]]
+Screen = Callable[[Connection, str, list[Frame]], tuple[list[Frame], list[Frame]]]
 Barrier = Callable[[Callable[[], None]], None]
-"""Calls back when everything that was taken so far is answered."""
+"""Calls back when all bundles so far are answered."""
 
 
 async def check_free(address: str, *, what: str = "") -> None:
-    """Refuse an address that can't be listened on, without letting anybody in."""
+    """Raise if an address can't be listened on, without accepting connections."""
     host, port = parse_address(address, what="the address to listen on")
     loop = asyncio.get_running_loop()
     try:
@@ -76,84 +79,84 @@ async def check_free(address: str, *, what: str = "") -> None:
     server.close()
 
 
-class Outside(Protocol):
-    """A peer that is reached otherwise than by its connection to this server."""
+class OutboundLink(Protocol):
+    """An outbound connection to a peer."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to it."""
+        """Send data to the peer."""
 
 
 class Listener:
-    """Listens for connections; carries messages from and to them."""
+    """The listening socket, its connections, and the routes to them by name."""
 
     name = "ensue://"
     capabilities = CAPABILITIES
     damage = ""
     """Why the log can't be read, once that is known."""
     on_station: Callable[[str, Lineage], None] | None = None
-    """Told which log a server of the chain has that connects; raises `LogLost` if it had another."""
+    """Called with the name and log of a connecting server; raises `LogLost` if it had another."""
 
     def __init__(
         self,
         host: str,
         port: int,
         *,
-        rules: Rules,
+        authorization: Authorization,
         codec: Codec,
         welcome: Callable[[], Welcome],
         barrier: Barrier,
         written: Callable[[], int],
         context: ssl.SSLContext | None = None,
     ) -> None:
-        self.host, self.port, self.rules = host, port, rules
-        self.limits: Limits = rules.limits
+        self.host, self.port, self.authorization = host, port, authorization
+        self.limits: Limits = authorization.limits
         self.loop = asyncio.get_running_loop()
-        self.visitors: dict[Visitor, None] = {}
-        self.routes: dict[str, Visitor] = {}
-        """Names to the connections that entered under them."""
-        self.neighbours: dict[str, Outside] = {}
-        """Servers of the chain, which are sent to by connections of this one's own."""
+        self.connections: dict[Connection, None] = {}
+        self.routes: dict[str, Connection] = {}
+        """Names to the connections that own them."""
+        self.neighbors: dict[str, OutboundLink] = {}
+        """Servers of the chain, with the outbound connections to them."""
         self.errors: Counter[str] = Counter()
-        """How often somebody broke which rule."""
+        """Faults of clients, by kind."""
         self.admission = Admission(self.limits, time_s=self.loop.time, errors=self.errors)
         self.dropped = 0
-        """Messages that reached nobody: too much was pending, or there was nobody of that name."""
+        """Messages dropped because too much was pending, or the name was not connected."""
         self.dropped_slow = 0
-        """Those of them for which too much was pending."""
-        self.dropped_strange = 0
-        """Messages of a client for another that were dropped because the two had not enrolled together."""
+        """Those dropped because too much was pending."""
+        self.dropped_unregistered = 0
+        """Messages between clients that are not registered at the same registry."""
         self.passed_on: Counter[str] = Counter()
-        """Frames that clients sent each other, by kind."""
+        """Frames relayed between clients, by kind."""
         self.arrivals = 0
-        """Connections since the start."""
+        """Connections accepted since the start."""
         self.unfinished = 0
-        """Bytes of messages that are not whole, of all connections together."""
+        """Bytes of unfinished messages of all connections."""
         self.on_reconnect: Callable[[], None] | None = None
         self.on_entered: Callable[[str], None] | None = None
-        """Told a name that a connection has from now on."""
+        """Called with a name that a connection now owns."""
         self.on_left: Callable[[str], None] | None = None
-        """Told a name that no connection has any more."""
-        self.screens: dict[str, Screen] = {rules.server: rules.screen}
-        """By inbox: what is asked which frames of a client are let through, and what it is told."""
-        self.relays: dict[str, Relay] = {}
-        """By registry: what seals and checks the frames that its clients send each other, on a server with users."""
+        """Called with a name that no connection owns any more."""
+        self.screens: dict[str, Screen] = {authorization.server: authorization.screen}
+        """By inbox: the function that returns the admitted frames and the answers to the others."""
+        self.claim_checkers: dict[str, ClaimChecker] = {}
+        """By registry: seals and checks for frames between its clients, on a server with users."""
         self._clock = system_clock()
-        self._current: Visitor | None = None
-        """Whose bundle is being looked at, …"""
+        self._current: Connection | None = None
+        """The sender of the bundle being processed."""
         self._message = b""
-        """… and the bundle."""
+        """The bundle being processed."""
         self._welcome = welcome
         self._barrier, self._codec = barrier, codec
         self._written = written
-        """Tells how many bytes were to be written since the start."""
-        self._door: Door | None = None
-        """Where those are who have not shaken hands yet, if this is a server that speaks TLS."""
+        """Returns the number of journal bytes so far."""
+        self._tls: TlsAcceptor | None = None
+        """Handshakes under way, on a server with TLS."""
         if context is not None:
-            self._door = Door(
+            self._tls = TlsAcceptor(
                 context,
                 handshake_s=self.limits.unauthenticated_s,
                 admission=self.admission,
-                visitor=self._make_visitor,
+                connection=self._make_connection,
                 fault=self._fault_of,
             )
         self._inboxes: dict[str, Inbox] = {}
@@ -163,18 +166,18 @@ class Listener:
         self._closing, self._throttle = False, Throttle(_log)
 
     @property
-    def at_door(self) -> int:
-        """How many were accepted and have not shaken hands yet."""
-        return 0 if self._door is None else self._door.waiting
+    def handshakes(self) -> int:
+        """Number of incomplete TLS handshakes."""
+        return 0 if self._tls is None else self._tls.waiting
 
     # -- As a carrier ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         try:
-            accept: Callable[[], asyncio.Protocol] = self._make_visitor
-            if self._door is not None:
-                accept = self._door.protocol
+            accept: Callable[[], asyncio.Protocol] = self._make_connection
+            if self._tls is not None:
+                accept = self._tls.protocol
             self._server = await self.loop.create_server(accept, self.host, self.port)
         except OSError as error:
             raise TransportError(
@@ -183,137 +186,137 @@ class Listener:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def open(self, peer: str, receive: Inbox) -> None:
-        """Take what connections send; bundles say themselves whom they are for."""
+        """Open an inbox; bundles name their target themselves."""
         self._inboxes[peer] = receive
         self._receive = receive
 
     async def shut(self, peer: str) -> None:
-        """Take nothing more for a name."""
+        """Close an inbox."""
         self._inboxes.pop(peer, None)
 
     async def join(self, topic: str, receive: Inbox) -> None:
-        """Do nothing: there is no multicast here."""
+        """Do nothing: this carrier has no multicast."""
 
     async def leave(self, topic: str) -> None:
-        """Do nothing: there is no multicast here."""
+        """Do nothing: this carrier has no multicast."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to a server of the chain, or to whoever entered under a name."""
-        neighbour = self.neighbours.get(peer)
-        if neighbour is not None:
-            neighbour.send(peer, data)
+        """Send to a server of the chain, or to the owner of a name."""
+        neighbor = self.neighbors.get(peer)
+        if neighbor is not None:
+            neighbor.send(peer, data)
             return
-        visitor = self.routes.get(peer)
-        if visitor is None:
+        connection = self.routes.get(peer)
+        if connection is None:
             self.dropped += 1
         else:
-            visitor.write(framed(data))
+            connection.write(framed(data))
 
     def multicast(self, topic: str, data: bytes) -> None:
-        """Refuse: connections are sent to one by one."""
+        """Raise: this carrier has no multicast."""
         raise NotImplementedError(f"{len(data)} bytes can't be multicast to {topic!r} here")
 
     async def close(self) -> None:
-        """Tell everybody, and hang up."""
+        """Send a Farewell to all connections, and close them."""
         self._closing = True
         if self._server is not None:
-            # Whoever was accepted a moment ago is let in before the door is shut: asyncio forgets a
-            # connection, and leaves it open, that is accepted before and made after that.
+            # Let pending accepts finish before the socket is closed: asyncio forgets a connection
+            # that is accepted before and made after the close, and leaves it open.
             for listening in self._server.sockets:
                 self.loop.remove_reader(listening.fileno())
             for _ in range(3):
                 await asyncio.sleep(0)
             self._server.close()
-        if self._door is not None:
-            self._door.close()
-        for visitor in list(self.visitors):
-            visitor.farewell(self.damage or SHUTTING_DOWN, log="damaged" if self.damage else "")
-        if self.visitors:
+        if self._tls is not None:
+            self._tls.close()
+        for connection in list(self.connections):
+            connection.farewell(self.damage or SHUTTING_DOWN, log="damaged" if self.damage else "")
+        if self.connections:
             self._emptied = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._emptied.wait(), timeout=LINGER_S)
-        for visitor in list(self.visitors):
-            visitor.abort()
+        for connection in list(self.connections):
+            connection.abort()
 
-    # -- For visitors ---------------------------------------------------------------------------
+    # -- For connections ---------------------------------------------------------------------------
 
-    def _make_visitor(self) -> Visitor:
-        return Visitor(self)
+    def _make_connection(self) -> Connection:
+        return Connection(self)
 
-    def arrived(self, visitor: Visitor) -> None:
-        """Take a connection up."""
-        self.visitors[visitor] = None
+    def arrived(self, connection: Connection) -> None:
+        """Register a new connection."""
+        self.connections[connection] = None
         self.arrivals += 1
-        self.admission.come(visitor)
+        self.admission.come(connection)
         if self._closing:
-            # Accepted before the door was shut, and made afterwards: nobody would ever answer it.
-            visitor.farewell(SHUTTING_DOWN)
+            # Accepted before the socket was closed, and made afterwards.
+            connection.farewell(SHUTTING_DOWN)
 
-    def make_room(self, visitor: Visitor) -> str | None:
-        """Give a place to somebody who may come in; return why there is none."""
-        return self.admission.enter(visitor, visitor.station)
+    def make_room(self, connection: Connection) -> str | None:
+        """Admit a connection after its login; return the limit that refuses it."""
+        return self.admission.enter(connection, connection.station)
 
-    def gone(self, visitor: Visitor) -> None:
+    def gone(self, connection: Connection) -> None:
         """Forget a connection."""
-        self.visitors.pop(visitor, None)
-        self.admission.leave(visitor)
-        for name in visitor.names:
-            self._leave(visitor, name)
-        if not self.visitors and self._emptied is not None:
+        self.connections.pop(connection, None)
+        self.admission.leave(connection)
+        for name in connection.names:
+            self._leave(connection, name)
+        if not self.connections and self._emptied is not None:
             self._emptied.set()
 
-    def greet(self, visitor: Visitor, hello: Hello) -> bytes | str:
-        """Return what to welcome somebody with, or say why they are not let in."""
-        refusal = self.rules.login(visitor, hello)
+    def greet(self, connection: Connection, hello: Hello) -> bytes | str:
+        """Return the encoded Welcome, or why the login is refused."""
+        refusal = self.authorization.login(connection, hello)
         if refusal is not None:
             return refusal
-        if visitor.station and hello.log is not None and self.on_station is not None:
-            self.on_station(visitor.station, hello.log)
-        return encode_control(msgspec.structs.replace(self._welcome(), session=visitor.session))
+        if connection.station and hello.log is not None and self.on_station is not None:
+            self.on_station(connection.station, hello.log)
+        return encode_control(msgspec.structs.replace(self._welcome(), session=connection.session))
 
-    def let_in(self, visitor: Visitor, name: str, turn: int) -> None:
-        """Let a connection enter under a name, or enter again, or refuse it."""
-        refusal = self.rules.may_enter(visitor, name, self.routes.get(name))
+    def enter_name(self, connection: Connection, name: str, turn: int) -> None:
+        """Give a name to a connection, again or for the first time, or refuse it."""
+        refusal = self.authorization.may_enter(connection, name, self.routes.get(name))
         if refusal is not None:
-            self.fault(visitor, "permission", refusal)
-            visitor.exited(name, refusal)
+            self.fault(connection, "permission", refusal)
+            connection.exited(name, refusal)
             return
 
         def enter() -> None:
-            if visitor.closing:
+            if connection.closing:
                 return
             earlier = self.routes.get(name)
             held = 0 if earlier is None else earlier.names.get(name, 0)
-            if earlier is not visitor and 0 < turn < held:
-                visitor.exited(name, TAKEN_OVER)
+            if earlier is not connection and 0 < turn < held:
+                connection.exited(name, TAKEN_OVER)
                 return
-            if earlier is not None and earlier is not visitor:
+            if earlier is not None and earlier is not connection:
                 earlier.exited(name, TAKEN_OVER)
-            self.routes[name] = visitor
-            # Asked twice by one connection, it is told twice.
-            again = held if earlier is visitor else turn
-            visitor.entered(name, again or min(max(held + 1, self._clock.now_ns()), TURN_MAX))
+            self.routes[name] = connection
+            # A repeated Enter of one connection gets the same turn again.
+            again = held if earlier is connection else turn
+            connection.entered(name, again or min(max(held + 1, self._clock.now_ns()), TURN_MAX))
             if self.on_entered is not None:
                 self.on_entered(name)
 
-        self.rules.claim(visitor, name, enter)
+        self.authorization.claim(connection, name, enter)
 
-    def let_go(self, visitor: Visitor, name: str) -> None:
-        """Have no more messages for a name go to a connection."""
-        visitor.forget(name)
-        if visitor.names.pop(name, None) is not None:
-            self._leave(visitor, name)
+    def exit_name(self, connection: Connection, name: str) -> None:
+        """Stop routing messages for a name to a connection."""
+        connection.forget(name)
+        if connection.names.pop(name, None) is not None:
+            self._leave(connection, name)
 
-    def _leave(self, visitor: Visitor, name: str) -> None:
-        if self.routes.get(name) is visitor:
+    def _leave(self, connection: Connection, name: str) -> None:
+        if self.routes.get(name) is connection:
             del self.routes[name]
             if self.on_left is not None:
                 self.on_left(name)
 
-    def take(self, visitor: Visitor, message: bytes) -> int:
-        """Hand a bundle over, remembering who sent it; return how many bytes it caused to be written."""
+    def take(self, connection: Connection, message: bytes) -> int:
+        """Process a bundle; return how many bytes it caused to be written."""
         before = self._written()
-        self._current = visitor
+        self._current = connection
         self._message = message
         try:
             if self._receive is not None:
@@ -322,85 +325,90 @@ class Listener:
             self._current, self._message = None, b""
         return self._written() - before
 
-    def held(self, visitor: Visitor, more: int) -> None:
-        """Count bytes of messages that are not whole; hang up on who has the most if too many."""
-        del visitor
+    def held(self, connection: Connection, more: int) -> None:
+        """Count bytes of unfinished messages; beyond the limit, close the largest."""
+        del connection
         self.unfinished += more
         if self.unfinished > self.limits.unfinished_bytes:
-            most = max(self.visitors, key=lambda each: 0 if each.closing else each.held)
-            why = "too many messages are coming at once"
+            most = max(self.connections, key=lambda each: 0 if each.closing else each.held)
+            why = "there are too many unfinished messages"
             most.reject("limit", too_many(self.limits, "unfinished_bytes", why))
 
-    def when_answered(self, visitor: Visitor) -> None:
-        """Have a visitor go on when everything that was taken so far is answered."""
-        self._barrier(visitor.go_on)
+    def when_answered(self, connection: Connection) -> None:
+        """Resume a connection when all bundles so far are answered."""
+        self._barrier(connection.resume)
 
-    def fault(self, visitor: Visitor, kind: str, why: str) -> None:
-        """Count what somebody did wrong; what goes beyond a limit is no matter of permission."""
-        visitor.faults += 1
+    def fault(self, connection: Connection, kind: str, why: str) -> None:
+        """Count and log a fault; a refusal by a limit counts as `limit`."""
+        connection.faults += 1
         if kind == "permission" and limit_in(why):
             kind = "limit"
-        self._fault_of(visitor.address, kind, why, told=visitor.faults <= FAULTS_TOLD)
+        logged = connection.faults <= FAULTS_LOGGED_MAX
+        self._fault_of(connection.address, kind, why, logged=logged)
 
-    def _fault_of(self, address: str, kind: str, why: str, *, told: bool = True) -> None:
+    def _fault_of(self, address: str, kind: str, why: str, *, logged: bool = True) -> None:
         self.errors[kind] += 1
-        if told:
+        if logged:
             host = address.rpartition(":")[0]
             self._throttle.log(
                 f"{host} {kind} {why}", logging.WARNING, f"{address}: {why}", fault=kind
             )
 
     def dropped_one(self) -> None:
-        """Count a message that was dropped because too much was pending."""
+        """Count a message dropped because the client reads too slowly."""
         self.dropped += 1
         self.dropped_slow += 1
 
     # -- For the transport on top ---------------------------------------------------------------
 
     def bad_bundle(self, error: RemoteProtocolError) -> None:
-        """Hang up on whoever sent a bundle that can't be read or was not theirs to send."""
+        """Close the connection that sent an invalid bundle."""
         if self._current is not None:
             self._current.reject("protocol", str(error))
 
     def admit(self, target: str, source: str, frames: list[Frame]) -> list[Frame]:
-        """Return those frames of a bundle that its connection may send, and answer the others."""
-        visitor = self._current
-        assert visitor is not None
-        if source not in visitor.names:
-            raise RemoteProtocolError(f"a bundle from {source!r}, which this connection is not")
+        """Return the admitted frames of a bundle, and answer the others."""
+        connection = self._current
+        assert connection is not None
+        if source not in connection.names:
+            raise RemoteProtocolError(f"this connection does not own the name {source!r}")
         if not frames:
-            raise RemoteProtocolError("a bundle of no frames")
+            raise RemoteProtocolError("bundle has no frames")
         if target not in self._inboxes:
-            self._pass_on(visitor, target, source, frames)
+            self._pass_on(connection, target, source, frames)
             return []
-        if visitor.station:
+        if connection.station:
             return frames
-        admitted, answers = self.screens[target](visitor, source, frames)
+        admitted, answers = self.screens[target](connection, source, frames)
         for answer in answers:
             of = f"not permitted of {source!r}, for {getattr(answer, 'topic', '')!r}"
-            self.fault(visitor, "permission", getattr(answer, "reason", of))
+            self.fault(connection, "permission", getattr(answer, "reason", of))
         if answers:
-            # Together, so that whoever is refused a run of events looks at all of it at once.
+            # In one bundle, so that a client handles a refused run of events at once.
             bodies = [self._codec.body(answer) for answer in answers]
-            visitor.write(framed(bundle(source, target, bodies)))
+            connection.write(framed(bundle(source, target, bodies)))
         return admitted
 
-    def _pass_on(self, visitor: Visitor, target: str, source: str, frames: list[Frame]) -> None:
-        """Carry what one client has for another."""
+    def _pass_on(
+        self, connection: Connection, target: str, source: str, frames: list[Frame]
+    ) -> None:
+        """Relay frames from one client to another."""
         if EPHEMERAL not in target:
-            raise RemoteProtocolError(f"a bundle for {target!r}, which is not here")
+            raise RemoteProtocolError(f"this server has no inbox {target!r}")
         receiver = self.routes.get(target)
-        admitted = screen_passed(self.rules, visitor, source, receiver or visitor, frames)
-        registry = visitor.enrolled.get(source)
+        admitted = screen_relayed(
+            self.authorization, connection, source, receiver or connection, frames
+        )
+        registry = connection.enrolled.get(source)
         if receiver is None:
             self.dropped += 1
             return
         if registry is None or receiver.enrolled.get(target) != registry:
-            self.dropped_strange += 1
+            self.dropped_unregistered += 1
             return
-        relay = self.relays.get(registry)
+        relay = self.claim_checkers.get(registry)
         if relay is not None:
-            admitted = relay.screen(visitor, source, receiver, admitted)
+            admitted = relay.screen(connection, source, receiver, admitted)
         for frame in admitted:
             self.passed_on[type(frame).__name__] += 1
         if len(admitted) == len(frames) and all(map(is_, admitted, frames)):

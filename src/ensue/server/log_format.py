@@ -1,4 +1,4 @@
-"""What a server logs, one line each: `key=value` for people, or JSON for programs."""
+"""Log formats of a server, one line a record: `key=value` or JSON."""
 
 import json
 import logging
@@ -11,11 +11,11 @@ __all__ = ["LogFormat", "start_logging"]
 LogFormat = Literal["text", "json"]
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; whatever else is there was said with it."""
+"""Attributes that every record has; all others were passed as `extra`."""
 
 
 def start_logging(kind: LogFormat, level: str, *, stream: TextIO | None = None) -> None:
-    """Have everything that Ensue logs written, from a level on."""
+    """Write Ensue's log records from a level on, to stderr unless `stream` is given."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if kind == "json" else _Text())
     for name in ("ensue", "asyncio"):
@@ -46,7 +46,7 @@ class _Json(logging.Formatter):
 
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        # What peers say may hold anything: quoted as JSON it stays on its line.
+        # Text from peers may contain anything: quoted as JSON it stays on its line.
         return " ".join(
             f"{key}={value if _is_plain(value) else json.dumps(str(value), ensure_ascii=False)}"
             for key, value in _facts(record).items()

@@ -1,7 +1,8 @@
-"""What a server counts, as OpenMetrics (1.0.0), or in Prometheus's text format (0.0.4) for those who read only that.
+"""Metrics of a server, as OpenMetrics (1.0.0) or Prometheus text (0.0.4).
 
-Control characters of names (of topics, say) are written as codes: what reads this may be a terminal. Counters begin at 0 with the server. Every list is bounded: topics and subscriptions by name are those that matter
-most, as each family's help says.
+Control characters in label values (of topics, say) are escaped, as the reader may be a terminal.
+Counters start at 0 with the server. Every list is bounded: topics and subscriptions by name are
+those that matter most, as the help of each family says.
 """
 
 import asyncio
@@ -14,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Literal
 
-from ensue.protocols.hypercube.cube import NODES_MAX
+from ensue.protocols.causal.hypercube import NODES_MAX
 
 if TYPE_CHECKING:
-    from ensue.protocols.sequencer.stage import Stage
-    from ensue.server.state import View
+    from ensue.protocols.total.sequencer import Sequencer
+    from ensue.server.status import Status
 
 __all__ = [
     "CONTENT_TYPE",
@@ -33,9 +34,9 @@ __all__ = [
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PLAIN_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOPICS_MAX = 100
-"""Topics that have a series of their own."""
+"""Topics with a series of their own."""
 SUBSCRIPTIONS_MAX = 200
-"""Durable subscriptions that have series of their own."""
+"""Durable subscriptions with series of their own."""
 LAG_EVERY_S = 0.25
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -43,7 +44,7 @@ Labels = Mapping[str, str]
 
 
 class Histogram:
-    """How often something took how long."""
+    """Counts of durations, by bucket."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -51,7 +52,7 @@ class Histogram:
         assert list(bounds) == sorted(set(bounds))
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
-        """For each bound what was up to it and beyond the one before; the last is beyond all."""
+        """By bucket: values up to its bound and beyond the previous one; the last is beyond all."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -61,7 +62,7 @@ class Histogram:
 
 
 class Exposition:
-    """Writes families of series as text: OpenMetrics, or what Prometheus read before (`plain`)."""
+    """The text of metric families: OpenMetrics, or Prometheus text (`plain`)."""
 
     def __init__(self, *, plain: bool = False) -> None:
         self._lines: list[str] = []
@@ -81,7 +82,7 @@ class Exposition:
             self._sample(name, labels, value)
 
     def info(self, name: str, text: str, labels: Labels) -> None:
-        """Add facts, as labels of a value that is always 1."""
+        """Add constant facts, as labels of the value 1."""
         assert name.endswith("_info"), name
         self._family(name, text, "info")
         self._sample(name, labels, 1)
@@ -109,20 +110,20 @@ class Exposition:
         self._sample(f"{name}_count", {}, count)
 
     def text(self) -> str:
-        """Return everything that was added."""
+        """Return the text of all families."""
         return "\n".join((*self._lines, "") if self._plain else (*self._lines, "# EOF", ""))
 
     def _family(
         self, name: str, text: str, kind: Literal["counter", "gauge", "histogram", "info"]
     ) -> None:
-        told = text.replace("\\", r"\\").replace("\n", r"\n")
+        escaped = text.replace("\\", r"\\").replace("\n", r"\n")
         if self._plain:
             kind = "gauge" if kind == "info" else kind
         else:
-            # There the suffix is no part of a family's name.
+            # In OpenMetrics the suffix is not part of a family's name.
             name = name.removesuffix({"counter": "_total", "info": "_info"}.get(kind, ""))
-            told = told.replace('"', r"\"")
-        self._lines += (f"# HELP {name} {told}", f"# TYPE {name} {kind}")
+            escaped = escaped.replace('"', r"\"")
+        self._lines += (f"# HELP {name} {escaped}", f"# TYPE {name} {kind}")
 
     def _sample(self, name: str, labels: Labels, value: float) -> None:
         given = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
@@ -130,12 +131,12 @@ class Exposition:
 
 
 _OBEYED = "\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
-"""Characters that a terminal obeys, or that turn text around; a newline is escaped by the format."""
+"""Terminal control and bidirectional characters; the format itself escapes newlines."""
 _UNSAFE = re.compile(rf"[{_OBEYED}]|\\[xu\\]")
 
 
 def _escaped(text: str) -> str:
-    """Write a label's value: no character of it is obeyed by a terminal, and no two values look alike."""
+    """Escape a label's value: safe on a terminal, and distinct for distinct values."""
     if _UNSAFE.search(text):
         text = re.sub(rf"[{_OBEYED}]", _code, text.replace("\\", r"\\"))
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
@@ -147,25 +148,25 @@ def _code(found: re.Match[str]) -> str:
 
 
 class TopicCounts:
-    """Places given, by topic, with a bounded number of topics.
+    """Counts of events by topic, for a bounded number of topics.
 
-    The `topics_max` topics with the most places ever have a series of their own; what happens on all others is
-    counted together, under no name. A topic that comes among the first starts a series at 0, and one that falls
-    behind loses its own, so that no series ever goes down and every place is counted once, where it was when it was
-    looked at.
+    The `topics_max` topics with the most events ever have a series of their own; all others are
+    counted together, under the empty name. A topic that rises among the first starts a series at 0,
+    and one that falls behind loses its own, so that no series ever decreases and every event is
+    counted once.
     """
 
-    def __init__(self, stage: "Stage", *, topics_max: int = TOPICS_MAX) -> None:
+    def __init__(self, stage: "Sequencer", *, topics_max: int = TOPICS_MAX) -> None:
         self._stage = stage
         self._topics_max = topics_max
         self._tick, _ = stage.counted_since(0)
         self._counts = stage.counts()
-        """As they were when they were last looked at."""
+        """Counts at the last call of `look`."""
         self._named: dict[str, int] = {}
         self._others = 0
 
     def look(self) -> dict[str, int]:
-        """Return the counts of those with a series of their own; the empty name is for all others."""
+        """Return the counts by topic; the empty name stands for all others."""
         self._tick, changed = self._stage.counted_since(self._tick)
         fresh = {topic: count - self._counts.get(topic, 0) for topic, count in changed.items()}
         self._counts |= changed
@@ -186,7 +187,7 @@ class TopicCounts:
 
 
 class LoopLag:
-    """How late the event loop comes to what is due: what everything has to wait on top."""
+    """A histogram of how late the event loop runs timers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.seconds = Histogram(LAG_BUCKETS_S)
@@ -195,7 +196,7 @@ class LoopLag:
         self._arm()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._handle is not None:
             self._handle.cancel()
 
@@ -209,25 +210,25 @@ class LoopLag:
 
 
 class Metrics:
-    """Everything that is told of one server."""
+    """All metrics of one server."""
 
-    def __init__(self, view: "View", loop: asyncio.AbstractEventLoop) -> None:
-        self._view = view
-        self._topics = TopicCounts(view.station.node)
+    def __init__(self, status: "Status", loop: asyncio.AbstractEventLoop) -> None:
+        self._status = status
+        self._topics = TopicCounts(status.station.node)
         self.lag = LoopLag(loop)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         self.lag.stop()
 
     def text(self, *, plain: bool = False) -> str:
-        """Return all families."""
+        """Return the text of all families."""
         out = Exposition(plain=plain)
         parts: tuple[Callable[[Exposition], None], ...] = (
             self._server,
             self._events,
             self._subscribers,
-            self._rooms,
+            self._relayed_orders,
             self._traffic,
             self._journal,
             self._process,
@@ -237,42 +238,44 @@ class Metrics:
         return out.text()
 
     def _server(self, out: Exposition) -> None:
-        view = self._view
-        state = {"server": view.config.name, "version": view.version}
-        out.info("ensue_server_info", "Which server this is; always 1.", state)
-        out.gauge("ensue_uptime_seconds", "How long the server has run.", round(view.uptime_s, 3))
+        status = self._status
+        state = {"server": status.config.name, "version": status.version}
+        out.info("ensue_server_info", "Name and version of the server; always 1.", state)
         out.gauge(
-            "ensue_healthy", "1 if events can be taken, as /healthz says.", int(not view.illness())
+            "ensue_uptime_seconds", "Time since the server started.", round(status.uptime_s, 3)
+        )
+        out.gauge(
+            "ensue_healthy",
+            "1 if events are accepted, as /healthz reports.",
+            int(not status.unhealthy_reason()),
         )
 
     def _events(self, out: Exposition) -> None:
-        view = self._view
-        node, traffic = view.station.node, view.traffic
-        out.counter("ensue_events_total", "Events put out, voids included.", view.events)
+        status = self._status
+        node, traffic = status.station.node, status.traffic
+        out.counter("ensue_events_total", "Events put out, voids included.", status.events)
         out.counters(
             "ensue_topic_events_total",
-            f"Places given to events, by topic: the {TOPICS_MAX} with the most events ever by name, "
+            f"Events by topic: the {TOPICS_MAX} topics with the most events ever by name, "
             'all others together as topic="".',
             [({"topic": topic}, count) for topic, count in self._topics.look().items()],
         )
-        out.gauge("ensue_topics", "Topics that have had events.", view.journal.topic_count)
+        out.gauge("ensue_topics", "Topics with events.", status.journal.topic_count)
         out.counter(
             "ensue_requested_events_total",
-            "Events that publishers asked for, those asked for again included.",
+            "Events in publishers' requests, repeated requests included.",
             traffic.requested_events,
         )
         out.counter(
             "ensue_requested_payload_bytes_total",
-            "The payloads of those.",
+            "Payload bytes of requested events.",
             traffic.requested_bytes,
         )
-        out.gauge(
-            "ensue_open_stamps", "Stamps whose events are not known to be out.", node.open_count
-        )
+        out.gauge("ensue_open_stamps", "Stamps whose events are not confirmed.", node.open_count)
         out.counter("ensue_voids_total", "Stamps that were voided.", node.voids)
         out.gauge(
             "ensue_early_requests",
-            "Requests that wait for an earlier one of their publisher.",
+            "Requests that wait for an earlier request of their publisher.",
             node.early_count,
         )
         together, largest = node.groups.sizes()
@@ -282,49 +285,55 @@ class Metrics:
         out.gauge("ensue_group_topics_mean", "Topics of a group, on average.", mean)
 
     def _subscribers(self, out: Exposition) -> None:
-        view = self._view
-        progress = view.progress()
+        status = self._status
+        progress = status.progress()
         out.gauge(
             "ensue_subscribers",
-            "Subscriptions that are registered here.",
-            len(view.station.node.groups.subscriptions),
+            "Subscriptions registered at this server.",
+            len(status.station.node.groups.subscriptions),
         )
         out.gauge(
-            "ensue_listeners", "Who listens to topics, once for each topic.", view.listeners()
+            "ensue_listeners",
+            "Listeners of topics, counted once for each topic.",
+            status.listeners(),
         )
         out.counter(
             "ensue_expired_subscribers_total",
-            "Subscriptions without a name whose clients vanished.",
-            view.station.expiries,
+            "Unnamed subscriptions that expired without their client.",
+            status.station.expiries,
         )
         out.gauge(
             "ensue_durable_subscriptions",
-            "Durable subscriptions whose place is kept here.",
-            len(progress) + view.unmeasured,
+            "Durable subscriptions whose progress this server keeps.",
+            len(progress) + status.unmeasured,
         )
-        told = progress[:SUBSCRIPTIONS_MAX]
+        named = progress[:SUBSCRIPTIONS_MAX]
         most = f"the {SUBSCRIPTIONS_MAX} furthest behind"
         out.gauges(
             "ensue_subscription_position_events",
             f"Events that a durable subscription has handled: {most}.",
-            [({"subscription": each.name}, each.position) for each in told],
+            [({"subscription": each.name}, each.position) for each in named],
         )
         out.gauges(
             "ensue_subscription_lag_events",
-            "Events beyond what a durable subscription has handled, of topics that this server keeps: "
+            "Events that a durable subscription has not handled, of topics of this server: "
             f"{most}.",
-            [({"subscription": each.name}, each.lag) for each in told],
+            [({"subscription": each.name}, each.lag) for each in named],
         )
-        out.gauge("ensue_lag_events", "The lag of all of them.", sum(each.lag for each in progress))
+        out.gauge(
+            "ensue_lag_events",
+            "Lag of all durable subscriptions.",
+            sum(each.lag for each in progress),
+        )
 
-    def _rooms(self, out: Exposition) -> None:
-        rooms = self._view.rooms
-        registries, exchanges = rooms.registries, rooms.exchanges
+    def _relayed_orders(self, out: Exposition) -> None:
+        relayed = self._status.relayed_orders
+        registries, exchanges = relayed.registries, relayed.exchanges
         members = {order: len(each.present) for order, each in registries.items()}
         members |= {order: len(each.members) for order, each in exchanges.items()}
         out.gauges(
             "ensue_room_members",
-            "Clients that keep an order among themselves, by order: those who are numbered, or listen.",
+            "Registered or listening clients of relayed orders, by order.",
             [({"order": order}, count) for order, count in members.items()],
         )
         out.gauges(
@@ -334,70 +343,74 @@ class Metrics:
         )
         out.counters(
             "ensue_room_events_total",
-            "Events carried to whoever listened, and not kept.",
+            "Events fanned out to listeners and not kept.",
             [({"order": order}, each.passed_on) for order, each in exchanges.items()],
         )
-        if self._view.listener is not None:
+        if self._status.listener is not None:
             out.counters(
                 "ensue_passed_on_frames_total",
-                "Frames of clients that were passed on to other clients, by kind.",
+                "Frames relayed between clients, by kind.",
                 [
                     ({"kind": kind}, count)
-                    for kind, count in sorted(self._view.listener.passed_on.items())
+                    for kind, count in sorted(self._status.listener.passed_on.items())
                 ],
             )
 
     def _traffic(self, out: Exposition) -> None:
-        view = self._view
-        traffic, listener = view.traffic, view.listener
+        status = self._status
+        traffic, listener = status.traffic, status.listener
         if listener is not None:
-            out.gauge("ensue_connections", "Connections that are open.", len(listener.visitors))
+            out.gauge("ensue_connections", "Open connections.", len(listener.connections))
             out.gauge(
                 "ensue_unauthenticated_connections",
-                "Connections that have not said hello yet.",
+                "Connections without hello.",
                 listener.admission.waiting,
             )
-            out.counter("ensue_connections_opened_total", "Connections made.", listener.arrivals)
-            out.gauge("ensue_names", "Names that were entered under.", len(listener.routes))
+            out.counter(
+                "ensue_connections_opened_total", "Connections accepted.", listener.arrivals
+            )
+            out.gauge("ensue_names", "Names of connected clients.", len(listener.routes))
         out.counters(
             "ensue_frames_in_total",
-            "Frames that came and were let through, by kind.",
+            "Frames received and admitted, by kind.",
             [({"kind": kind}, count) for kind, count in sorted(traffic.kinds_in.items())],
         )
-        out.counter("ensue_bytes_in_total", "Bytes of their bundles.", traffic.bytes_in)
+        out.counter("ensue_bytes_in_total", "Bytes of received bundles.", traffic.bytes_in)
         out.counter("ensue_frames_out_total", "Frames sent.", traffic.frames_out)
-        out.counter("ensue_bytes_out_total", "Bytes of their bundles.", traffic.bytes_out)
+        out.counter("ensue_bytes_out_total", "Bytes of sent bundles.", traffic.bytes_out)
         out.counters(
             "ensue_refusals_total",
-            "What others sent that was refused, by what was wrong.",
-            [({"kind": kind}, count) for kind, count in sorted(view.errors.items())],
+            "Refused requests and frames, by kind of fault.",
+            [({"kind": kind}, count) for kind, count in sorted(status.errors.items())],
         )
         out.counters(
             "ensue_messages_dropped_total",
-            "Messages that reached nobody: their reader was too slow, or gone, or no one to send to.",
-            [({"reason": reason}, count) for reason, count in view.dropped.items()],
+            "Messages dropped: the reader was too slow, disconnected, or not registered.",
+            [({"reason": reason}, count) for reason, count in status.dropped.items()],
         )
 
     def _journal(self, out: Exposition) -> None:
-        view = self._view
-        journal, commit = view.journal, view.commit
-        out.counter("ensue_journal_batches_total", "Batches written.", view.journal_batches)
-        out.counter("ensue_journal_written_bytes_total", "Bytes written.", view.journal_bytes)
-        out.counter("ensue_journal_syncs_total", "Syncs that are through.", commit.syncs)
-        out.gauge("ensue_journal_bytes", "Bytes on the disk.", journal.size_bytes)
-        out.gauge("ensue_journal_segments", "Segments on the disk.", journal.segment_count)
-        out.gauge("ensue_journal_waiting_batches", "Batches that are not safe.", commit.waiting)
+        status = self._status
+        journal, commit = status.journal, status.commit
+        out.counter("ensue_journal_batches_total", "Batches written.", status.journal_batches)
+        out.counter("ensue_journal_written_bytes_total", "Bytes written.", status.journal_bytes)
+        out.counter("ensue_journal_syncs_total", "Completed syncs.", commit.syncs)
+        out.gauge("ensue_journal_bytes", "Bytes on disk.", journal.size_bytes)
+        out.gauge("ensue_journal_segments", "Segments on disk.", journal.segment_count)
+        out.gauge(
+            "ensue_journal_waiting_batches", "Batches that are not persisted.", commit.waiting
+        )
         out.gauge(
             "ensue_journal_failed",
-            "1 if the journal can't be written any more.",
+            "1 if the journal has failed.",
             int(commit.failed),
         )
-        out.histogram("ensue_journal_sync_seconds", "How long syncs took.", commit.sync_seconds)
+        out.histogram("ensue_journal_sync_seconds", "Duration of syncs.", commit.sync_seconds)
 
     def _process(self, out: Exposition) -> None:
         out.histogram(
             "ensue_event_loop_lag_seconds",
-            f"How late the event loop was, looked at every {LAG_EVERY_S:g} s.",
+            f"Lateness of the event loop, sampled every {LAG_EVERY_S:g} s.",
             self.lag.seconds,
         )
         times = os.times()
@@ -409,7 +422,7 @@ class Metrics:
 
 
 def resident_bytes() -> int:
-    """Return how much memory the process has that is not swapped; where nobody says, the most it had."""
+    """Return the resident memory of the process; without /proc, its peak."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - read often
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

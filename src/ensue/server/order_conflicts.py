@@ -1,4 +1,4 @@
-"""Warns of topics that clients use in two orders.
+"""Warnings about topics that clients use in two orders.
 
 Each order has its own streams: a subscriber of one order never gets an event that was published in
 another. A topic used in two is almost always a client with the wrong `order`.
@@ -9,10 +9,10 @@ import logging
 __all__ = ["TopicOrders"]
 
 TOPICS_MAX = 10_000
-"""Topics whose orders are remembered; beyond them it forgets all and may warn again."""
+"""Topics whose orders are remembered; beyond, all are forgotten and may be warned of again."""
 
 WARNINGS_MAX = 100
-"""Topics that are warned of, at the most: a client must not fill the log."""
+"""Warnings logged in all: a client must not fill the log."""
 
 logger = logging.getLogger("ensue.server")
 
@@ -25,7 +25,7 @@ class TopicOrders:
         self._warnings = 0
 
     def note(self, topic: str, order: str) -> None:
-        """Remember that a client publishes or reads a topic in an order; warn of a further one."""
+        """Record the order a client uses a topic in; warn if it is a second one."""
         known = self._orders.get(topic, ())
         if order in known:
             return

@@ -1,28 +1,29 @@
-"""Who keeps an order among themselves at a server that only carries it, for people and programs that look at it.
+"""Orders that clients keep among themselves and a server only relays.
 
-A room is what clients of one order share at one server: a registry, which numbers them (causal order, deadlines), or an exchange, which
-carries events (merged order, or none). How much each client holds back only that client knows: `Subscription.held_back`.
+Clients of one such order share a registry, which numbers them (causal order, deadlines), or an
+exchange, which fans out events (merged order, or none). Only the client knows how many events it
+holds back: `Subscription.held_back`.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from ensue.protocols.exchange import Exchange
-from ensue.protocols.hypercube.cube import NODES_MAX
-from ensue.protocols.hypercube.enrolment import Registry
+from ensue.protocols.causal.hypercube import NODES_MAX
+from ensue.protocols.membership.registry import Registry
+from ensue.protocols.topic_log.fanout import Exchange
 from ensue.runtime.driver import Driver
 
-__all__ = ["Rooms"]
+__all__ = ["RelayedOrders"]
 
 MEMBERS_MAX = 500
-"""Members of one room that are told of by name: those that came last."""
+"""Members listed by name for each order: the last ones to join."""
 SECOND_NS = 1_000_000_000
 
 Json = dict[str, Any]
 
 
-class Rooms:
-    """All rooms of one server."""
+class RelayedOrders:
+    """The registries and exchanges of one server."""
 
     def __init__(
         self, registries: Sequence[Driver[Registry]], exchanges: Sequence[Driver[Exchange]]
@@ -40,9 +41,9 @@ class Rooms:
         """Exchanges, by order."""
         return {_order(each.node.name): each.node for each in self._exchanges}
 
-    def state(self, now_ns: int, told: int) -> list[Json]:
-        """Return what is told of each room that anybody ever came to; `told` of its members by name."""
-        told = min(told, MEMBERS_MAX)
+    def state(self, now_ns: int, names_max: int) -> list[Json]:
+        """Return the state of each order in use, with up to `names_max` members by name."""
+        names_max = min(names_max, MEMBERS_MAX)
         rooms: list[Json] = []
         for order, registry in self.registries.items():
             heard = registry.heard
@@ -53,7 +54,7 @@ class Rooms:
                         "members_count": len(heard),
                         "members": [
                             {"name": name, "heard_s": max(0, now_ns - heard[name]) / SECOND_NS}
-                            for name in list(heard)[-told:]
+                            for name in list(heard)[-names_max:]
                         ],
                         "numbers": len(registry.names),
                         "numbers_max": NODES_MAX,
@@ -68,7 +69,7 @@ class Rooms:
                         "members_count": len(members),
                         "members": [
                             {"name": name, "topics": members[name]}
-                            for name in list(members)[-told:]
+                            for name in list(members)[-names_max:]
                         ],
                         "events": exchange.passed_on,
                     }

@@ -1,7 +1,8 @@
 """A server: one station of a chain on its journal, reached over TCP.
 
-Several servers make a chain. Each connects to all others as a client does, under the name of its
-station, and sends to them over these connections; what others send to it comes in by its own door.
+Several servers form a chain. Each connects to all others as a client does, under the name of its
+station, and sends to them over these connections; it receives over the connections that others
+open.
 """
 
 import asyncio
@@ -13,7 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from secrets import token_bytes
 
-from ensue.errors import (
+import msgspec
+
+from ensue import orders
+from ensue.core.errors import (
     AccessDenied,
     BadInput,
     HandshakeFailed,
@@ -21,40 +25,46 @@ from ensue.errors import (
     LogLost,
     TransportError,
 )
+from ensue.core.wire import Codec
 from ensue.journal import Journal
-from ensue.protocols.core import Persist
-from ensue.protocols.exchange import EXCHANGED, Exchange, exchange_of
-from ensue.protocols.overlay.nodes import broker_of
-from ensue.protocols.station import FRAMES, Station
-from ensue.recorder import Recorder
+from ensue.protocols.content.topology import broker_of
+from ensue.protocols.interface import Persist
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.fanout import Exchange, exchange_of
+from ensue.protocols.topic_log.frames import topic_of
+from ensue.protocols.total.station import FRAMES, Station
 from ensue.runtime.driver import Driver
-from ensue.server.carrying import screen_enrolled, screen_exchanged
-from ensue.server.commit import GroupCommit
+from ensue.server.authorization import Authorization
 from ensue.server.config import ServerConfig, Tls
-from ensue.server.content import ContentBroker, screen_content
-from ensue.server.lifecycle import StationServer, what_is_damaged
+from ensue.server.content_broker import ContentBroker, screen_content
+from ensue.server.group_commit import GroupCommit
 from ensue.server.listener import Listener, check_free
-from ensue.server.relay import KEY, KEY_BYTES, Relay
-from ensue.server.rules import Rules
-from ensue.server.stations import OWNER, Peers
+from ensue.server.relay_authorization import screen_exchange, screen_registry
+from ensue.server.relay_claims import KEY, KEY_BYTES, ClaimChecker
+from ensue.server.station_builder import OWNER, PeerLogs
+from ensue.server.station_server import StationServer, what_is_damaged
 from ensue.transports.framed import FramedTransport
-from ensue.transports.tcp import TcpCarrier
-from ensue.transports.tcp_messages import Member, Welcome
-from ensue.transports.tcp_options import TcpOptions, parse_address, write_address
+from ensue.transports.tcp.carrier import TcpCarrier
+from ensue.transports.tcp.messages import Member, Welcome
+from ensue.transports.tcp.options import TcpOptions, parse_address, write_address
 from ensue.transports.tls import TlsOptions
-from ensue.wire import Codec
 
 __all__ = ["Server"]
 
-NEIGHBOUR_RETRY_S = 0.5
+NEIGHBOR_RETRY_S = 0.5
+MARKS_S = 1.0
+"""Interval at which high-water marks are persisted."""
 FILES_BESIDES = 128
-"""Files that a server has open besides connections: its journal, other servers, the admin port."""
+"""Open files besides connections: the journal, other servers, the admin port."""
 
 _log = logging.getLogger("ensue")
 
 
 class Server(StationServer):
-    """One station of a chain, on an address of its own. `recorder` hears what its content broker does."""
+    """One station of a chain, on an address of its own.
+
+    `recorder` records the actions of its content broker.
+    """
 
     def __init__(self, config: ServerConfig, *, recorder: Recorder | None = None) -> None:
         super().__init__(config)
@@ -63,12 +73,12 @@ class Server(StationServer):
         self._recorder = recorder
         self._context: ssl.SSLContext | None = None
         self._carriers: list[TcpCarrier] = []
-        """To the other servers of the chain."""
-        self._peers: Peers | None = None
+        """Connections to the other servers of the chain."""
+        self._peers: PeerLogs | None = None
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The URL for clients."""
         assert self.listener is not None
         address = write_address(self.listener.host, self.listener.port)
         return f"ensue://{address}{'?tls=1' if self.config.tls else ''}"
@@ -92,7 +102,7 @@ class Server(StationServer):
         listener = self.listener = Listener(
             host,
             port,
-            rules=Rules(
+            authorization=Authorization(
                 config,
                 placement=self.placement,
                 may_put=self._may_put,
@@ -105,12 +115,12 @@ class Server(StationServer):
             written=lambda: journal.end_bytes,
             context=self._context,
         )
-        transport = FramedTransport(listener, codec, home=self.placement.node)
+        transport = FramedTransport(listener, codec, home=self.placement.node, topic_of=topic_of)
         transport.on_bad_bundle = listener.bad_bundle
         transport.admit = listener.admit
         await transport.enter(config.name)
         self._drive(transport, journal, commit, listener=listener)
-        peers = self._peers = Peers(journal, commit.write, accept_loss=config.accept_loss)
+        peers = self._peers = PeerLogs(journal, commit.write, accept_loss=config.accept_loss)
         listener.on_station = peers.learn
         await self._exchange(transport, listener)
         self.content = ContentBroker(
@@ -123,17 +133,21 @@ class Server(StationServer):
             is_connected=listener.routes.__contains__,
             recorder=self._recorder,
         )
-        listener.screens[self.content.name] = partial(screen_content, listener.rules)
+        listener.screens[self.content.name] = partial(screen_content, listener.authorization)
         await self.content.open()
         listener.on_entered = self._entered
         key = _seal_key(journal, commit) if config.access.users else b""
         for registry in await self._enrol(transport, journal, commit):
             node = registry.node
             listener.screens[node.name] = partial(
-                screen_enrolled, listener.rules, node.name, across=node.across
+                screen_registry, listener.authorization, node.name, across=node.across
             )
             if key:
-                listener.relays[node.name] = Relay(listener.rules, node, key)
+                listener.claim_checkers[node.name] = ClaimChecker(
+                    listener.authorization, node, key, journal.records
+                )
+        if key:
+            self._tasks.append(asyncio.create_task(self._keep_marks(commit)))
         await listener.start()
         await self._show()
         for member in config.members:
@@ -143,6 +157,7 @@ class Server(StationServer):
     async def _part(self, commit: GroupCommit) -> None:
         if self.listener is not None:
             await self.listener.close()
+        self._write_marks(commit)
         for carrier in self._carriers:
             await carrier.close()
         for driver in (*self._exchanges, *self._registries, self._driver):
@@ -152,22 +167,36 @@ class Server(StationServer):
             self.content.close()
         await commit.close()
 
+    async def _keep_marks(self, commit: GroupCommit) -> None:
+        """Persist high-water marks at intervals, for the next start."""
+        while True:
+            await asyncio.sleep(MARKS_S)
+            self._write_marks(commit)
+
+    def _write_marks(self, commit: GroupCommit) -> None:
+        claim_checkers = self.listener.claim_checkers.values() if self.listener is not None else ()
+        for relay in claim_checkers:
+            if writes := relay.take_writes():
+                commit.write(writes, lambda: None)
+
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)
         if self.listener is not None:
             self.listener.damage = what_is_damaged(error)
 
     async def _exchange(self, transport: FramedTransport, listener: Listener) -> None:
-        """Carry events for orders that ask for nothing but topics."""
-        for order in EXCHANGED:
+        """Open the exchanges, for orders that need no sequencer."""
+        for order in (each.name for each in orders.every() if each.uses_topics_alone):
             node = Exchange(name=exchange_of(self.config.name, order))
             await transport.enter(node.name)
             driver = Driver(node, transport=transport, clock=self._clock, blames_sender=True)
             self._exchanges.append(driver)
-            listener.screens[node.name] = partial(screen_exchanged, listener.rules, node.name)
+            listener.screens[node.name] = partial(
+                screen_exchange, listener.authorization, node.name
+            )
 
         def left(name: str) -> None:
-            self._tell_station(lambda station, now: station.lose(name, now_ns=now))
+            self._call_station(lambda station, now: station.lose(name, now_ns=now))
             for exchange in self._exchanges:
                 if not exchange.closed:
                     exchange.command(lambda node, now: node.forget(name, now_ns=now))
@@ -177,12 +206,12 @@ class Server(StationServer):
         listener.on_left = left
 
     def _entered(self, name: str) -> None:
-        """Hear that a connection has a name from now on."""
-        self._tell_station(lambda station, _now: station.regain(name))
+        """Handle that a connection now owns a name."""
+        self._call_station(lambda station, _now: station.regain(name))
         if self.content is not None:
             self.content.connected(name)
 
-    def _tell_station(self, call: Callable[[Station, int], None]) -> None:
+    def _call_station(self, call: Callable[[Station, int], None]) -> None:
         station = self.station
         if station is not None and self._driver is not None and self._driver.takes_commands:
             self._driver.command(lambda _node, now: call(station, now))
@@ -193,17 +222,17 @@ class Server(StationServer):
             server=config.name,
             chain=config.members,
             closed=config.closed,
-            config=config.sequencer,
+            config=msgspec.Raw(msgspec.msgpack.encode(config.sequencer)),
             message_bytes_max=config.limits.message_bytes,
             log=self.lineage,
         )
 
     async def _meet(self, member: Member) -> None:
-        """Connect to another station, as soon as it is there."""
+        """Connect to another station, and retry until it is up."""
         assert self.listener is not None
         assert self._peers is not None
         options = self._options(member)
-        told = ""
+        logged = ""
         while True:
             carrier = TcpCarrier(options, client=self.config.name, role="station")
             carrier.log = self.lineage
@@ -216,34 +245,37 @@ class Server(StationServer):
                 await carrier.close()
                 if self._is_own_log(error):
                     return
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != logged:
+                    logged = str(error)
                     serious = isinstance(error, AccessDenied | HandshakeFailed | LogLost)
                     level = logging.ERROR if serious else logging.INFO
-                    _log.log(level, "%s is not there yet: %s", member.name, error)
-                await asyncio.sleep(NEIGHBOUR_RETRY_S)
+                    _log.log(level, "server not connected name=%s: %s", member.name, error)
+                await asyncio.sleep(NEIGHBOR_RETRY_S)
                 continue
             if welcome.server != member.name:
                 _log.error(
-                    "at %s is %r, and not %r: the servers' configurations differ",
+                    "wrong server address=%s name=%r expected=%r: the configurations differ",
                     member.address,
                     welcome.server,
                     member.name,
                 )
                 await carrier.close()
-                await asyncio.sleep(NEIGHBOUR_RETRY_S)
+                await asyncio.sleep(NEIGHBOR_RETRY_S)
                 continue
             self._carriers.append(carrier)
             carrier.on_reconnect = partial(self._met, member)
             carrier.on_log_lost = partial(self._lost_peer, member, carrier)
-            self.listener.neighbours[member.name] = carrier
-            self.listener.neighbours[broker_of(member.name)] = carrier
-            _log.info("met %s at %s", member.name, member.address)
+            self.listener.neighbors[member.name] = carrier
+            self.listener.neighbors[broker_of(member.name)] = carrier
+            _log.info("server connected name=%s address=%s", member.name, member.address)
             self._met(member)
             return
 
     def _is_own_log(self, error: Exception) -> bool:
-        """End if another server knows that this one had another log, or more of it; tell whether that is so."""
+        """Stop if another server knows of another or longer log of this one.
+
+        Return whether that is so.
+        """
         if not isinstance(error, LogLost) or error.server != self.config.name:
             return False
         if self._ended is not None and not self._ended.done():
@@ -251,14 +283,14 @@ class Server(StationServer):
         return True
 
     def _lost_peer(self, member: Member, carrier: TcpCarrier, error: LogLost) -> None:
-        """Wait for the log of another server that came back with another one, unless it is this one's that is wrong."""
+        """Reconnect until a server has its log again, unless this one's log is wrong."""
         if self._is_own_log(error):
             return
         _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
         assert self.listener is not None
         for name in (member.name, broker_of(member.name)):
-            if self.listener.neighbours.get(name) is carrier:
-                del self.listener.neighbours[name]
+            if self.listener.neighbors.get(name) is carrier:
+                del self.listener.neighbors[name]
         self._tasks.append(asyncio.create_task(self._meet_again(member, carrier)))
 
     async def _meet_again(self, member: Member, carrier: TcpCarrier) -> None:
@@ -267,12 +299,12 @@ class Server(StationServer):
         await self._meet(member)
 
     def _met(self, member: Member) -> None:
-        """Let the content broker send another one what it may have missed."""
+        """Let the content broker retransmit what a reconnected broker may have missed."""
         if self.content is not None:
             self.content.connected(broker_of(member.name))
 
     def _options(self, member: Member) -> TcpOptions:
-        """Say how to reach another server, and how to prove to it who this one is."""
+        """Return the address of another server and the credentials for it."""
         host, port = parse_address(member.address, what=f"the address of {member.name!r}")
         tls = self.config.tls
         secret = self.config.access.station_secret
@@ -283,12 +315,12 @@ class Server(StationServer):
 
 
 def _barrier(commit: GroupCommit, done: Callable[[], None]) -> None:
-    """Call back when everything that was taken so far is safe, and its answers are on their way."""
+    """Call back when all writes so far are persisted and their answers are sent."""
     commit.write((), done)
 
 
 def _seal_key(journal: Journal, commit: GroupCommit) -> bytes:
-    """Return the key that relays seal with: the same after a restart, as what was sealed before is still about."""
+    """Return the sealing key, which stays the same across restarts."""
     key = journal.records.get(KEY)
     if key is None:
         key = token_bytes(KEY_BYTES)
@@ -297,7 +329,7 @@ def _seal_key(journal: Journal, commit: GroupCommit) -> bytes:
 
 
 def _raise_file_limit(config: ServerConfig) -> None:
-    """Let this process have as many files open as its limits allow connections, as far as the system does."""
+    """Raise the limit of open files to what the connection limits need, if permitted."""
     limits = config.limits
     wanted = limits.connections + limits.unauthenticated_connections + FILES_BESIDES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -316,7 +348,7 @@ def _raise_file_limit(config: ServerConfig) -> None:
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
-    """Return what TLS needs to take connections."""
+    """Return the TLS context of the listening socket."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -332,4 +364,4 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 def _ignore(_data: bytes) -> None:
-    """Take nothing: stations answer by their own connections."""
+    """Ignore the data: stations answer over their own connections."""

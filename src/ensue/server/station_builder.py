@@ -1,4 +1,4 @@
-"""The station of a server, built from its journal, and kept from growing without end."""
+"""The station of a server, restored from its journal, and its retention."""
 
 import asyncio
 import logging
@@ -8,29 +8,29 @@ from functools import partial
 
 import msgspec
 
-from ensue.clock import system_clock
-from ensue.errors import BadInput, ConfigurationError, LogLost
+from ensue.core.clock import system_clock
+from ensue.core.errors import BadInput, ConfigurationError, LogLost
+from ensue.core.lineage import Lineage, contradiction, lost_text
+from ensue.core.wire import FRAME_BYTES_MAX, Codec, Records
 from ensue.journal import Journal, Outdated
-from ensue.protocols.core import Node, Persist
-from ensue.protocols.hypercube.enrolment import CUBE
-from ensue.protocols.keeping import KeeperConfig
-from ensue.protocols.lineage import Lineage, contradiction, lost_text
-from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.placement import Placement, losses
-from ensue.protocols.sequencer.records import PLACEMENT, topics_of
-from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
-from ensue.protocols.topic_log import EnsConfig
+from ensue.protocols.interface import Node, Persist
+from ensue.protocols.membership.registry import CUBE
+from ensue.protocols.shared.link import Linked
+from ensue.protocols.shared.state_store import StateStoreConfig
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.placement import Placement, losses
+from ensue.protocols.total.records import PLACEMENT, topics_of
+from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.runtime.driver import Driver
-from ensue.server.commit import GroupCommit
 from ensue.server.config import Retention, ServerConfig
-from ensue.wire import FRAME_BYTES_MAX, Codec, Records
+from ensue.server.group_commit import GroupCommit
 
 __all__ = [
     "CONTENT_RECORDS",
     "OWNER",
     "SECOND_NS",
-    "Built",
-    "Peers",
+    "BuiltStation",
+    "PeerLogs",
     "begin_incarnation",
     "build_station",
     "claim",
@@ -42,22 +42,22 @@ __all__ = [
 
 SECOND_NS = 1_000_000_000
 OWNER = "owner/"
-"""What the journal's records start with that are not the station's but say who owns a name."""
+"""Prefix of the journal's records of the owners of names."""
 CONTENT_RECORDS = "content/"
-"""What the journal's records of the content broker start with."""
+"""Prefix of the journal's records of the content broker."""
 SERVER = "server"
-"""The journal's record that says whose it is."""
+"""The journal's record of the name of its server."""
 PLACEMENT_RECORD = "placement"
-"""The journal's record that says under which chain the station's were made."""
+"""The journal's record of the chain that it was written under."""
 LINEAGE_RECORD = "lineage"
 """The journal's record of the incarnations of its log."""
 PEER = "peer/"
-"""What the journal's records start with that say which logs the other servers of the chain have."""
+"""Prefix of the journal's records of the logs of other servers."""
 CHANGES_SHOWN = 3
-"""Topics that are named if a chain was changed."""
+"""Topics named in the error about a changed chain."""
 RETAIN_EVERY_S = 5.0
 PIECES_OF_AGE = 4
-"""In how many segments, at least, the events of the age that is kept lie."""
+"""Segments, at least, that the retained age is split into."""
 
 _LINEAGE = Records[Lineage](Lineage)
 
@@ -65,11 +65,11 @@ _log = logging.getLogger("ensue")
 
 
 Write = Callable[[list[Persist], Callable[[], None]], None]
-"""Makes records safe, and then calls back."""
+"""Persists records, then calls back."""
 
 
-class Built:
-    """A station, and the node to be driven: the same, or its links to its neighbours around it."""
+class BuiltStation:
+    """A station and its driven node: itself, or wrapped in links to its neighbors."""
 
     __slots__ = ("node", "station")
 
@@ -79,15 +79,17 @@ class Built:
 
 
 def claim(journal: Journal, name: str, placement: Placement) -> None:
-    """Refuse the journal of another server, or of another chain; one that says nothing is this one's from now on.
+    """Raise if a journal belongs to another server or chain; claim an unclaimed one.
 
-    Receipts and places in it were given under that name, and events counted under that placement.
+    Receipts and places in it were assigned under that name, and events counted under that
+    placement.
     """
     owner = journal.records.get(SERVER)
     if owner is not None and owner != name.encode():
         raise BadInput(
-            f"{journal.directory} is of the server {owner.decode()!r}, and this one is {name!r}: start "
-            "it by that name, or with a directory of its own"
+            f"{journal.directory} belongs to the server {owner.decode()!r}, and this one is "
+            f"{name!r}: "
+            "start it by that name, or with a directory of its own"
         )
     known = journal.records.get(PLACEMENT_RECORD)
     own = _of_station(journal)
@@ -103,7 +105,7 @@ def claim(journal: Journal, name: str, placement: Placement) -> None:
 
 
 def begin_incarnation(journal: Journal, begun: int) -> Lineage:
-    """Note on the disk that a server starts, whose log has put out so many events; return what clients are told."""
+    """Persist a new incarnation of a log with `begun` events; return the lineage."""
     known = journal.records.get(LINEAGE_RECORD)
     incarnations = () if known is None else _LINEAGE.decode(known).incarnations
     lineage = Lineage(journal.identity, incarnations).begin(token=secrets.randbits(48), begun=begun)
@@ -113,8 +115,8 @@ def begin_incarnation(journal: Journal, begun: int) -> Lineage:
     return lineage
 
 
-class Peers:
-    """Which logs the other servers of a chain have, as far as they have said so; remembered on the disk."""
+class PeerLogs:
+    """The known logs of the other servers of a chain, persisted."""
 
     def __init__(self, journal: Journal, write: Write, *, accept_loss: bool) -> None:
         self.logs: dict[str, Lineage] = {}
@@ -126,42 +128,45 @@ class Peers:
             for key, value in known.items():
                 self.logs[key.removeprefix(PEER)] = _LINEAGE.decode(value)
 
-    def learn(self, server: str, told: Lineage) -> None:
-        """Take note of the log that a server has; raise `LogLost` if it had another, or more of it."""
+    def learn(self, server: str, lineage: Lineage) -> None:
+        """Record the log of a server; raise `LogLost` if it had another or a longer one."""
         known = self.logs.get(server)
-        reason = "" if known is None else contradiction(known, told)
+        reason = "" if known is None else contradiction(known, lineage)
         if reason:
             raise lost_server(server, reason)
-        if told != known:
-            self.logs[server] = told
-            self._write([Persist(f"{PEER}{server}", _LINEAGE.encode(told))], lambda: None)
+        if lineage != known:
+            self.logs[server] = lineage
+            self._write([Persist(f"{PEER}{server}", _LINEAGE.encode(lineage))], lambda: None)
 
 
 def lost_server(server: str, reason: str) -> LogLost:
-    """Return the error of a server of a chain that does not have its log any more."""
+    """Return the error of a server of a chain that lost its log."""
     return LogLost(
         f"{lost_text(server, reason)}. Start {server!r} on its own data directory; or start all "
-        "servers of the chain with --accept-loss (docs/operations.md, Backup and recovery)",
+        "servers of the chain with --accept-loss (docs/how-to/operations.md, Backup and recovery)",
         server=server,
         reason=reason,
     )
 
 
 def _check_goes_on(journal: Journal, lost: Sequence[str]) -> None:
-    """Refuse to go on under a placement by which something would be lost."""
+    """Raise if a changed placement would lose events."""
     if not lost:
         return
     more = f"; and {len(lost) - CHANGES_SHOWN} more" if len(lost) > CHANGES_SHOWN else ""
     raise ConfigurationError(
-        f"{journal.directory} was written under another chain: {'; '.join(lost[:CHANGES_SHOWN])}{more}. "
-        "Events would be counted from 1 again, and subscribers would drop them as repetitions of those "
-        "they had. Start all servers with the chain as it was; or have everything read, and start all of "
-        "them with new data directories (docs/operations.md, Changing a chain)"
+        f"{journal.directory} was written under another chain: "
+        f"{'; '.join(lost[:CHANGES_SHOWN])}{more}. "
+        "Events would be counted from 1 again, and subscribers would drop them as duplicates. "
+        "Start all "
+        "servers with the chain as it was; or let subscribers read everything, and start all "
+        "servers "
+        "with new data directories (docs/how-to/operations.md, Changing a chain)"
     )
 
 
 def _of_station(journal: Journal) -> dict[str, bytes]:
-    """Return the records that are the station's own."""
+    """Return the station's own records."""
     return {
         key: value
         for key, value in journal.records.items()
@@ -171,7 +176,7 @@ def _of_station(journal: Journal) -> dict[str, bytes]:
 
 
 def placement_of(config: ServerConfig) -> Placement:
-    """Return which server of a chain hosts which topic."""
+    """Return the placement of topics on the servers of a chain."""
     members = config.members
     return Placement(
         [member.name for member in members],
@@ -187,15 +192,15 @@ def build_station(
     now_ns: int,
     *,
     message_bytes_max: int = FRAME_BYTES_MAX,
-) -> Built:
-    """Build the station that a journal remembers; what it sends goes into messages of that size."""
-    # An answer is bounded by what is in it, and there are names and lengths around that.
+) -> BuiltStation:
+    """Restore a station from its journal; it sends messages up to `message_bytes_max`."""
+    # Half, as the limits below don't count names and lengths around the content.
     answer_bytes_max = max(1, message_bytes_max // 2)
     ens_config = EnsConfig(gives_places=True)
     ens_config = msgspec.structs.replace(
         ens_config, batch_bytes_max=min(ens_config.batch_bytes_max, answer_bytes_max)
     )
-    keeper_config = KeeperConfig()
+    keeper_config = StateStoreConfig()
     keeper_config = msgspec.structs.replace(
         keeper_config, bytes_max=min(keeper_config.bytes_max, answer_bytes_max)
     )
@@ -221,7 +226,7 @@ def build_station(
 
     if len(placement.nodes) == 1:
         alone = station(records)
-        return Built(alone, alone)
+        return BuiltStation(alone, alone)
     stage = placement.nodes.index(config.name)
     near = placement.nodes[max(0, stage - 1) : stage + 2]
     linked = Linked(
@@ -232,7 +237,7 @@ def build_station(
         records=records,
         now_ns=now_ns,
     )
-    return Built(built[0], linked)
+    return BuiltStation(built[0], linked)
 
 
 async def retain(
@@ -243,7 +248,7 @@ async def retain(
     commit: GroupCommit,
     on_failure: Callable[[BaseException], None],
 ) -> None:
-    """Drop what is too old or too much, or of no use, now and then, for ever; a disk that fails is told, once."""
+    """Drop events beyond the retention, at intervals, until the disk fails."""
     while True:
         await asyncio.sleep(RETAIN_EVERY_S)
         now_s = system_clock().now_ns() / SECOND_NS
@@ -254,7 +259,7 @@ async def retain(
             old = journal.find_old(bytes_max=retention.bytes, age_s=retention.age_s, now_s=now_s)
             if old is not None and not driver.closed:
                 await drop(journal, old, driver, station, commit)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the journal is not to be trusted
+        except Exception as error:  # noqa: BLE001 - after any failure the journal is suspect
             on_failure(error)
             return
 
@@ -262,10 +267,10 @@ async def retain(
 async def drop(
     journal: Journal, old: Outdated, driver: Driver[Node], station: Station, commit: GroupCommit
 ) -> None:
-    """Drop what is old, once the disk has what the station must remember of it."""
+    """Drop old segments, once the station's trimmed state is synced."""
     if old.firsts:
         driver.command(partial(_trim, station, old.firsts))
-        await asyncio.sleep(0)  # A driver may see to a command in the next turn of the event loop.
+        await asyncio.sleep(0)  # A driver may run a command in the next loop iteration.
         await commit.sync()
     journal.drop(old)
 
@@ -274,7 +279,7 @@ def _trim(station: Station, firsts: dict[str, int], _node: Node, _now_ns: int) -
     count = 0
     for topic, first in firsts.items():
         count += max(0, first - station.log.bounds_of(topic)[0])
-        _log.debug("events of %r below %d are no longer kept", topic, first)
+        _log.debug("events dropped topic=%r below=%d", topic, first)
         station.trim(topic, first)
-    # One line, however many topics there are: writing it holds up everything else.
-    _log.info("%d events of %d topics are no longer kept", count, len(firsts))
+    # One line for all topics: logging blocks the event loop.
+    _log.info("events dropped events=%d topics=%d", count, len(firsts))

@@ -1,8 +1,8 @@
-"""What every server is, whatever reaches it: one station on its journal, from `start` to `stop`.
+"""The base of all servers: one station on its journal, from `start` to `stop`.
 
-A server that can't start, or whose journal can't be written any more, lets go of all it had taken: the
-journal's lock, its threads, its connections. It ends, too, if the station raises on its own account; what
-a message makes it raise costs the sender the connection, or is logged where a broker stands between.
+A server that can't start, or whose journal fails, releases all it had acquired: the journal's lock,
+threads, connections. It also stops if the station raises on its own account; an exception caused by
+a message closes the sender's connection, or is logged where a broker is between.
 """
 
 import asyncio
@@ -11,25 +11,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from ensue.clock import system_clock
-from ensue.errors import InternalError, LogDamaged
-from ensue.event import Event
+from ensue import orders
+from ensue.core.clock import system_clock
+from ensue.core.errors import InternalError, LogDamaged
+from ensue.core.event import Event
+from ensue.core.lineage import Lineage
+from ensue.core.wire import FRAME_BYTES_MAX
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
-from ensue.protocols.core import Node
-from ensue.protocols.exchange import Exchange
-from ensue.protocols.hypercube.enrolment import ORDERS, Registry, registry_of
-from ensue.protocols.lineage import Lineage
-from ensue.protocols.station import Station
+from ensue.protocols.interface import Node
+from ensue.protocols.membership.registry import Registry, registry_of
+from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
-from ensue.server.commit import GroupCommit
+from ensue.server.broker_admission import BrokerAdmission
 from ensue.server.config import ServerConfig
-from ensue.server.gate import Gate
+from ensue.server.group_commit import GroupCommit
 from ensue.server.listener import Listener, check_free
-from ensue.server.rooms import Rooms
-from ensue.server.state import View
-from ensue.server.stations import (
+from ensue.server.relayed_orders import RelayedOrders
+from ensue.server.station_builder import (
     SECOND_NS,
     begin_incarnation,
     build_station,
@@ -37,8 +38,8 @@ from ensue.server.stations import (
     placement_of,
     retain,
 )
+from ensue.server.status import Status
 from ensue.transports.framed import FramedTransport
-from ensue.wire import FRAME_BYTES_MAX
 
 __all__ = ["StationServer", "what_is_damaged"]
 
@@ -46,12 +47,12 @@ _log = logging.getLogger("ensue")
 
 
 def what_is_damaged(error: LogDamaged) -> str:
-    """Return what clients are told of damage: where files are is no business of theirs."""
+    """Return the damage for clients, without the server's directories."""
     return f"{Path(error.path).name}{str(error).removeprefix(error.path)}"
 
 
 class StationServer(ABC):
-    """Made from a configuration; `start` it, `wait` until it ends, `stop` it."""
+    """A server: `start` it, `wait` until it ends, `stop` it."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -59,8 +60,8 @@ class StationServer(ABC):
         self.station: Station | None = None
         self.journal: Journal | None = None
         self.lineage: Lineage | None = None
-        """Which log it has, as clients are told."""
-        self.view: View | None = None
+        """The lineage of its log, as sent to clients."""
+        self.status: Status | None = None
         self.admin: Admin | None = None
         self._clock = system_clock()
         self._commit: GroupCommit | None = None
@@ -74,26 +75,26 @@ class StationServer(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients reach it."""
+        """The URL for clients."""
 
     def _may_put(self, event: Event, source: str) -> bool:
         return self.station is not None and self.station.may_put(event, source)
 
     async def _prepare(self) -> None:
-        """Look whether it can start at all: what can't must not leave a journal behind."""
+        """Check that the server can start, before it creates a journal."""
         if self.config.admin:
             await check_free(self.config.admin, what="the admin port ")
 
     @abstractmethod
     async def _open(self, journal: Journal, commit: GroupCommit) -> None:
-        """Have the station be reached; raise if it can't be."""
+        """Make the station reachable; raise if that fails."""
 
     @abstractmethod
     async def _part(self, commit: GroupCommit) -> None:
-        """Let go of everybody who reaches the station, and close `commit` when its turn has come."""
+        """Disconnect all clients, and close `commit`."""
 
     async def start(self) -> None:
-        """Recover, and begin to answer."""
+        """Recover from the journal, and start answering."""
         self._ended = asyncio.get_running_loop().create_future()
         await self._prepare()
         config = self.config
@@ -105,12 +106,12 @@ class StationServer(ABC):
             await self._open(self.journal, commit)
         except BaseException:
             if not self._ended.done():
-                self._ended.set_result(None)  # Who starts it is told, and nobody waits for its end.
+                self._ended.set_result(None)  # The caller of `start` gets the exception.
             await self.stop()
             raise
 
     def _open_journal(self) -> Journal:
-        """Open the journal, with what is left of it if losses are accepted."""
+        """Open the journal; recover what is left of it if losses are accepted."""
         config = self.config
         if not config.accept_loss:
             return Journal(Path(config.data), segment_bytes=config.retention.piece_bytes)
@@ -125,14 +126,16 @@ class StationServer(ABC):
             if not several:
                 raise
             raise LogDamaged(
-                f"{error}. What the servers of a chain know of each other is lost with it, and can't be accepted: "
-                "start all of them from backups of one moment, or with new data directories",
+                f"{error}. The state that the servers of a chain share is lost with it, which "
+                "--accept-loss can't repair: start all servers from backups of one moment, or with "
+                "new "
+                "data directories",
                 path=error.path,
             ) from error
         for each in journal.lost:
             _log.warning("loss accepted log=%s: %s", journal.identity, each)
         _log.warning(
-            "log replaced log=%s: subscribers that knew the old one are told", journal.identity
+            "log replaced log=%s: subscribers of the old one are notified", journal.identity
         )
         return journal
 
@@ -143,10 +146,10 @@ class StationServer(ABC):
         commit: GroupCommit,
         *,
         listener: Listener | None = None,
-        gate: Gate | None = None,
+        broker_admission: BrokerAdmission | None = None,
         message_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        """Bring the station to life under its name, which has been entered."""
+        """Start the station under its name, which the transport has entered."""
         now_ns = self._clock.now_ns()
         built = build_station(
             self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
@@ -163,15 +166,15 @@ class StationServer(ABC):
             blames_sender=True,
         )
         self._driver = driver
-        self.view = View(
+        self.status = Status(
             self.config,
             station=built.station,
             journal=journal,
             commit=commit,
             transport=transport,
-            rooms=Rooms(self._registries, self._exchanges),
+            relayed_orders=RelayedOrders(self._registries, self._exchanges),
             listener=listener,
-            gate=gate,
+            broker_admission=broker_admission,
         )
         retaining = retain(
             journal, self.config.retention, driver, built.station, commit, self._fail
@@ -181,14 +184,15 @@ class StationServer(ABC):
     async def _enrol(
         self, transport: FramedTransport, journal: Journal, commit: GroupCommit
     ) -> Sequence[Driver[Registry]]:
-        """Give numbers to those who order events among themselves, if this is the first station."""
+        """Open the registries of relayed orders, on the first station of the chain."""
         if self.config.name == self.placement.nodes[0]:
-            for order in ORDERS:
+            for order, across in orders.registries().items():
                 name = registry_of(self.config.name, order)
                 await transport.enter(name)
                 registry = Registry(
                     name=name,
                     order=order,
+                    across=across,
                     expire_ns=int(self.config.expire_s * SECOND_NS),
                     records=journal.records,
                     now_ns=self._clock.now_ns(),
@@ -205,29 +209,29 @@ class StationServer(ABC):
         return self._registries
 
     async def _show(self) -> None:
-        """Answer whoever looks at the server from outside, if that is wanted."""
+        """Open the admin port, if one is configured."""
         if self.config.admin:
-            assert self.view is not None
-            self.admin = Admin(self.config.admin, self.view)
+            assert self.status is not None
+            self.admin = Admin(self.config.admin, self.status)
             await self.admin.start()
 
     async def wait(self) -> None:
-        """Return when the server is stopped; raise what ended it."""
+        """Wait until the server has stopped; raise the error that stopped it."""
         assert self._ended is not None
         await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """Write what there is, let everybody go, and end; once is enough.
+        """Sync the journal, disconnect all clients, and stop; idempotent.
 
-        Whoever is cancelled meanwhile does not end that: it goes on, and asking again waits for it.
+        Cancelling the caller does not cancel the stop: a second call waits for it.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
-        if self.view is not None:
-            self.view.stopping = True
+        if self.status is not None:
+            self.status.stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -241,22 +245,24 @@ class StationServer(ABC):
             self._ended.set_result(None)
 
     def _broke(self, error: Exception) -> None:
-        """End with the station: nobody else would notice that it does nothing any more."""
+        """Stop the server after an exception of its station."""
         if self._ended is not None and not self._ended.done():
             failure = InternalError(
-                f"{self.config.name} can't go on, so the server has stopped: {error!r}. What it said was "
-                "safe is, and it can be started again; the log says where this was raised: please report it"
+                f"{self.config.name} failed, so the server has stopped: {error!r}. No confirmed "
+                "event is "
+                "lost, and it can be started again; please report the traceback in the log"
             )
             failure.__cause__ = error
             self._ended.set_exception(failure)
 
     def _damaged(self, error: LogDamaged) -> None:
-        """End: whoever asks for the event would ask again, for ever."""
+        """Stop the server: clients would request the damaged events for ever."""
         _log.critical("journal damaged, the server stops: %s", error)
         if self._ended is not None and not self._ended.done():
             failure = LogDamaged(
-                f"{error}, so the server has stopped. Start it from a backup, or with --accept-loss "
-                "(docs/operations.md, Backup and recovery)",
+                f"{error}, so the server has stopped. Start it from a backup, or with "
+                "--accept-loss "
+                "(docs/how-to/operations.md, Backup and recovery)",
                 path=error.path,
             )
             failure.__cause__ = error
@@ -266,7 +272,9 @@ class StationServer(ABC):
         if self._ended is not None and not self._ended.done():
             failure = JournalFailed(
                 f"the journal in {self.config.data} can't be written any more, so the server has "
-                f"stopped: {error}. What it said was safe is; free or mend the disk, and start it again"
+                f"stopped: {error}. No confirmed event is lost; free or repair the disk, and start "
+                "it "
+                "again"
             )
             failure.__cause__ = error
             self._ended.set_exception(failure)

@@ -1,16 +1,16 @@
-"""What a server is doing, for people and programs that look at it from outside.
+"""The state of a server, for `/status`, `/metrics` and `ensue status`.
 
-`View` is the one place where all parts of a server are looked at. What it tells is bounded, however large the
-server is: the topics with the most events, the subscriptions that are furthest behind, and how many there are in
-all. Going through all of them takes time that events have to wait for, so it is done once in `FRESH_S` at the
-most, and no more than `SHARE_MAX` of the time: what is told may be so old.
+`Status` is the one place that inspects all parts of a server. Its output is bounded, however large
+the server is: the topics with the most events, the subscriptions furthest behind, and the total
+counts. Going through all of them delays events, so it is done at most once in `FRESH_S`, and for at
+most `SHARE_MAX` of the time; the output may be that old.
 
-Whoever may not subscribe to everything is told of the topics that it may subscribe to, and of subscriptions to
-nothing else; of the rest of the server only that it is there.
+A user who may not subscribe to everything sees the topics that it may subscribe to, and
+subscriptions to nothing else; of the rest of the server only that it is up.
 
-The lag of a durable subscription is how many places of its topics are beyond what it has said it has handled. Its
-records are kept by one server of the chain, which knows the ends of its own topics: for topics of other
-servers it tells how far the subscription is (`elsewhere`), and whoever asks all servers adds it up.
+The lag of a durable subscription is the number of events of its topics that it has not handled. One
+server of the chain keeps its records, and knows the ends of its own topics: for topics of other
+servers it returns the progress (`elsewhere`), and the client that asks all servers adds it up.
 """
 
 import os
@@ -23,53 +23,54 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ensue.clock import system_clock
+from ensue.core.clock import system_clock
 from ensue.journal import Journal
-from ensue.protocols import looking
-from ensue.protocols.core import Frame
-from ensue.protocols.ens import matches
-from ensue.protocols.looking import Look, Seen
-from ensue.protocols.sequencer.records import CLOCK, HISTORY, INT
-from ensue.protocols.station import EPHEMERAL, Station
-from ensue.server.commit import GroupCommit
+from ensue.protocols.interface import Frame
+from ensue.protocols.topic_log.frames import matches
+from ensue.protocols.total import status
+from ensue.protocols.total.frames import OrderRequest
+from ensue.protocols.total.records import CLOCK, HISTORY, INT
+from ensue.protocols.total.station import EPHEMERAL, Station
+from ensue.protocols.total.status import StatusReply, StatusRequest
+from ensue.server.broker_admission import BrokerAdmission
 from ensue.server.config import ServerConfig
-from ensue.server.gate import Gate
+from ensue.server.group_commit import GroupCommit
 from ensue.server.listener import Listener
-from ensue.server.rooms import Rooms
+from ensue.server.relayed_orders import RelayedOrders
 from ensue.transports.framed import FramedTransport
-from ensue.transports.tcp_options import write_address
-from ensue.transports.traffic import Traffic
+from ensue.transports.tcp.options import write_address
+from ensue.transports.traffic_counts import Traffic
 
-__all__ = ["Progress", "View"]
+__all__ = ["Progress", "Status"]
 
 FRESH_S = 1.0
-"""How old what is told may be, …"""
+"""How old the output may be."""
 SHARE_MAX = 0.02
-"""… unless it would take more than this share of the time to keep it so fresh."""
+"""Share of the time that may be spent on the output; it gets older if that is not enough."""
 TOPICS_MAX = 500
-"""Topics that are told of by name: those with the most events."""
+"""Topics listed by name: those with the most events."""
 SUBSCRIPTIONS_MAX = 500
-"""Subscriptions that are told of by name: those furthest behind."""
+"""Subscriptions listed by name: those furthest behind."""
 TOPICS_NAMED_MAX = 20
-"""Topics of one subscription that are named."""
+"""Topics listed of one subscription."""
 ELSEWHERE_MAX = 2_000
-"""Topics kept elsewhere of which it is told how far subscriptions are, in one answer."""
+"""Progress on topics of other servers, in one answer."""
 RECORDS_MAX = 100_000
-"""Records of durable subscriptions that are read for one answer; names beyond are not measured."""
+"""Records of durable subscriptions read for one answer; names beyond are not measured."""
 READERS_MAX = 64
-"""Sets of permissions whose answer is remembered."""
+"""Sets of permissions whose answer is cached."""
 ANSWER_BYTES_MAX = 400 * 1024
-"""Of an answer: brokers carry no more than a megabyte. Beyond, less is told by name."""
+"""Size of an answer, as brokers carry at most a megabyte. Beyond, fewer names are listed."""
 SYNC_STUCK_S = 30.0
-"""A sync that takes longer than this is a disk that can't be written."""
+"""A sync that takes longer than this counts as a failed disk."""
 SECOND_NS = 1_000_000_000
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
-class _Remembered(Generic[T]):
-    """Something that takes time to make, and is made again only so often."""
+class _Cached(Generic[T]):
+    """A value that is costly to compute, cached for a while."""
 
     __slots__ = ("_due_s", "_make", "_value")
 
@@ -79,7 +80,7 @@ class _Remembered(Generic[T]):
         self._due_s = 0.0
 
     def get(self) -> T:
-        """Return it, made anew if it is time."""
+        """Return the value, computed again if it is too old."""
         began_s = time.monotonic()
         if self._value is None or began_s >= self._due_s:
             self._value = self._make()
@@ -89,21 +90,21 @@ class _Remembered(Generic[T]):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a durable subscription is, as its keeper knows."""
+    """The progress of a durable subscription, by its records."""
 
     name: str
     position: int
     """Events that it has handled."""
     lag: int
-    """Places of topics kept here that are beyond."""
+    """Events of this server's topics that it has not handled."""
     topics: tuple[str, ...]
-    """Those that it has begun with, wherever they are kept."""
+    """Topics that it has begun to read, on any server."""
     elsewhere: dict[str, int]
-    """Topics kept elsewhere, and the last place that it has handled of each."""
+    """Topics of other servers, and the last slot handled of each."""
 
 
-class View:
-    """One server, seen from outside."""
+class Status:
+    """The state of one server."""
 
     def __init__(
         self,
@@ -113,42 +114,42 @@ class View:
         journal: Journal,
         commit: GroupCommit,
         transport: FramedTransport,
-        rooms: Rooms,
+        relayed_orders: RelayedOrders,
         listener: Listener | None = None,
-        gate: Gate | None = None,
+        broker_admission: BrokerAdmission | None = None,
     ) -> None:
         self.config = config
-        self.gate = gate
-        self.rooms = rooms
+        self.broker_admission = broker_admission
+        self.relayed_orders = relayed_orders
         self.station = station
         self.journal = journal
         self.commit = commit
         self.listener = listener
         self.transport = transport
-        self.traffic = transport.traffic = Traffic()
+        self.traffic = transport.traffic = Traffic(publishes=OrderRequest)
         self.version = version("ensue")
         self.stopping = False
         self.unmeasured = 0
-        """Durable names whose lag was not worked out: their records are too many."""
+        """Durable names whose lag was not computed: there are too many records."""
         self._began_s = time.monotonic()
         self._began_batches = journal.batch_count
         self._began_bytes = journal.end_bytes
         self._began_placed = station.log.placed
-        self._answers: dict[tuple[str, ...] | None, _Remembered[bytes]] = {}
-        self._progress = _Remembered(self._measure)
-        self._listeners = _Remembered(lambda: sum(map(len, self.station.log.listeners().values())))
+        self._answers: dict[tuple[str, ...] | None, _Cached[bytes]] = {}
+        self._progress = _Cached(self._measure)
+        self._listeners = _Cached(lambda: sum(map(len, self.station.log.listeners().values())))
         station.on_look = self.answer
 
     # -- Figures --------------------------------------------------------------------------------
 
     @property
     def uptime_s(self) -> float:
-        """How long the server has run."""
+        """Time since the start."""
         return time.monotonic() - self._began_s
 
     @property
     def events(self) -> int:
-        """Events put out since the start, voids included."""
+        """Events published since the start, voids included."""
         return self.station.log.placed - self._began_placed
 
     @property
@@ -163,30 +164,30 @@ class View:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Messages that reached nobody, and why."""
+        """Dropped messages, by reason."""
         listener = self.listener
         if listener is None:
             return {"slow": self.transport.carrier.dropped}
         return {
             "slow": listener.dropped_slow,
             "gone": listener.dropped - listener.dropped_slow,
-            "stranger": listener.dropped_strange,
+            "stranger": listener.dropped_unregistered,
         }
 
     @property
     def errors(self) -> dict[str, int]:
-        """What others did wrong, by kind."""
+        """Faults of clients, by kind."""
         if self.listener is None:
-            refused = {} if self.gate is None else self.gate.errors
+            refused = {} if self.broker_admission is None else self.broker_admission.errors
             return {"protocol": self.transport.bad_bundles, **refused}
         return dict(self.listener.errors)
 
     def listeners(self) -> int:
-        """Count who listens to topics, once for each topic."""
+        """Count the listeners of topics, once for each topic."""
         return self._listeners.get()
 
-    def illness(self) -> str:
-        """Say why no event can be taken; empty: it can."""
+    def unhealthy_reason(self) -> str:
+        """Return why the server can't accept events; empty if it can."""
         failure = self.commit.failure or self.journal.failed
         if failure is not None:
             return f"the journal failed: {failure}"
@@ -197,7 +198,7 @@ class View:
     # -- Durable subscriptions ------------------------------------------------------------------
 
     def progress(self) -> list[Progress]:
-        """Return how far durable subscriptions are, those furthest behind first."""
+        """Return the progress of durable subscriptions, the furthest behind first."""
         return self._progress.get()
 
     def _measure(self) -> list[Progress]:
@@ -228,7 +229,7 @@ class View:
                 continue
             if placement.node(topic) == self.config.name:
                 first, following = bounds.get(topic, (1, 1))
-                # What is no longer kept can't come any more.
+                # Dropped events are not counted.
                 lag += max(0, following - max(first, slot + 1))
             else:
                 elsewhere[topic] = max(0, slot)
@@ -240,12 +241,12 @@ class View:
 
     # -- The whole ------------------------------------------------------------------------------
 
-    def answer(self, frame: Look, _now_ns: int) -> Frame:
-        """Answer a station's client."""
+    def answer(self, frame: StatusRequest, _now_ns: int) -> Frame:
+        """Answer a client's status request."""
         readable = frame.readable
-        wanted = frame.topics[: looking.TOPICS_MAX]
+        wanted = frame.topics[: status.TOPICS_MAX]
         bounds_of = self.station.log.bounds_of
-        return Seen(
+        return StatusReply(
             number=frame.number,
             state=self.state(readable),
             bounds={
@@ -256,23 +257,23 @@ class View:
         )
 
     def state(self, readable: tuple[str, ...] | None = None) -> bytes:
-        """Return one JSON object with what somebody may see who may subscribe to these topics."""
+        """Return one JSON object, limited to what a user with these patterns may see."""
         known = self._answers.get(readable)
         if known is None:
             if len(self._answers) >= READERS_MAX:
                 self._answers.clear()
-            known = self._answers[readable] = _Remembered(partial(self._encoded, readable))
+            known = self._answers[readable] = _Cached(partial(self._encoded, readable))
         return known.get()
 
     def _encoded(self, readable: tuple[str, ...] | None) -> bytes:
-        told, now_ns = TOPICS_MAX, system_clock().now_ns()
+        names_max, now_ns = TOPICS_MAX, system_clock().now_ns()
         while True:
-            encoded = msgspec.json.encode(self._state(readable, now_ns, told))
-            if len(encoded) <= ANSWER_BYTES_MAX or told <= 1:
+            encoded = msgspec.json.encode(self._state(readable, now_ns, names_max))
+            if len(encoded) <= ANSWER_BYTES_MAX or names_max <= 1:
                 return encoded
-            told //= 2
+            names_max //= 2
 
-    def _state(self, readable: tuple[str, ...] | None, now_ns: int, told: int) -> Json:
+    def _state(self, readable: tuple[str, ...] | None, now_ns: int, names_max: int) -> Json:
         config = self.config
         everything = readable is None or "*" in readable
         patterns = None if everything else readable
@@ -284,27 +285,27 @@ class View:
             or self._listening(),
             "version": self.version,
             "uptime_s": round(self.uptime_s, 3),
-            "health": self.illness() or "ok",
+            "health": self.unhealthy_reason() or "ok",
             "everything": everything,
-            **self._topics(patterns, told),
-            **self._subscriptions(patterns, now_ns, told),
+            **self._topics(patterns, names_max),
+            **self._subscriptions(patterns, now_ns, names_max),
         }
         if not everything:
             return state
-        return state | self._inner() | {"rooms": self.rooms.state(now_ns, told)}
+        return state | self._inner() | {"rooms": self.relayed_orders.state(now_ns, names_max)}
 
     def _listening(self) -> str:
         listener = self.listener
         return "" if listener is None else write_address(listener.host, listener.port)
 
-    def _topics(self, patterns: tuple[str, ...] | None, told: int) -> Json:
+    def _topics(self, patterns: tuple[str, ...] | None, names_max: int) -> Json:
         log = self.station.log
         bounds = log.bounds()
         names: Iterable[str] = bounds
         if patterns is not None:
             names = [name for name in bounds if _may(name, patterns)]
         listeners = log.listeners()
-        most = nlargest(told, names, key=lambda name: bounds[name][1])
+        most = nlargest(names_max, names, key=lambda name: bounds[name][1])
         return {
             "topics_count": len(bounds if patterns is None else list(names)),
             "topics": [
@@ -319,11 +320,11 @@ class View:
             ],
         }
 
-    def _subscriptions(self, patterns: tuple[str, ...] | None, now_ns: int, told: int) -> Json:
+    def _subscriptions(self, patterns: tuple[str, ...] | None, now_ns: int, names_max: int) -> Json:
         registered = self.station.node.subscribers()
         progress = {each.name: each for each in self.progress()}
         routes = {} if self.listener is None else self.listener.routes
-        # A subscription that has ended is remembered for a while, with no topics.
+        # A subscription that has ended stays for a while, without topics.
         names = dict.fromkeys(
             (*progress, *(name for name, (_, has) in registered.items() if has or name in routes))
         )
@@ -347,7 +348,7 @@ class View:
         room = ELSEWHERE_MAX
         shown: list[Json] = []
         for name in nlargest(
-            min(told, SUBSCRIPTIONS_MAX), names, key=lambda each: _behind(progress.get(each))
+            min(names_max, SUBSCRIPTIONS_MAX), names, key=lambda each: _behind(progress.get(each))
         ):
             heard_ns = self.station.heard_ns(name)
             one: Json = {
@@ -373,7 +374,7 @@ class View:
         return {"subscriptions_count": len(names), "subscriptions": shown}
 
     def _inner(self) -> Json:
-        """Return what only those see who may see everything."""
+        """Return the part that only users who may read everything see."""
         node, listener, journal = self.station.node, self.listener, self.journal
         together, largest = node.groups.sizes()
         sync_s, lineage = self.config.sync_s, self.station.lineage
@@ -389,7 +390,7 @@ class View:
             "early_requests": node.early_count,
             "voids": node.voids,
             "expired": self.station.expiries,
-            "connections": None if listener is None else len(listener.visitors),
+            "connections": None if listener is None else len(listener.connections),
             "names": None if listener is None else len(listener.routes),
             "journal": {
                 "log": journal.identity,
@@ -413,9 +414,9 @@ def _behind(progress: Progress | None) -> int:
 
 
 def _handled(records: Mapping[str, bytes]) -> Iterable[tuple[str, int]]:
-    """Yield topics, and the last place that a subscription has handled of each.
+    """Yield topics, and the last slot that a subscription has handled of each.
 
-    What is kept is the client's own: whatever can't be read is passed over.
+    Clients write these records: unreadable ones are skipped.
     """
     for key, value in records.items():
         kind, _, topic = key.partition("/")

@@ -1,7 +1,8 @@
-"""The door of a server that speaks TLS: connections that were accepted and have yet to shake hands.
+"""Accepted TCP connections whose TLS handshake is not complete.
 
-Each costs a file and memory as any connection does, and so is counted from the moment it is accepted, with those that have not said hello yet
-(`ensue.server.admission`). One that has to go is hung up on at once: before TLS is agreed on nothing can be said.
+Each costs a file and memory, so it counts from the moment it is accepted, together with the
+connections that have not sent hello (`ensue.server.admission`). An evicted one is closed without a
+reason: none can be sent before TLS is agreed on.
 """
 
 import asyncio
@@ -10,17 +11,18 @@ import ssl
 from collections.abc import Callable
 
 from ensue.server.admission import Admission, source_of
-from ensue.server.visitor import LINGER_S, Visitor
+from ensue.server.connection import LINGER_S, Connection
 
-__all__ = ["Door"]
+__all__ = ["TlsAcceptor"]
 
 _log = logging.getLogger("ensue")
 
 
-class Door:
-    """Lets those in as visitors who have shaken hands.
+class TlsAcceptor:
+    """Handshakes under way, each of which becomes a `Connection`.
 
-    `admission` counts those who wait; `visitor` makes one; `fault` is told who failed, by which kind of fault, and why.
+    `admission` counts pending handshakes, `connection` creates a connection, and `fault` is called
+    with the address, the kind of fault and the reason of each failure.
     """
 
     def __init__(
@@ -29,46 +31,46 @@ class Door:
         *,
         handshake_s: float,
         admission: Admission,
-        visitor: Callable[[], Visitor],
+        connection: Callable[[], Connection],
         fault: Callable[[str, str, str], None],
     ) -> None:
         self._context = context
         self._handshake_s = handshake_s
         self._admission = admission
-        self._visitor = visitor
+        self._visitor = connection
         self._fault = fault
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[asyncio.Task[None], None] = {}
 
     @property
     def waiting(self) -> int:
-        """How many have not shaken hands yet."""
+        """Number of incomplete handshakes."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """Hang up on all of them."""
+        """Cancel all handshakes."""
         for task in self._waiting:
             task.cancel()
 
-    def accepted(self, doorstep: "_Doorstep", transport: asyncio.Transport) -> None:
-        """Begin to shake hands."""
-        self._admission.come(doorstep)
-        # What comes before the handshake has begun would be lost.
+    def accepted(self, handshake: "_Handshake", transport: asyncio.Transport) -> None:
+        """Start the handshake of an accepted connection."""
+        self._admission.come(handshake)
+        # Data that arrives before the handshake begins would be lost.
         transport.pause_reading()
-        task = self._loop.create_task(self._shake_hands(doorstep, transport))
+        task = self._loop.create_task(self._complete(handshake, transport))
         self._waiting[task] = None
         task.add_done_callback(self._waiting.pop)
-        task.add_done_callback(lambda _task: self._admission.leave(doorstep))
+        task.add_done_callback(lambda _task: self._admission.leave(handshake))
 
     def protocol(self) -> asyncio.Protocol:
-        """Make what takes a connection when it is accepted."""
-        return _Doorstep(self)
+        """Create the protocol of a newly accepted connection."""
+        return _Handshake(self)
 
-    async def _shake_hands(self, doorstep: "_Doorstep", transport: asyncio.Transport) -> None:
+    async def _complete(self, handshake: "_Handshake", transport: asyncio.Transport) -> None:
         try:
             secured = await self._loop.start_tls(
                 transport,
-                doorstep,
+                handshake,
                 self._context,
                 server_side=True,
                 ssl_handshake_timeout=self._handshake_s,
@@ -77,18 +79,18 @@ class Door:
         except (OSError, ssl.SSLError) as error:
             self._failed(transport, error)
             return
-        if secured is None or doorstep.lost:
+        if secured is None or handshake.lost:
             return
         assert isinstance(secured, asyncio.Transport)
-        self._admission.leave(doorstep)  # The visitor takes its place.
-        visitor = self._visitor()
-        secured.set_protocol(visitor)
-        visitor.connection_made(secured)
-        if doorstep.early:
-            visitor.data_received(b"".join(doorstep.early))
+        self._admission.leave(handshake)  # The connection takes its place.
+        connection = self._visitor()
+        secured.set_protocol(connection)
+        connection.connection_made(secured)
+        if handshake.early:
+            connection.data_received(b"".join(handshake.early))
 
     def _failed(self, transport: asyncio.Transport, error: OSError) -> None:
-        """Count who did not get through the handshake; whoever goes away by itself did nothing wrong."""
+        """Count a failed handshake, unless the client disconnected by itself."""
         peer = transport.get_extra_info("peername")
         address = f"{peer[0]}:{peer[1]}" if peer else "?"
         if isinstance(error, ssl.SSLError):
@@ -96,36 +98,36 @@ class Door:
         elif isinstance(error, ConnectionAbortedError):
             self._fault(address, "silent", f"no TLS handshake within {self._handshake_s:g} s")
         else:
-            _log.debug("%s did not get through the TLS handshake: %s", address, error)
+            _log.debug("TLS handshake failed peer=%s: %s", address, error)
 
 
-class _Doorstep(asyncio.Protocol):
-    """One connection that has not shaken hands; what comes right behind the handshake is kept."""
+class _Handshake(asyncio.Protocol):
+    """One incomplete handshake; keeps data that arrives with its last bytes."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, acceptor: TlsAcceptor) -> None:
         self.early: list[bytes] = []
         self.lost = False
         self.host = "?"
         self._transport: asyncio.Transport | None = None
-        self._door = door
+        self._tls = acceptor
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to shake hands."""
+        """Start the handshake."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.host = source_of(transport.get_extra_info("peername"))
-        self._door.accepted(self, transport)
+        self._tls.accepted(self, transport)
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came with the end of the handshake, for a turn of the event loop."""
+        """Keep data until the connection takes over."""
         self.early.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that there is nobody to let in."""
+        """Note that the client disconnected."""
         del exc
         self.lost = True

@@ -1,0 +1,371 @@
+"""The content broker of a server, on the station's journal, connections and links.
+
+Theory of operation. The broker is the pure node that the simulator runs
+(`ensue.protocols.transactions`). Its records go to the server's journal, under keys of their own,
+with the station's batches; nothing is answered or forwarded before they are synced, so a
+transaction reported as committed is committed, and an undecided one is decided after a restart.
+Brokers of a chain form a tree (`ServerConfig.neighbors`); adding or removing a server changes the
+neighbors of others when these are restarted (`joining`).
+
+A frame that makes the broker raise is a bug, and costs what was not synced: the broker restarts
+from the journal, as after a crash, while connections stay open. A journal that can't be read any
+more stops the server.
+
+Permissions. Content is one topic, `content`: a user who may publish on it may advertise and publish
+by content, a user who may subscribe to it may subscribe by content, within transactions too; a user
+without either may not begin a transaction. A request that is not permitted is answered with the
+reason, in its turn (`Forbidden`). A plan may act for other clients of the same user only. A frame
+that no client sends closes the connection.
+
+HAZARD: where people choose names, two users may have clients of one name; an invitation goes to the
+one that connected last. Invite by the full name (`bus.name`) where that matters.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from ensue.core.clock import Clock
+from ensue.core.errors import BadInput, RemoteProtocolError
+from ensue.core.wire import Codec, Records
+from ensue.journal import Journal
+from ensue.protocols.content import frames as f
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.refusals import INVERSE
+from ensue.protocols.content.topology import broker_of
+from ensue.protocols.interface import Frame, Persist
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.shared.link import LinkAck, LinkData, packed, unpacked
+from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.nodes import CONNECTED, BrokerNode
+from ensue.runtime.driver import Driver, Store
+from ensue.server.authorization import (
+    BUNDLE_ITEMS_MAX,
+    BUNDLE_TOO_LARGE,
+    PUBLISHED_AT_NS_MAX,
+    Authorization,
+)
+from ensue.server.config import ServerConfig, too_many
+from ensue.server.connection import Connection
+from ensue.server.station_builder import CONTENT_RECORDS, SECOND_NS
+from ensue.transports.framed import FramedTransport
+
+__all__ = ["ContentBroker", "screen_content"]
+
+_NEIGHBORS = f"{CONTENT_RECORDS}neighbours"
+_NAMES = Records[list[str]](list[str])
+_CODEC = Codec(t.FRAMES)
+_PATH = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,99}")
+RECONNECT_NS = 2 * SECOND_NS
+"""After a start, delay before the grace of clients begins: they retry to connect at intervals."""
+_CHANGES = (f.ADVERTISE, f.UNADVERTISE, f.SUBSCRIBE, f.UNSUBSCRIBE)
+
+_log = logging.getLogger("ensue")
+
+Request = f.Operate | t.Begin | t.Invite | t.Finish | t.End | t.Submit
+_REQUESTS = (f.Operate, t.Begin, t.Invite, t.Finish, t.End, t.Submit)
+
+
+class _OwnRecords:
+    """A store that prefixes the broker's records, apart from the station's."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
+        """Persist a batch, then call `done`."""
+        self._store.write(
+            [Persist(f"{CONTENT_RECORDS}{each.key}", each.value) for each in writes], done
+        )
+
+
+class ContentBroker:
+    """The content broker of one server."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        journal: Journal,
+        store: Store,
+        transport: FramedTransport,
+        clock: Clock,
+        on_failure: Callable[[Exception], None],
+        is_connected: Callable[[str], bool],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.name = broker_of(config.name)
+        self._neighbors = tuple(broker_of(each) for each in config.neighbors)
+        self._journal = journal
+        self._store = store
+        self._transport = transport
+        self._clock = clock
+        self._on_failure = on_failure
+        self._is_connected = is_connected
+        """Returns whether a client is connected now."""
+        self._recorder = recorder
+        default = ContentConfig()
+        self._config = ContentConfig(
+            lease_ns=max(default.lease_ns, int(config.expire_s * SECOND_NS)),
+            grace_ns=int(config.transaction_grace_s * SECOND_NS),
+        )
+        self._driver: Driver[BrokerNode] | None = None
+        self.restarts = 0
+        """Number of restarts after an exception."""
+        names = [member.name for member in config.members]
+        self._behind = {broker_of(each) for each in names[names.index(config.name) :]}
+        """Brokers of later servers in the chain, which may become neighbors."""
+        self._at_first = self._neighbors_at_first()
+
+    @property
+    def broker(self) -> TransactionBroker:
+        """The broker's protocol node, for inspection."""
+        assert self._driver is not None
+        inner = self._driver.node.broker
+        assert isinstance(inner, TransactionBroker)
+        return inner
+
+    async def open(self) -> None:
+        """Start the broker."""
+        await self._transport.enter(self.name)
+        at_first = Persist(_NEIGHBORS, _NAMES.encode(list(self._at_first)))
+        self._store.write([at_first], _nothing)
+        self._drive()
+
+    def close(self) -> None:
+        """Stop the broker."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def connected(self, peer: str) -> None:
+        """Note that a peer is connected, and retransmit what it may have missed."""
+        if self._driver is not None and not self._driver.closed:
+            self._driver.command(lambda node, now: node.regain_connection(peer, now_ns=now))
+            self._driver.command(lambda node, now: node.repeat(now_ns=now, peer=peer))
+
+    def disconnected(self, peer: str) -> None:
+        """Start the grace of a disconnected client."""
+        if self._driver is not None and not self._driver.closed:
+            self._driver.command(lambda node, now: node.lose_connection(peer, now_ns=now))
+
+    def _note_connections(self, node: BrokerNode, now_ns: int) -> None:
+        """Start the grace of disconnected clients; after a restart, later."""
+        for client in node.broker.clients:
+            if self._is_connected(client):
+                node.regain_connection(client, now_ns=now_ns)
+            else:
+                node.lose_connection(client, now_ns=now_ns + RECONNECT_NS)
+
+    def _neighbors_at_first(self) -> tuple[str, ...]:
+        """Return the neighbors of the last run; of an unused broker, the present ones."""
+        known = self._journal.records.get(_NEIGHBORS)
+        used = any(
+            key.startswith(CONTENT_RECORDS) and key != _NEIGHBORS for key in self._journal.records
+        )
+        return tuple(_NAMES.decode(known)) if known is not None and used else self._neighbors
+
+    def _change_neighbors(self, node: BrokerNode, now_ns: int) -> None:
+        """Adopt brokers added since the last run, and abandon those removed."""
+        broker = node.broker
+        assert isinstance(broker, TransactionBroker)
+        come = [each for each in self._neighbors if each not in broker.neighbors]
+        gone = [each for each in broker.neighbors if each not in self._neighbors]
+        for each in come:
+            if each not in self._behind:
+                raise BadInput(
+                    f"{self.name} is in use and can't become a neighbor of {each}, an earlier "
+                    "server "
+                    "of the chain: start it with an empty data directory"
+                )
+        for each in gone:
+            held = broker.hold_of(each)
+            if held:
+                raise BadInput(
+                    f"{self.name} still has {held} of its neighbor {each}: start it with {each} "
+                    "once "
+                    "more, let its clients leave and transactions end, and then remove it"
+                )
+        for each in gone:
+            node.abandon(each, now_ns=now_ns)
+        for each in come:
+            node.adopt(each, now_ns=now_ns)
+
+    def _drive(self) -> None:
+        now_ns = self._clock.now_ns()
+        records = {
+            key.removeprefix(CONTENT_RECORDS): value
+            for key, value in self._journal.records.items()
+            if key.startswith(CONTENT_RECORDS) and key != _NEIGHBORS
+        }
+        node = BrokerNode(
+            lambda own: TransactionBroker(
+                name=self.name,
+                neighbors=self._at_first,
+                config=self._config,
+                records=own,
+                now_ns=now_ns,
+            ),
+            neighbors=self._at_first,
+            codec=TransactionBroker.codec,
+            link=CONNECTED,
+            records=records,
+            now_ns=now_ns,
+        )
+        self._change_neighbors(node, now_ns)
+        self._note_connections(node, now_ns)
+        if self._recorder is not None:
+            for at_ns, outcome in node.broker.recovered:
+                self._recorder.outcome(self.name, None, outcome, at_ns)
+        self._driver = Driver(
+            node,
+            transport=self._transport,
+            clock=self._clock,
+            store=_OwnRecords(self._store),
+            on_failure=self._restart,
+            recorder=self._recorder,
+        )
+
+    def _restart(self, error: Exception) -> None:
+        """Restart from the journal, as after a crash."""
+        self.restarts += 1
+        _log.error("content broker restarted from its journal name=%s: %r", self.name, error)
+        try:
+            self._drive()
+        except Exception as again:  # noqa: BLE001 - without the journal it can't go on
+            self._on_failure(again)
+
+
+def _nothing() -> None:
+    """Do nothing: later writes have callbacks of their own."""
+
+
+# -- What clients may send ------------------------------------------------------------------------
+
+
+def screen_content(
+    authorization: Authorization, connection: Connection, source: str, frames: list[Frame]
+) -> tuple[list[Frame], list[Frame]]:
+    """Return a client's frames for the broker, refused requests marked as such.
+
+    The broker answers refused requests in their turn, so there are no answers here.
+    """
+    if len(frames) > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError(BUNDLE_TOO_LARGE)
+    admitted: list[Frame] = []
+    for frame in frames:
+        if isinstance(frame, LinkData):
+            admitted.append(_screen_numbered(authorization, connection, source, frame))
+        elif isinstance(frame, LinkAck | f.Hello | f.Beat):
+            admitted.append(frame)
+        else:
+            raise RemoteProtocolError(f"{type(frame).__name__} is not for a broker")
+    return admitted, []
+
+
+def _screen_numbered(
+    authorization: Authorization, connection: Connection, source: str, data: LinkData
+) -> LinkData:
+    parts = unpacked(data.payload, source)
+    screened = [_screen_one(authorization, connection, source, part) for part in parts]
+    if screened == parts:
+        return data
+    return LinkData(number=data.number, payload=packed(screened))
+
+
+def _screen_one(
+    authorization: Authorization, connection: Connection, source: str, encoded: bytes
+) -> bytes:
+    frame = _CODEC.decode(encoded, peer=source)
+    if isinstance(frame, f.Goodbye):
+        return encoded
+    if not isinstance(frame, _REQUESTS):
+        raise RemoteProtocolError(f"{type(frame).__name__} is not for clients to send")
+    if frame.number < 1:
+        raise RemoteProtocolError(f"request number must be at least 1, got {frame.number}")
+    why = next((why for why in _refusals(authorization, connection, source, frame) if why), "")
+    if not why:
+        return encoded
+    connection.server.fault(connection, "permission", why)
+    return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
+
+
+def _refusals(
+    authorization: Authorization, connection: Connection, source: str, frame: Request
+) -> Iterator[str]:
+    """Yield why a request is not permitted, or empty texts; raise if it is invalid."""
+    if isinstance(frame, f.Operate | t.Invite | t.Finish) and frame.path:
+        _check_path(frame.path)
+    if isinstance(frame, f.Operate):
+        if (frame.change is None) == (frame.publication is None):
+            raise RemoteProtocolError("an operation needs exactly one of change, publication")
+        yield from _operation(authorization, connection, source, frame.change, frame.publication)
+    elif isinstance(frame, t.Begin):
+        yield _no_part(authorization, connection)
+    elif isinstance(frame, t.Invite):
+        # Only the invited client reads it, so the topic's permissions don't apply.
+        _check_publication(source, frame.publication)
+        yield _no_part(authorization, connection)
+    elif isinstance(frame, t.Submit):
+        for one in frame.operations:
+            _check_path(one.path)
+            if one.home:
+                raise RemoteProtocolError(f"a plan must not set home, got {one.home[:100]!r}")
+            yield authorization.acting_refusal(connection, source, one.client)
+            yield from _operation(
+                authorization, connection, one.client, one.change, one.publication
+            )
+
+
+def _no_part(authorization: Authorization, connection: Connection) -> str:
+    """Return why a user may not take part in transactions; empty if it may.
+
+    Without permissions on content it could only delay transactions of others.
+    """
+    if not authorization.why_not(connection, "publish", f.CONTENT):
+        return ""
+    if not authorization.why_not(connection, "subscribe", f.CONTENT):
+        return ""
+    return f"{connection.grants.user!r} may neither publish on {f.CONTENT!r} nor subscribe to it"
+
+
+def _operation(
+    authorization: Authorization,
+    connection: Connection,
+    client: str,
+    change: Change | None,
+    publication: Publication | None,
+) -> Iterator[str]:
+    if publication is not None:
+        _check_publication(client, publication)
+        limit = authorization.limits.headers_per_event
+        if len(publication.attributes) > limit:
+            yield too_many(
+                authorization.limits, "headers_per_event", "the event has too many attributes"
+            )
+        yield authorization.why_not(connection, "publish", f.CONTENT)
+    if change is not None:
+        if change.action not in _CHANGES:
+            raise RemoteProtocolError(f"unknown change: {change.action[:100]!r}")
+        # The broker checks whether the name exists.
+        if change.action in INVERSE and not change.name.startswith(f"{client}."):
+            raise RemoteProtocolError(f"the name {change.name[:100]!r} is not one of {client!r}")
+        if change.action == f.SUBSCRIBE:
+            yield authorization.why_not(connection, "subscribe", f.CONTENT)
+        elif change.action == f.ADVERTISE:
+            yield authorization.why_not(connection, "publish", f.CONTENT)
+
+
+def _check_publication(client: str, publication: Publication) -> None:
+    if publication.publisher != client:
+        raise RemoteProtocolError(
+            f"the event's publisher is {publication.publisher!r}, but {client!r} sent it"
+        )
+    if not 0 <= publication.published_at_ns <= PUBLISHED_AT_NS_MAX:
+        raise RemoteProtocolError(f"published_at_ns is out of range: {publication.published_at_ns}")
+
+
+def _check_path(path: str) -> None:
+    if not _PATH.fullmatch(path):
+        raise RemoteProtocolError(f"not a path of an operation: {path[:100]!r}")

@@ -1,0 +1,210 @@
+"""Authorization of frames that a server relays and neither orders nor keeps.
+
+The permissions and limits of ordered events hold here too. A request that is not permitted is
+refused with an answer (`Declined` by an exchange, `TopicDenied` by a registry): the event fails
+with `EventRefused`, the topic with `SubscriptionRefused`. A frame that no client sends raises
+`RemoteProtocolError`, which closes the connection.
+
+Frames between clients, in causal order or with deadlines, are checked as they pass: both clients
+must be registered at the same registry, over these connections, and only its frame types pass;
+others are dropped and counted, or close the connection. An event passes only from a client that may
+publish it, or that may read it and forwards it, to a client that may read it.
+`ensue.server.relay_claims` checks the publisher of an event and other claims, on servers with
+users.
+"""
+
+from ensue.core.errors import RemoteProtocolError
+from ensue.core.event import Event
+from ensue.protocols.causal.frames import FRAMES as CUBE_FRAMES
+from ensue.protocols.causal.frames import Fill, Publication
+from ensue.protocols.deadline.frames import BETWEEN_BROKERS, Message
+from ensue.protocols.interface import Frame
+from ensue.protocols.membership.frames import (
+    FROM_NODES,
+    Evicted,
+    Register,
+    TopicDenied,
+    TopicReleased,
+    TopicRequest,
+)
+from ensue.protocols.topic_log.fanout import Agree, Agreed, Declined
+from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Put
+from ensue.server.authorization import (
+    BUNDLE_ITEMS_MAX,
+    BUNDLE_TOO_LARGE,
+    Authorization,
+    check_event,
+)
+from ensue.server.connection import Connection
+from ensue.server.peer import Peer
+from ensue.server.permissions import Action
+
+__all__ = ["screen_exchange", "screen_registry", "screen_relayed"]
+
+UNEXPECTED_PLACE = "event has a place or a stamp that this order does not assign"
+
+_PASSED = frozenset((*CUBE_FRAMES, *BETWEEN_BROKERS))
+
+
+def screen_exchange(
+    authorization: Authorization, exchange: str, peer: Peer, source: str, frames: list[Frame]
+) -> tuple[list[Frame], list[Frame]]:
+    """Return a client's admitted frames to an exchange, and the answers to the others."""
+    if len(frames) > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError(BUNDLE_TOO_LARGE)
+    admitted: list[Frame] = []
+    answers: list[Frame] = []
+    for frame in frames:
+        topic, event_id, why = "", "", ""
+        match frame:
+            case Put(event=event):
+                _check_own(event, source)
+                topic, event_id = event.topic, event.id
+                why = authorization.place_refusal(topic) or authorization.event_refusal(peer, event)
+            case AttachRequest(topic=topic):
+                why = authorization.attach_refusal(peer, source, exchange, topic)
+            case DetachRequest(topic=topic):
+                authorization.detach(peer, source, exchange, topic)
+            case Agree(terms=terms):
+                if terms and not peer.grants.any:
+                    # A client without permissions takes no part in the agreement.
+                    answers.append(Agreed(terms=terms))
+                    continue
+            case _:
+                raise RemoteProtocolError(f"{type(frame).__name__} is not for an exchange")
+        if why:
+            answers.append(Declined(topic=topic, event=event_id, reason=why))
+        else:
+            admitted.append(frame)
+            if isinstance(frame, Put | AttachRequest):
+                authorization.topic_orders.note(topic, _order(exchange))
+    return admitted, answers
+
+
+def screen_registry(
+    authorization: Authorization,
+    registry: str,
+    peer: Peer,
+    source: str,
+    frames: list[Frame],
+    *,
+    across: bool,
+) -> tuple[list[Frame], list[Frame]]:
+    """Return a client's admitted frames to a registry, and the answers to the others.
+
+    Across topics a publisher also subscribes to what it publishes on, so it needs both permissions.
+    """
+    if len(frames) > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError(BUNDLE_TOO_LARGE)
+    admitted: list[Frame] = []
+    answers: list[Frame] = []
+    enrols = False
+    for frame in frames:
+        if not isinstance(frame, FROM_NODES):
+            raise RemoteProtocolError(f"{type(frame).__name__} is not for a registry")
+        if isinstance(frame, Register):
+            # Repeated in one bundle, it is answered once: the answer may be long.
+            if enrols:
+                continue
+            enrols = True
+            if not peer.grants.any:
+                # Members would send it all topics and wait for it, and it would use up a number.
+                user = peer.grants.user
+                reason = f"{user!r} may neither publish nor subscribe: give it permissions first"
+                answers.append(Evicted(reason=reason))
+                continue
+            peer.enrolled[source] = registry
+        elif isinstance(frame, TopicReleased):
+            authorization.detach(peer, source, registry, frame.topic)
+        elif isinstance(frame, TopicRequest):
+            why = _asking_refusal(authorization, peer, frame, across=across)
+            why = why or _joining_refusal(authorization, peer, source, registry, frame)
+            if why:
+                answers.append(TopicDenied(topic=frame.topic, action=frame.action, reason=why))
+                continue
+            authorization.topic_orders.note(frame.topic, _order(registry))
+        admitted.append(frame)
+    return admitted, answers
+
+
+def _order(place: str) -> str:
+    """Return the order of an exchange or a registry by its name."""
+    return place.rpartition("/")[2]
+
+
+def _joining_refusal(
+    authorization: Authorization, peer: Peer, source: str, registry: str, ask: TopicRequest
+) -> str:
+    """Return why a client may not join a topic; empty if it may, or only publishes."""
+    if ask.action != "subscribe":
+        return ""
+    return authorization.join_refusal(peer, source, registry, ask.topic)
+
+
+def _asking_refusal(
+    authorization: Authorization, peer: Peer, ask: TopicRequest, *, across: bool
+) -> str:
+    """Return why a client may not use a topic; empty if it may."""
+    why = authorization.unknown_topic(ask.topic)
+    if not why and ask.action == "publish":
+        why = authorization.why_not(peer, "publish", ask.topic)
+    if not why and (across or ask.action == "subscribe"):
+        why = authorization.why_not(peer, "subscribe", ask.topic)
+    return why
+
+
+def screen_relayed(
+    authorization: Authorization,
+    sender: Connection,
+    source: str,
+    receiver: Connection,
+    frames: list[Frame],
+) -> list[Frame]:
+    """Return the frames that may pass from one client to another."""
+    count = 0
+    admitted: list[Frame] = []
+    for frame in frames:
+        if type(frame) not in _PASSED:
+            raise RemoteProtocolError(f"{type(frame).__name__} is not for other clients")
+        events: tuple[Event, ...] = ()
+        if isinstance(frame, Publication | Fill):
+            events = tuple(item.event for item in frame.items)
+        elif isinstance(frame, Message):
+            events = (frame.event,)
+        count += 1 + len(events)
+        why = ""
+        for event in events:
+            # Only messages with deadlines are stamped, by clocks alone.
+            stamped = event.stamp is not None
+            if event.void or event.place or stamped != isinstance(frame, Message):
+                raise RemoteProtocolError(UNEXPECTED_PLACE)
+            if stamped and not _is_clocked(event):
+                raise RemoteProtocolError(UNEXPECTED_PLACE)
+            check_event(event)
+            # The number of headers is not checked: a dropped event would be sent again for ever.
+            action: Action = "publish" if event.publisher == source else "subscribe"
+            why = why or authorization.why_not(sender, action, event.topic)
+            why = why or authorization.why_not(receiver, "subscribe", event.topic)
+        if why:
+            sender.server.fault(sender, "permission", why)
+        else:
+            admitted.append(frame)
+    if count > BUNDLE_ITEMS_MAX:
+        raise RemoteProtocolError(BUNDLE_TOO_LARGE)
+    return admitted
+
+
+def _check_own(event: Event, source: str) -> None:
+    """Raise if the sender can't have published an event in an unsequenced order."""
+    if event.publisher != source:
+        raise RemoteProtocolError(
+            f"the event's publisher is {event.publisher!r}, but {source!r} sent it"
+        )
+    if event.void or event.place or (event.stamp is not None and not _is_clocked(event)):
+        raise RemoteProtocolError(UNEXPECTED_PLACE)
+    check_event(event)
+
+
+def _is_clocked(event: Event) -> bool:
+    """Return whether all entries of an event's stamp are clock readings."""
+    return event.stamp is not None and all(name.startswith("@") for name in event.stamp.entries)
