@@ -5,23 +5,23 @@ and nothing else, and believe only what a node can observe: that it published, d
 subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps are never
 believed: a wrong stamp that every node obeys must still be found out.
 
-`check` picks the rules that an order promises and returns a `Report`. Each rule has a module of
-its own, which opens with its exact definition: `fifo`, `total` (with `global`), `causal`, `deadline`,
-`positions`, `complete`, `timely`, `transactional`.
+`check` picks the rules that an order promises and returns a `Report`. Each rule has a module of its
+own, which opens with its exact definition: `fifo`, `total` (with `global`), `causal` (with
+`causal-topic`), `deadline`, `positions`, `completeness`, `latency`, `transactions`.
 """
 
 from collections.abc import Iterable, Sequence
 
 from ensue.checkers import causal as causal_order
-from ensue.checkers import complete, deadline, fifo, positions, timely, total, transactional
+from ensue.checkers import completeness, deadline, fifo, latency, positions, total, transactions
 from ensue.checkers.disagreement import Inversions, Side, inversions
 from ensue.checkers.history import History, histories
 from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
-from ensue.errors import BadInput
-from ensue.trace import Row
+from ensue.core.errors import BadInput
+from ensue.core.order import ORDERS, Order, Promise
+from ensue.core.trace import Row
 
 __all__ = [
-    "ORDERS",
     "Finding",
     "Inversions",
     "Report",
@@ -32,21 +32,29 @@ __all__ = [
     "check",
     "inversions",
     "judge",
+    "promise_of",
+    "promises",
     "rules_of",
     "sum_up",
 ]
 
-ORDERS = {
-    "total": ("fifo", "total", "causal", "positions", "complete"),
-    "causal": ("fifo", "causal", "positions", "complete"),
-    "causal-topic": ("fifo", "causal-topic", "positions", "complete"),
-    "merged": ("fifo", "global", "causal", "positions", "complete"),
-    "deadline": ("fifo", "causal", "deadline", "positions", "complete"),
-    "fifo": ("fifo", "positions", "complete"),
-    "none": ("positions", "complete"),
-    "transactions": transactional.RULES,
-}
-"""Each order and the rules it promises."""
+_FIFO = Promise(rules=("fifo", "positions", "complete"))
+"""What most brokers promise. No order of Ensue promises so little, but a trace can be checked for it."""
+_TRANSACTIONS = Promise(rules=transactions.RULES, check=transactions.check)
+
+
+def promises() -> dict[str, Promise]:
+    """Return what each order promises, by the name of the order in traces."""
+    found = {name: each for order in ORDERS for name, each in order.promises.items()}
+    return {**found, "fifo": _FIFO, **Order.promises, "transactions": _TRANSACTIONS}
+
+
+def promise_of(order: str) -> Promise:
+    """Return what an order promises, by its name in traces."""
+    known = promises()
+    if order not in known:
+        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(known)}")
+    return known[order]
 
 
 def check(
@@ -62,18 +70,20 @@ def check(
 ) -> Report:
     """Judge a trace by the order that was promised.
 
-    `causal` adds that rule to any order, or leaves it out; None: as the order promises. `lossy` accepts
-    that events are lost. `settle_ns` and
-    `clock_error_ns` say what counts as owed, see `complete`, and what counts as in time, see `deadline`. `within_ns` adds the rule `timely`. At most
-    `violations_max` violations of each rule are explained.
+    `causal` adds that rule to any order, or leaves it out; None: as the order promises. `lossy`
+    accepts that events are lost. `settle_ns` and `clock_error_ns` say what counts as owed, see
+    `complete`, and what counts as in time, see `deadline`. `within_ns` adds the rule `timely`. At
+    most `violations_max` violations of each rule are explained.
     """
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
-    if order == "transactions":
-        return transactional.check(rows, violations_max=violations_max)
+    promise = promise_of(order)
+    if promise.check is not None:
+        report: Report = promise.check(rows, violations_max=violations_max)
+        return report
     rules = rules_of(order, causal=causal, lossy=lossy)
-    terms = complete.Terms(
-        settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
+    terms = completeness.Terms(
+        settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=promise.owes_gaps
     )
     runs, reasons = histories(rows)
     if within_ns is not None:
@@ -85,6 +95,8 @@ def check(
             # Nothing can be said of the order; but if something was owed, it was lost.
             reasons.append(f"run {history.run} has no deliveries")
         judge(history, collectors, terms, violations_max)
+        for rule, judge_own in promise.judges.items():
+            judge_own(history, collectors[rule])
         _judge_times(history, dated.get(history.run, ()), collectors, within_ns, clock_error_ns)
     if not rows:
         reasons.append("the trace is empty")
@@ -132,7 +144,7 @@ def _judge_times(
         deadline.judge(history.run, dated, found, clock_error_ns=clock_error_ns)
     if within_ns is not None:
         found = collectors["timely"]
-        timely.judge(history, found, within_ns=within_ns, clock_error_ns=clock_error_ns)
+        latency.judge(history, found, within_ns=within_ns, clock_error_ns=clock_error_ns)
 
 
 def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> list[str]:
@@ -141,12 +153,11 @@ def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> 
     `causal` adds that rule or leaves it out. None is what the order promises: total order is causal
     on a transport that loses nothing, and not where it is `lossy`.
     """
-    if order not in ORDERS:
-        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
-    rules = list(ORDERS[order])
-    if causal is False and order != "total" and "causal" in rules:
+    promise = promise_of(order)
+    rules = list(promise.rules)
+    if causal is False and not promise.causal_unless_lossy and "causal" in rules:
         raise BadInput(f"{order} order is always judged with causal order; only total order is not")
-    if causal is None and order == "total" and lossy:
+    if causal is None and promise.causal_unless_lossy and lossy:
         causal = False
     if causal and "causal" not in rules:
         rules.insert(-1, "causal")
@@ -156,7 +167,10 @@ def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> 
 
 
 def judge(
-    history: History, collectors: dict[str, Collector], terms: complete.Terms, violations_max: int
+    history: History,
+    collectors: dict[str, Collector],
+    terms: completeness.Terms,
+    violations_max: int,
 ) -> None:
     """Judge one run by the rules that there are collectors for."""
     for rule, collector in collectors.items():
@@ -173,7 +187,7 @@ def judge(
         elif rule == "positions":
             positions.judge(history, collector)
         elif rule == "complete":
-            complete.judge(history, collector, terms)
+            completeness.judge(history, collector, terms)
 
 
 def sum_up(collector: Collector) -> None:
@@ -190,5 +204,5 @@ def sum_up(collector: Collector) -> None:
     if facts.get("in doubt"):
         collector.note(
             f"{facts['in doubt']} events are in doubt: their publisher crashed for good and "
-            "nobody delivered them"
+            "no subscriber delivered them"
         )

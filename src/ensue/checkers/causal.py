@@ -36,9 +36,7 @@ def judge(history: History, collector: Collector) -> None:
     """Report every delivery that came after one of its effects."""
     pasts = _Pasts(history)
     if not pasts.compute():
-        collector.unknown(
-            f"in run {history.run}, events were delivered before anybody could have published them"
-        )
+        collector.unknown(f"in run {history.run}, events were delivered before they were published")
         return
     for subscriber in history.delivered:
         _judge_subscriber(history, pasts, subscriber, collector)
@@ -125,7 +123,7 @@ class _Pasts:
 
 
 def _learn(clock: list[int], vector: list[int], place: tuple[int, int]) -> None:
-    """Add the past of an event to a clock. Whoever knows the event knows its past already."""
+    """Add the past of an event to a clock. A node that knows the event knows its past already."""
     node, number = place
     if clock[node] < number:
         clock[:] = map(max, clock, vector)
@@ -141,7 +139,7 @@ def _judge_subscriber(
         if covered[node] < place:
             covered = list(map(max, covered, pasts.vectors[late.event]))
             continue
-        # Scanned backwards only for the violations that are told: the nearest is the smallest.
+        # Scanned backwards only for reported violations: the nearest is the smallest.
         early = late
         if not collector.full:
             early = next(

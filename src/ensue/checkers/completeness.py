@@ -1,4 +1,4 @@
-"""Checks that everybody got what they were owed, once, and nothing else.
+"""Checks that each subscriber got what it was owed, once, and nothing else.
 
 Rules, for each subscriber:
 
@@ -8,16 +8,16 @@ Rules, for each subscriber:
   `gaps` is set, if a later event of the same publisher and topic did come. Near the edges
   an event may or may not come.
 - `duplicate`: an event came twice.
-- `phantom`: an event came that nobody published, or under another name than it was published.
+- `phantom`: an event came that no client published, or under another name than it was published.
 - `uninvited`: an event came while there was no subscription to its topic.
 - `void`: an event came although the node that published it had discarded it as void. Such events
-  are owed to nobody.
+  are not owed.
 
 Tagged deliveries count as deliveries here.
 
 Crashes. A subscription outlives a crash if the node restarts; a node that stays down is owed
-nothing from its crash on. An event is in doubt, and owed to nobody, if its publisher stays down
-and nobody delivered it: it may never have left.
+nothing from its crash on. An event is in doubt, and not owed, if its publisher stays down
+and no subscriber delivered it: it may never have left.
 
 Cost: sorting, and then one look at each event owed, which either is a delivery in the trace or
 a violation. HAZARD: a trace that ends while events are still under way shows them as lost.
@@ -116,7 +116,7 @@ def _is_published(history: History, delivery: Delivery) -> bool:
 def _not_published(history: History, delivery: Delivery) -> str:
     publication = history.published.get(delivery.event)
     if publication is None:
-        return "nobody published it"
+        return "no client published it"
     return f"as {_label(delivery)}, and it was published as {_label(publication)}"
 
 

@@ -1,14 +1,15 @@
 """Filters as traces write them, read once more to say whether an event matches a subscription.
 
-Checkers share no code with protocols, so this is a reading of its own, and a plain one: an expression is turned into a function and
-called. It knows the forms that `docs/protocols/overlay.md` lists, no others.
+Checkers share no code with protocols, so this is a reading of its own, and a plain one: an
+expression is turned into a function and called. It knows the forms that
+`docs/explanation/protocols/content.md` lists, no others.
 """
 
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["attributes_of", "matches"]
 

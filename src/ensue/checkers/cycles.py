@@ -4,7 +4,7 @@ Each sequence says that its first event comes before its second, and so on. Toge
 sequences are a graph with one edge for each two neighbours in a sequence. If the graph has no
 cycle, one order fits all sequences. If two events are in opposite orders in two sequences, each
 can be reached from the other, so both are in one strongly connected component: everything
-outside the components agrees with everybody and needs no further look.
+outside the components agrees with all others and needs no further look.
 
 Kahn's algorithm takes away the events in front of all cycles; Tarjan's, with a stack of its own
 since traces are longer than Python's, splits what is left.

@@ -1,20 +1,22 @@
-"""Checks that whatever arrives in time is delivered in time, or not at all.
+"""Checks that events arriving in time are delivered in time, or not at all.
 
-Rules, for each subscriber, by the clock of its node and the deadline that came with the event (`deadline_ns`):
+Rules, for each subscriber, by the clock of its node and the deadline that came with the event
+(`deadline_ns`):
 
 - `expired`: an event was delivered after its deadline, and not tagged.
-- `missed`: an event arrived before its deadline, with the clock error to spare, and was not delivered: whatever became of
-  those before it, it should have been.
+- `missed`: an event arrived before its deadline, with the clock error to spare, and was not
+  delivered, although a late event must not hold up a punctual one.
 
-An event is not missed if the node crashed or the subscription left the topic before the deadline, if the trace of the node ends before
-it, or if the node had no room (`overflow`) or no business with it (`not_subscribed`, `before_join`), or if the application did not take it in time
-(`unread`).
+An event is not missed if the node crashed or the subscription left the topic before the deadline,
+if the trace of the node ends before it, or if the node had no room (`overflow`) or no business with
+it (`not_subscribed`, `before_join`), or if the application did not take it in time (`unread`).
 
-Of an event that arrives twice the first arrival counts. Tagged deliveries are late by their own account: they break no rule, and
-whoever arrived in time and is tagged was missed.
+Of an event that arrives twice the first arrival counts. Tagged deliveries are late by their own
+account: they break no rule, and an event that arrived in time and is tagged was missed.
 
-HAZARD: a node that stood still when a deadline passed has missed what waited for it, and says so. That is no fault of the protocol:
-leave the rows of such arrivals out, or give a clock error that is longer than nodes stand still.
+HAZARD: a node that stood still when a deadline passed has missed what waited for it, and says so.
+That is no fault of the protocol: leave the rows of such arrivals out, or give a clock error that is
+longer than nodes stand still.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +25,7 @@ from functools import partial
 import msgspec
 
 from ensue.checkers.verdict import Collector, Subscriber
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 __all__ = ["judge"]
 
@@ -107,7 +109,7 @@ def _is_missed(key: Key, row: Row, seen: _Seen, clock_error_ns: int) -> bool:
 
 
 def _left(each: Row, row: Row) -> bool:
-    """Whether the subscription that an event arrived at left its topic; others at the node may leave as they like."""
+    """Whether the very subscription that an event arrived at left its topic."""
     return (each.topic, each.subscription or "") == (row.topic, row.subscription or "")
 
 

@@ -1,6 +1,6 @@
 """Finds two subscribers that delivered the same two events in opposite orders.
 
-Theory. `cycles` leaves only the events on which anybody can disagree. Within each such set,
+Theory. `cycles` leaves only the events on which two subscribers can disagree. Within each such set,
 the subscribers that delivered it in the very same order are taken as one. For two that did not,
 the events common to both are put in the order of the first and numbered by the order of the
 second: they agree exactly if those numbers rise. If they don't, two neighbours among the common
@@ -20,8 +20,8 @@ import msgspec
 from ensue.checkers import cycles
 from ensue.checkers.history import Delivery, History, histories, ordinal
 from ensue.checkers.verdict import Subscriber
-from ensue.errors import BadInput
-from ensue.trace import Row
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
 
 __all__ = ["Disagreement", "Inversions", "Orders", "Side", "inversions"]
 
@@ -119,17 +119,17 @@ class Orders:
     def explain(self, found: Disagreement) -> str:
         """Tell a disagreement in words."""
         first, second = found.events
-        told = []
+        parts = []
         for subscriber, events in zip(
             found.subscribers, ((first, second), (second, first)), strict=True
         ):
             name = self.history.name(self.subscribers[subscriber])
             one, other = (self.place(subscriber, event) for event in events)
-            told.append(
+            parts.append(
                 f"{name} delivered {one.event} (its {ordinal(one.position)}) "
                 f"before {other.event} (its {ordinal(other.position)})"
             )
-        return ", but ".join(told)
+        return ", but ".join(parts)
 
     def _smallest(self, part: dict[int, list[int]], one: int, other: int) -> Disagreement | None:
         best: Disagreement | None = None

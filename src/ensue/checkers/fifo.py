@@ -1,7 +1,7 @@
 """Checks that every publisher is heard in its own order.
 
 Rule: a subscriber delivers the events of one publisher on one topic by rising `publisher_seq`,
-and none of them twice. Tagged deliveries are set aside: the subscriber was told.
+and none of them twice. Tagged deliveries are set aside: the application knows.
 
 One pass a subscriber. For each publisher and topic a stack keeps the deliveries that no later
 one outranks, so that the top of it, once smaller numbers are popped, is the nearest earlier

@@ -1,12 +1,12 @@
 """Rows of a trace, sorted into what the checkers ask for: one `History` a run.
 
 Event ids are unique within a run only, and nodes of two runs never met: nothing is ever compared
-across runs. Within a run the only order that is believed is `step`, node by node. Row position
-and `stamp` are never looked at; `position` is judged by the rule `positions` alone, and an excerpt tells
-positions in words by it.
+across runs. Within a run the only order that is believed is `step`, node by node. Row position and
+`stamp` are never looked at; `position` is judged by the rule `positions` alone, and an excerpt
+tells positions in words by it.
 
-A publisher that restarts may say `published` again for events it is still in charge of, since a crash
-may have come between taking charge and saying so. The first such row counts.
+A publisher that restarts may say `published` again for events it is still in charge of, since a
+crash may have come between taking charge and saying so. The first such row counts.
 
 A run whose rows contradict each other is not judged: the reason is returned in its stead. That
 keeps every checker free of half-believed rows.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ensue.checkers.verdict import Subscriber
-from ensue.trace import ACTIONS, Row
+from ensue.core.trace import ACTIONS, Row
 
 __all__ = ["Delivery", "Excerpt", "History", "Interval", "Publication", "histories", "ordinal"]
 
@@ -54,7 +54,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     position: int
     """1, 2, 3, … among the deliveries of its subscriber, counted here."""
     tagged: bool
-    """Whether the subscriber was told that this delivery breaks the order."""
+    """Whether the delivery was tagged as out of order."""
     time_ns: int = 0
     stated: int | None = None
     """The row's own `position`."""
@@ -74,7 +74,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What an excerpt of a run does not say itself: all it holds of some events, and nothing of others."""
+    """Facts about a run that an excerpt of it lacks: all of some events, none of others."""
 
     simulated: bool
     """Whether times are true times."""

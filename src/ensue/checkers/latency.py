@@ -1,9 +1,11 @@
-"""Checks that whatever is delivered in order is delivered in time.
+"""Checks that deliveries in order are also in time.
 
-Rule: between the publication of an event and each of its deliveries lies no more than `within_ns`. Tagged deliveries are set
-aside, and of an event delivered twice the first counts. Merged order promises delta + 3 epsilon, to the end of the tick.
+Rule: between the publication of an event and each of its deliveries lies no more than `within_ns`.
+Tagged deliveries are set aside, and of an event delivered twice the first counts. Merged order
+promises delta + 3 epsilon, to the end of the tick.
 
-Times of runs on real machines are readings of two clocks: give the clock error as well, or a fast clock looks like a slow delivery.
+Times of runs on real machines are readings of two clocks: give the clock error as well, or a fast
+clock looks like a slow delivery.
 
 HAZARD: an event that is never delivered is not late. `complete` tells of those.
 """

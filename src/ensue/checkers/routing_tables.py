@@ -1,13 +1,19 @@
 """Routing tables of brokers, at rest: what each says it has fits what the others say.
 
-A broker that is at rest may write its tables into the trace, as rows `held`: first one with the verdict `tables`, with the number of commits as `publisher_seq`; then one with the verdict `client`
-for each client that it has, as `publisher`; then one for each entry, with the name as `subscription`, the filter as `topic` and a peer as `publisher`. The verdict says what it is: an `advertisement` or a `subscription` came from that peer, or
-was `sent` to it. The last report of each broker counts.
+A broker that is at rest may write its tables into the trace, as rows `held`: first one with the
+verdict `tables`, with the number of commits as `publisher_seq`; then one with the verdict `client`
+for each client that it has, as `publisher`; then one for each entry, with the name as
+`subscription`, the filter as `topic` and a peer as `publisher`. The verdict says what it is: an
+`advertisement` or a `subscription` came from that peer, or was `sent` to it. The last report of
+each broker counts.
 
-**converged.** All brokers have committed equally many transactions (`behind`) and hold the same advertisements (`unadvertised`). What one broker sent to another is there as
-something that came from it, and nothing else is (`differ`). No entry came from somebody who is neither a broker nor a client of the one that has it (`orphan`).
+**converged.** All brokers have committed equally many transactions (`behind`) and hold the same
+advertisements (`unadvertised`). What one broker sent to another is there as something that came
+from it, and nothing else is (`differ`). No entry came from a node that is neither a broker nor a
+client of its holder (`orphan`).
 
-HAZARD: reports of brokers that were not at rest differ though nothing is wrong. A run without reports is not judged.
+HAZARD: reports of brokers that were not at rest differ though nothing is wrong. A run without
+reports is not judged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,7 +21,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from ensue.checkers.verdict import Collector, Subscriber
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 __all__ = ["Fault", "faults", "judge"]
 

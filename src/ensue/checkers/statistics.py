@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ensue.checkers.disagreement import inversions
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 __all__ = ["RunStatistics", "percentile", "statistics"]
 
@@ -174,7 +174,7 @@ def _stamps(published: Mapping[Key, Row], rows: Sequence[Row]) -> tuple[list[int
         if row.action != "sent" or row.stamp is None or _key(row) not in published:
             continue
         if row.node != published[_key(row)].node:
-            continue  # Passed on by somebody else.
+            continue  # Forwarded by another node.
         known = first.setdefault(_key(row), row)
         if row.step < known.step:
             first[_key(row)] = row

@@ -88,9 +88,9 @@ def _steps(orders: Orders, number: int) -> list[tuple[int, int, int]]:
 
 
 def _words(orders: Orders, steps: list[tuple[int, int, int]]) -> str:
-    told = [
+    parts = [
         f"{orders.history.name(orders.subscribers[subscriber])} delivered {orders.events[before]} "
         f"before {orders.events[after]}"
         for before, after, subscriber in steps
     ]
-    return f"{', '.join(told[:-1])} and {told[-1]}"
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,26 +1,37 @@
 """Transactions of several clients: judged by what clients and brokers observed.
 
-What a trace says of them: `began` with the isolation as topic; `published`, `subscribed` and `unsubscribed` with the transaction, and as event its name, `#` and the
-operation's place (1, 2, 2.1, …); `received` at a broker when it has processed an operation; `committed` and `aborted` at each broker and
-client; `delivered` with the transaction. Topics are filters and events as text (`content`). A client says `delivered` when its application has the event, and `discarded` of what came and was not handed over: because
-the application had not read it when it closed its bus (`unread`), had closed the subscription (`not_subscribed`), or had no room (`overflow`).
+What a trace says of them: `began` with the isolation as topic; `published`, `subscribed` and
+`unsubscribed` with the transaction, and as event its name, `#` and the operation's place (1, 2,
+2.1, …); `received` at a broker when it has processed an operation; `committed` and `aborted` at
+each broker and client; `delivered` with the transaction. Topics are filters and events as text
+(`content`). A client says `delivered` when its application has the event, and `discarded` of what
+came and was not handed over: because the application had not read it when it closed its bus
+(`unread`), had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 
-**atomic.** No transaction is committed at one node and aborted at another (`split`). Nothing of a transaction that was not committed is
-delivered (`dirty`). Every event of a committed one is delivered, once, to every subscription that it must come to (`torn`, `duplicate`), and to
-none that it must not (`stale`).
+**atomic.** No transaction is committed at one node and aborted at another (`split`). Nothing of a
+transaction that was not committed is delivered (`dirty`). Every event of a committed one is
+delivered, once, to every subscription that it must come to (`torn`, `duplicate`), and to none that
+it must not (`stale`).
 
-**sequential** (Definition 6). No broker processes an operation after one that comes later in the same transaction.
+**sequential** (Definition 6). No broker processes an operation after one that comes later in the
+same transaction.
 
-**serializable.** No two brokers commit two serializable transactions in opposite sequences (`cycle`). Events outside of transactions are delivered as one state
-of the tables between two commits says, whichever (`mixed`: as in schedule 2 of the paper, where a subscription is moved and an event reaches both places or none).
+**serializable.** No two brokers commit two serializable transactions in opposite sequences
+(`cycle`). Events outside of transactions are delivered as one state of the tables between two
+commits says, whichever (`mixed`: as in schedule 2 of the paper, where a subscription is moved and
+an event reaches both places or none).
 
 **converged.** The tables that brokers reported at rest fit each other: see `converged`.
 
-*Must and must not.* A subscription is there for a publication if it came before it, and is not if it ended before or came later. Between two
-serializable transactions, and within one, that is decided by the sequence of commits and the operations' places. Otherwise only by time, and only
-if one was over before the other began; if they were concurrent, either is right, and nothing is judged. Nothing is owed to a client that is gone,
-or from the moment it withdrew a subscription, and nothing of what it discarded when it had withdrawn it; unless something came to that subscription that comes behind it for sure: a later event of the publisher,
-both outside of transactions; a later one of the same transaction; one of a serializable transaction that was committed later; or one that was published when its transaction was over.
+*Must and must not.* A subscription is there for a publication if it came before it, and is not if
+it ended before or came later. Between two serializable transactions, and within one, that is
+decided by the sequence of commits and the operations' places. Otherwise only by time, and only if
+one was over before the other began; if they were concurrent, either is right, and nothing is
+judged. Nothing is owed to a client that is gone, or from the moment it withdrew a subscription, and
+nothing of what it discarded when it had withdrawn it; unless something came to that subscription
+that comes behind it for sure: a later event of the publisher, both outside of transactions; a later
+one of the same transaction; one of a serializable transaction that was committed later; or one that
+was published when its transaction was over.
 """
 
 import re
@@ -29,11 +40,11 @@ from itertools import pairwise
 
 import msgspec
 
-from ensue.checkers import converged
-from ensue.checkers.content import attributes_of, matches
+from ensue.checkers import routing_tables
+from ensue.checkers.content_filters import attributes_of, matches
 from ensue.checkers.verdict import Collector, Report, Subscriber, Verdict
-from ensue.errors import BadInput
-from ensue.trace import Row
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
 
 __all__ = ["PLACE", "RULES", "Ledger", "check", "judge", "misnamed"]
 
@@ -60,7 +71,7 @@ class Moment(msgspec.Struct, frozen=True):
     """In effect everywhere from then on."""
 
     def before(self, other: "Moment") -> bool | None:
-        """Return whether this took effect before another; None if nobody can tell."""
+        """Return whether this took effect before another; None if unknown."""
         if self.transaction and self.transaction == other.transaction:
             return None if self.path == other.path else self.path < other.path
         if self.place is not None and other.place is not None:
@@ -92,7 +103,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """One run, put together. Raises BadInput if it is not one of content, or operations don't say their places."""
+    """One run by content; raises BadInput if it is none, or lacks places of operations."""
 
     def __init__(self, run: str, rows: Sequence[Row]) -> None:
         self.run = run
@@ -105,13 +116,15 @@ class Ledger:
         self.delivered: dict[tuple[str, str], list[Row]] = {}
         """By event and subscription."""
         self.unread: set[tuple[str, str]] = set()
-        """Events and subscriptions that they came to, and nobody read."""
+        """Events with the subscriptions that received but never read them."""
         self.dropped: set[tuple[str, str]] = set()
-        """Events and subscriptions that they came for, when their clients had withdrawn those or had no room."""
+        """Events and subscriptions that they came for, when their clients had withdrawn those or
+        had no room."""
         self.recipients: dict[str, list[str]] = {}
         """By event: the subscriptions that it came to."""
         self._latest: dict[tuple[str, str], tuple[int, ...]] = {}
-        """By subscription, and by publisher or transaction: the last number or place of what came to it."""
+        """By subscription, and by publisher or transaction: the last number or place of what came
+        to it."""
         self._latest_commit: dict[str, int] = {}
         """By subscription: the last commit of a transaction of which something came to it."""
         self._latest_ns: dict[str, int] = {}
@@ -210,12 +223,14 @@ class Ledger:
     def _moment(self, row: Row) -> Moment | None:
         """Return when an operation took effect; None if it never did.
 
-        What a transaction without isolation did can be seen before it is over, and for a while even if it is aborted.
+        What a transaction without isolation did can be seen before it is over, and for a while even
+        if it is aborted.
         """
         name = row.transaction
         if name is None:
             at_ns = _time(row)
-            # Asked for some time before it was said to be in effect; withdrawn some time after it was asked for.
+            # Asked for some time before it was said to be in effect; withdrawn some time after it
+            # was asked for.
             first_ns = 0 if row.action == "subscribed" else at_ns
             return Moment("", (), None, first_ns, at_ns if row.action == "subscribed" else _FOREVER)
         if name not in self.committed:
@@ -285,7 +300,7 @@ def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def misnamed(event: str) -> str:
-    """Say that an operation can't be told apart from others by its name."""
+    """Report an operation whose name is not unique."""
     return f"{event!r} does not say which operation of a transaction it is, as 't#2.1' does"
 
 
@@ -299,7 +314,7 @@ def judge(ledger: Ledger, collectors: dict[str, Collector]) -> None:
         _judge_commits(ledger, collectors["serializable"])
         _judge_regular(ledger, collectors["serializable"])
     if "converged" in collectors:
-        converged.judge(ledger.run, ledger.held, collectors["converged"])
+        routing_tables.judge(ledger.run, ledger.held, collectors["converged"])
 
 
 def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
@@ -380,9 +395,10 @@ def _judge_sequential(ledger: Ledger, collector: Collector) -> None:
 
 
 def _judge_commits(ledger: Ledger, collector: Collector) -> None:
-    """Compare the sequences of every two nodes: no node need have all commits, so none is the measure of all.
+    """Compare the commit sequences of every two nodes: no node need have all commits.
 
-    Of two transactions the first node that has both says which comes first, the one with most commits before others.
+    Of two transactions the first node that has both says which comes first, the one with most
+    commits before others.
     """
     # A node that says twice that it committed did so the first time.
     commits = {node: list(dict.fromkeys(names)) for node, names in ledger.commits.items()}
@@ -407,7 +423,7 @@ def _judge_commits(ledger: Ledger, collector: Collector) -> None:
 
 
 def _judge_regular(ledger: Ledger, collector: Collector) -> None:
-    """See whether events outside of transactions saw the tables as they were after some number of commits."""
+    """Check that events outside transactions saw the tables after whole commits."""
     for published in ledger.events:
         if "#" in published.event or published.node in ledger.gone:
             continue
@@ -417,7 +433,7 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
         for subscription in ledger.recipients.get(its, ()):
             held = ledger.subscriptions.get(subscription)
             if held is None and ledger.owner(subscription) in ledger.gone:
-                continue  # It went before it was told that it had subscribed.
+                continue  # It left before it knew that it had subscribed.
             if held is None or held not in interested:
                 collector.violation(
                     "stale",
@@ -442,7 +458,8 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
                 or (_at(ledger, published.node),),
                 (published.event,),
                 lambda published=published, got=got: (  # type: ignore[misc]
-                    f"{published.event} ({published.text}) was delivered to {', '.join(got) or 'nobody'}: "
+                    f"{published.event} ({published.text}) was delivered to "
+                    f"{', '.join(got) or 'no client'}: "
                     "no state of the tables between two commits explains that"
                 ),
             )

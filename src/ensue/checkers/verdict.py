@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 
 
 class Subscriber(msgspec.Struct, frozen=True, order=True):
-    """Whoever sees one sequence of deliveries: one subscription of one node in one run."""
+    """One sequence of deliveries: one subscription of one node in one run."""
 
     run: str
     node: str
@@ -48,8 +48,8 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken rule and the smallest witness of it."""
 
     anomaly: str
-    """`fifo`, `duplicate`, `total`, `global`, `causal`, `position`, `slow`, `expired`, `missed`, `lost`,
-    `phantom`, `uninvited` or `void`."""
+    """`fifo`, `duplicate`, `total`, `global`, `causal`, `position`, `slow`, `expired`, `missed`,
+    `lost`, `phantom`, `uninvited` or `void`."""
     subscribers: tuple[Subscriber, ...]
     """Where it was seen: one subscriber, or the two that disagree."""
     first_event: str
@@ -143,7 +143,7 @@ class Collector:
         self._notes: list[str] = []
         self._reasons: list[str] = []
         self.facts: dict[str, int] = {}
-        """Counts to be told once for all runs, by name."""
+        """Counts to report once for all runs, by name."""
 
     @property
     def full(self) -> bool:
@@ -180,7 +180,7 @@ class Collector:
             self._reasons.append(reason)
 
     def tally(self, counts: Mapping[str, int]) -> None:
-        """Add to the counts told once for all runs."""
+        """Add to the counts reported once for all runs."""
         for name, count in counts.items():
             self.facts[name] = self.facts.get(name, 0) + count
 

@@ -5,14 +5,14 @@
 
 from importlib.util import find_spec
 
-from ensue.errors import MissingExtra
+from ensue.core.errors import MissingExtra
 
 if find_spec("pyarrow") is None:
     raise MissingExtra(extra="trace", needed_for="The event log")
 
 from ensue.store.layout import log_folder
 from ensue.store.reader import Bounds, DirectoryReader, LogReader, open_log
-from ensue.store.recording import LogSink
+from ensue.store.run_log import LogSink
 from ensue.store.schema import COLUMNS, log_schema
 from ensue.store.writer import LogWriter
 

@@ -6,10 +6,10 @@
     topics/<topic>/<first offset>-<unique>.arrow
 
 A segment holds rows of one topic by rising offset, as an Arrow file with LZ4 buffers. An append
-writes its segments first, syncs them, and then creates one commit file under the next number. Creating
-it is one step of the file system that never replaces a file, so that an append to many topics is
-there as a whole or not at all, whenever its process is killed. Files that no commit names are
-of nobody's concern; the next writer removes them.
+writes its segments first, syncs them, and then creates one commit file under the next number.
+Creating it is one step of the file system that never replaces a file, so that an append to many
+topics is there as a whole or not at all, whenever its process is killed. Files that no commit names
+are leftovers; the next writer removes them.
 
 Every `CHECKPOINT_EVERY` commits the whole state is written once, so that opening a log reads two
 hundred small files at most. Older commits are removed when the checkpoint after theirs is there.
@@ -30,7 +30,7 @@ from uuid import uuid4
 
 import msgspec
 
-from ensue.errors import BadInput, LogDamaged, LogInUse
+from ensue.core.errors import BadInput, LogDamaged, LogInUse
 
 __all__ = ["Commit", "Layout", "Lock", "Segment", "State", "Token", "Topic", "log_folder"]
 
@@ -173,7 +173,7 @@ class Layout:
             os.link(unfinished, path)
         except FileExistsError:
             raise LogInUse(
-                f"{self.root} got commit {commit.number} from somebody else: the file system "
+                f"{self.root} got commit {commit.number} from another writer: the file system "
                 "does not keep a second writer out",
                 path=str(self.root),
             ) from None
@@ -257,7 +257,7 @@ class Layout:
         return sorted(int(name) for name in names if name.isdecimal() and len(name) == 20)
 
     def _write(self, path: Path, data: bytes) -> Path:
-        """Write a file under a name that nobody reads, and return it once it is on the disk."""
+        """Write a file under a temporary name, and return it once it is synced."""
         unfinished = path.with_name(f"{_TEMPORARY}{uuid4().hex}")
         with unfinished.open("xb") as file:
             file.write(data)

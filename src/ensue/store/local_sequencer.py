@@ -5,7 +5,8 @@ appends them as one commit. A stamp is whole: it counts the events of every topi
 this one, so the log has one order over all its topics.
 
 A row that brings its own `publisher_seq` is published once: one at or below the last number of its
-publisher and topic is already there. Within one call such rows are put in the order of their numbers.
+publisher and topic is already there. Within one call such rows are put in the order of their
+numbers.
 
 HAZARD: numbers that a row brings must not come late. One that turns up in a later call than a
 higher one of its publisher and topic counts as already published.
@@ -21,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ensue.errors import BadInput
-from ensue.event import COUNT_MAX
+from ensue.core.errors import BadInput
+from ensue.core.event import COUNT_MAX
 from ensue.store.layout import Token
 from ensue.store.schema import event_ids, log_schema
 from ensue.store.writer import LogWriter
@@ -116,7 +117,7 @@ def _ranks(groups: Numbers) -> Numbers:
 
 
 def _in_number_order(groups: Numbers, numbers: Numbers) -> Numbers:
-    """Return the rows, each number of a group once, each group's in order, in the group's places."""
+    """Return the rows with each group sorted in place, each of its numbers once."""
     by_number = np.lexsort((numbers, groups))
     by_place = np.argsort(groups, kind="stable")
     first = np.ones(len(groups), dtype=bool)

@@ -1,7 +1,7 @@
 """Reading an event log, wherever it is.
 
 `LogReader` is all that the Spark source and every other reader knows of a log. `open_log` chooses
-what stands behind it by the URL: a directory, or servers (`ensue.store.served`).
+what stands behind it by the URL: a directory, or servers (`ensue.store.remote_reader`).
 
 Rows come by rising offset. What was read once reads the same for ever, until it is trimmed: reading
 offsets that are gone raises `OffsetsGone`, never returns less in silence. Offsets that no event has
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from ensue.errors import BadInput, LogDamaged, OffsetsGone
-from ensue.event import Event, Stamp
+from ensue.core.errors import BadInput, LogDamaged, OffsetsGone
+from ensue.core.event import Event, Stamp
 from ensue.store.layout import Layout, Segment, Topic, log_folder
 from ensue.store.schema import COLUMNS, log_schema
 
@@ -68,11 +68,11 @@ class LogReader(Protocol):
 def open_log(url: str | Path, *, patient: bool = False) -> LogReader:
     """Open the log that a URL names.
 
-    That is a path or `file://`, of a log or of a recorded run, or the `ensue://` of a server. One that
-    does not answer is waited for if you are `patient`.
+    That is a path or `file://`, of a log or of a recorded run, or the `ensue://` of a server. One
+    that does not answer is waited for if you are `patient`.
     """
     if str(url).lower().startswith("ensue://"):
-        from ensue.store.served import ServedReader  # noqa: PLC0415 - it needs this module
+        from ensue.store.remote_reader import ServedReader  # noqa: PLC0415 - it needs this module
 
         return ServedReader(str(url), patient=patient)
     return DirectoryReader(local_path(url))
@@ -206,7 +206,8 @@ def _batches(count: int, segment: Segment, start: int, end: int) -> range:
     return range(first, last + 1)
 
 
-# -- Rows of events ---------------------------------------------------------------------------------
+# -- Rows of events
+# ---------------------------------------------------------------------------------
 
 
 def merge_stamp(entries: dict[str, int], stamp: Stamp | None) -> None:
@@ -299,7 +300,7 @@ def _headers(headers: Sequence[dict[str, str]]) -> "pa.Array[Any]":
 def _maps(
     keys: Sequence[str], values: Sequence[Any], starts: Sequence[int | None], kind: pa.DataType
 ) -> "pa.Array[Any]":
-    """Make a column of maps: where each begins in all of them, None for a null, and where they end."""
+    """Make a column of maps from offsets; None marks a null."""
     return pa.MapArray.from_arrays(  # type: ignore[call-overload, no-any-return]
         pa.array(starts, pa.int32()), pa.array(keys, pa.string()), pa.array(values, kind)
     )

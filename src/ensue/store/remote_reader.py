@@ -1,20 +1,22 @@
 """Reading the log of a bus that servers keep: `ensue://HOST:PORT`, over plain blocking sockets.
 
-The server that the URL names says who else is in its chain; what is asked about a topic goes to the one
-that keeps it. Every read that goes on has a connection of its own; idle ones are kept for the next.
+The server that the URL names says who else is in its chain; what is asked about a topic goes to the
+one that keeps it. Every read that goes on has a connection of its own; idle ones are kept for the
+next.
 
-Offsets are slots less one, as in a log directory, and a topic ends before its first slot that is not
-filled yet: what was read once reads the same for ever.
+Offsets are slots less one, as in a log directory, and a topic ends before its first slot that is
+not filled yet: what was read once reads the same for ever.
 
-Stamps are whole. On the wire they may leave out what has not changed since the topic's previous event,
-so a read that begins in the middle looks back for the last whole stamp, `LOOK_BACK` events and then
-twice as many each time. Servers put one out every 256 events of a topic, so this costs up to three
-answers of some hundred events, whatever the range. Where a log was trimmed, what comes before its first
-whole stamp can't be made whole any more: the topic begins there.
+Stamps are whole. On the wire they may leave out what has not changed since the topic's previous
+event, so a read that begins in the middle looks back for the last whole stamp, `LOOK_BACK` events
+and then twice as many each time. Servers put one out every 256 events of a topic, so this costs up
+to three answers of some hundred events, whatever the range. Where a log was trimmed, what comes
+before its first whole stamp can't be made whole any more: the topic begins there.
 
-A server that restarts, or a connection that is lost, costs a read nothing but time: it goes on where it
-was, for up to `PATIENCE_S` without an answer. The first connection is tried once, unless `patient`. One that comes back
-with another log, or an older state of it, or that can't read it, ends reading with `LogLost`.
+A server that restarts, or a connection that is lost, costs a read nothing but time: it goes on
+where it was, for up to `PATIENCE_S` without an answer. The first connection is tried once, unless
+`patient`. One that comes back with another log, or an older state of it, or that can't read it,
+ends reading with `LogLost`.
 """
 
 import logging
@@ -28,7 +30,7 @@ from typing import Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
-from ensue.errors import (
+from ensue.core.errors import (
     AccessDenied,
     BadInput,
     HandshakeFailed,
@@ -37,19 +39,19 @@ from ensue.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from ensue.event import Count, Name
-from ensue.protocols.core import Frame
-from ensue.protocols.ens import Fetch, Surveyed
-from ensue.protocols.lineage import Lineage, contradiction, lost_text
-from ensue.protocols.sequencer.frames import Expired, Refused
-from ensue.protocols.sequencer.placement import Placement
+from ensue.core.event import Count, Name
+from ensue.core.lineage import Lineage, contradiction, lost_text
+from ensue.core.wire import FRAME_BYTES_MAX, Codec, bundle
+from ensue.protocols.interface import Frame
+from ensue.protocols.topic_log.frames import Fetch, Surveyed
+from ensue.protocols.total.frames import Expired, Refused
+from ensue.protocols.total.placement import Placement
 from ensue.store.reader import Bounds, EventRow, batch_of, merge_stamp
 from ensue.store.schema import COLUMNS
-from ensue.transports import tcp_messages as messages
-from ensue.transports.peer_kind import is_final
-from ensue.transports.tcp_options import TcpOptions, parse_address
+from ensue.transports.peer_probe import is_final
+from ensue.transports.tcp import messages
+from ensue.transports.tcp.options import TcpOptions, parse_address
 from ensue.transports.tls import what_failed
-from ensue.wire import FRAME_BYTES_MAX, Codec, bundle
 
 __all__ = ["PATIENCE_S", "ServedReader"]
 
@@ -62,10 +64,11 @@ PAUSE_S_MAX = 1.0
 LOOK_BACK = 64
 LOOK_BACK_MAX = 4096
 BUSY_TRIES_MAX = 50
-"""How often a server is asked again that had no room for an answer, or a slot that is not filled."""
+"""How often a server is asked again that had no room for an answer, or a slot that is not
+filled."""
 OVERLAP = 64
 """Topics of a page that are asked for again with the next, lest one is missed while others go."""
-TOPICS_TOLD = 20
+TOPICS_SHOWN = 20
 
 _log = logging.getLogger("ensue")
 
@@ -89,7 +92,7 @@ T = TypeVar("T")
 
 
 class _Line:
-    """One connection to one server, as somebody who only reads."""
+    """One read-only connection to one server."""
 
     def __init__(self, options: TcpOptions, address: tuple[str, int]) -> None:
         self.address = f"{address[0]}:{address[1]}"
@@ -152,7 +155,7 @@ class _Line:
         self._socket.settimeout(ANSWER_S)
 
     def _told(self, kind: type[T]) -> T:
-        """Return what a server says when it lets somebody in."""
+        """Return the server's welcome message."""
         while True:
             if isinstance(said := messages.decode_control(self._message()), kind):
                 return said
@@ -211,7 +214,7 @@ class _Line:
         if self.welcome is not None:
             return f"the connection to {self.address} is lost ({error})"
         return (
-            f"nobody answers at {self.address} ({error}); start a server with: "
+            f"no server answers at {self.address} ({error}); start one with: "
             f"ensue serve --listen {self.address} --data DIR"
         )
 
@@ -368,18 +371,18 @@ class ServedReader:
 
     def _check_log(self, welcome: messages.Welcome) -> None:
         """Refuse a server whose log is not the one that was read before."""
-        server, told = welcome.server, welcome.log
-        if told is None:
+        server, lineage = welcome.server, welcome.log
+        if lineage is None:
             return
-        known = self._logs.setdefault(server, told)
-        reason = contradiction(known, told)
+        known = self._logs.setdefault(server, lineage)
+        reason = contradiction(known, lineage)
         if reason:
             text = f"{lost_text(server, reason)}; open the log anew to go on"
             raise LogLost(text, server=server, reason=reason)
-        self._logs[server] = told
+        self._logs[server] = lineage
 
     def put_back(self, station: str, line: _Line) -> None:
-        """Keep a connection for whoever needs one next."""
+        """Return a connection to the pool."""
         self._idle[station] = line
 
     def _read(
@@ -420,7 +423,7 @@ class ServedReader:
                 events = page.events if page.first > at else events + page.events
                 at = page.next if page.events else high
             if page.first > slot or page.end < slot:
-                return {}  # It is gone or not there, which whoever reads it is told.
+                return {}  # Gone or unknown: reading it raises.
             later = events + later
             for place in range(len(events) - 1, -1, -1):
                 stamp = events[place].stamp
@@ -469,8 +472,8 @@ class ServedReader:
 
     def _unknown(self, topic: str, start: int, end: int) -> NoReturn:
         names = [repr(name) for name in sorted(self.bounds())] or ["none yet"]
-        told = ", ".join(names[:TOPICS_TOLD]) + ", …" * (len(names) > TOPICS_TOLD)
-        text = f"there is no topic {topic!r} at {self.url}; its topics: {told}"
+        shown = ", ".join(names[:TOPICS_SHOWN]) + ", …" * (len(names) > TOPICS_SHOWN)
+        text = f"there is no topic {topic!r} at {self.url}; its topics: {shown}"
         raise OffsetsGone(text, topic=topic, start=start, end=end)
 
 

@@ -1,6 +1,6 @@
 """Where a run's events go: into a log of its own, topic by topic in the order of their slots.
 
-A run hands over each event that its notification service accepted, with its slot, in whatever order.
+A run hands over each event that its notification service accepted, with its slot, in any order.
 What comes ahead of its turn waits here until the slots before it are there. So rows are written
 in slot order, and stamps that leave out what has not changed are made whole on the way: an entry
 that is left out is as in the previous event of the topic.
@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ensue.errors import BadInput, EnsueError
-from ensue.event import Event
+from ensue.core.errors import BadInput, EnsueError
+from ensue.core.event import Event
 from ensue.store.writer import LogWriter
 
 __all__ = ["FLUSH_S", "ROWS_MAX", "WAITING_MAX", "LogSink"]

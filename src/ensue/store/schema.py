@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["COLUMNS", "check_schema", "event_ids", "log_schema", "table_of"]
 

@@ -1,8 +1,8 @@
 """Writing an event log: one writer at a time, every append as a whole or not at all.
 
 `append` returns when its rows are on the disk for good and every reader can see them. Killed before
-that, nothing of it is there. An append that carries a token is taken once: repeated, it does nothing
-and says so, which is what makes a retried batch harmless.
+that, nothing of it is there. An append that carries a token is taken once: repeated, it does
+nothing and says so, which is what makes a retried batch harmless.
 
 Offsets rise within a topic; they may skip, never repeat. `trim` drops whole segments from
 the old end: it commits first and deletes after, so that a reader finds either the rows or the word
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from ensue.errors import BadInput, LocalProtocolError
+from ensue.core.errors import BadInput, LocalProtocolError
 from ensue.store.layout import (
     Commit,
     Layout,
@@ -222,7 +222,7 @@ class LogWriter:
         try:
             self._layout.write_commit(commit)
         except BaseException:
-            # Whether it is there can't be told any more: whoever opens the log next will see.
+            # Whether it was written is unknown: the next open will see.
             self._closed = True
             raise
         self._state.apply(commit)
