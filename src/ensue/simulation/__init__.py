@@ -1,14 +1,14 @@
-"""Drive protocol nodes in a simulated world: one seed, every fault by name, the same trace."""
+"""Deterministic simulation of protocol nodes: one seed, named faults, one trace."""
 
-from ensue.simulation.clocks import Clock, ClockConfig
-from ensue.simulation.delays import Constant, DelayModel, LogNormal, Normal, Uniform
-from ensue.simulation.disks import Disk, DiskConfig
-from ensue.simulation.driver import Codec, Command
-from ensue.simulation.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
-from ensue.simulation.network import LinkDelay, Network, NetworkConfig, NetworkStatistics
-from ensue.simulation.process import Factory
-from ensue.simulation.queueing import QueueConfig, QueueStatistics
-from ensue.simulation.world import World
+from ensue.simulation.world.clocks import Clock, ClockConfig
+from ensue.simulation.world.delays import Constant, DelayModel, LogNormal, Normal, Uniform
+from ensue.simulation.world.disks import Disk, DiskConfig
+from ensue.simulation.world.driver import Codec, Command
+from ensue.simulation.world.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
+from ensue.simulation.world.load_model import QueueConfig, QueueStatistics
+from ensue.simulation.world.network import LinkDelay, Network, NetworkConfig, NetworkStatistics
+from ensue.simulation.world.process import Factory
+from ensue.simulation.world.world import World
 
 __all__ = [
     "Clock",

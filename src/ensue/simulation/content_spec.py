@@ -1,30 +1,34 @@
-"""What a scenario of transactions says besides: brokers, clients, and what they do."""
+"""Transactions in a scenario: brokers, clients, and their operations."""
 
 import msgspec
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.nodes import check_tree
-from ensue.simulation.acting import RegularSpec, TransactionSpec
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.topology import check_tree
+from ensue.simulation.deployments.transaction_clients import RegularSpec, TransactionSpec
 
-__all__ = ["OverlaySpec"]
+__all__ = ["ContentSpec"]
 
 
-class OverlaySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A tree of brokers, their clients, and all that happens; see `ensue.simulation.transactions`."""
+class ContentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree of brokers, their clients, and their operations.
+
+    See `ensue.simulation.deployments.transactions`.
+    """
 
     brokers: dict[str, tuple[str, ...]] = {}
     """Each with its neighbours."""
     clients: dict[str, str] = {}
     """Each with its home."""
-    config: OverlayConfig = OverlayConfig()
+    config: ContentConfig = ContentConfig()
     transactions: tuple[TransactionSpec, ...] = ()
     regular: tuple[RegularSpec, ...] = ()
     """Operations outside of transactions."""
     crash_after_frames: tuple[tuple[str, int], ...] = ()
     """Nodes that crash, and come back, right after having received so many frames."""
     silent_crashes: bool = False
-    """Whether what a broker had persisted when it crashed may not have been sent, nor written into the trace."""
+    """Whether what a broker had persisted when it crashed may not have been sent, nor written into
+    the trace."""
 
     def __post_init__(self) -> None:
         if not self.brokers:

@@ -1,21 +1,21 @@
-"""Play a scenario and judge what came of it.
+"""Play a scenario and judge its trace.
 
 A run has two parts. For the scenario's duration events flow and faults strike. Then everything is
 healed and the liveness bound starts: within `settle_ns` every event must be settled at its
-publisher, nobody may hold anything back, every change of subscription must be through, and every
+publisher, no node may hold anything back, every change of subscription must be through, and every
 subscriber must have come to the end of its topics. A run that does not get there is stuck. Whether
 stuck or not, its trace is judged by the checkers.
 """
 
 import msgspec
 
+from ensue import orders
 from ensue.checkers import Report, Verdict
-from ensue.event import Event
-from ensue.recorder import Recorder
-from ensue.simulation.deployment import Roles
-from ensue.simulation.families import DEPLOYMENTS
+from ensue.core.event import Event
+from ensue.core.trace import Row
+from ensue.protocols.recorder import Recorder
+from ensue.simulation.deployments.base import Roles
 from ensue.simulation.scenario import Scenario
-from ensue.trace import Row
 
 __all__ = ["Outcome", "play"]
 
@@ -24,13 +24,13 @@ POLL_NS = 100_000_000
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run."""
+    """The result of a run."""
 
     scenario: str
     seed: int
     report: Report
     stuck: tuple[str, ...]
-    """Who waits for what after the liveness bound; empty if nobody does."""
+    """Which nodes wait for what after the liveness bound; empty if none does."""
     steps: int
     """Frames received and timers handled by nodes."""
     published: int
@@ -40,8 +40,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How long after healing the run took to come to rest."""
     rows: list[Row]
     events: list[tuple[int, Event]]
-    """What the notification service holds at the end, each with its slot in its topic, if asked for.
-    A service without a log keeps no payloads."""
+    """What the notification service holds at the end, each with its slot in its topic, if asked
+    for. A service without a log keeps no payloads."""
 
     @property
     def valid(self) -> bool:
@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return not self.stuck and (verdict is Verdict.VALID or idle)
 
     def sentences(self) -> list[str]:
-        """Say what is wrong, in words."""
+        """Return what is wrong, as sentences."""
         stuck = [f"stuck: {each}" for each in self.stuck]
         return stuck if self.report.verdict is Verdict.VALID else stuck + self.report.sentences()
 
@@ -72,7 +72,7 @@ def play(
     if encode is None:
         encode = scenario.encode
     recorder = Recorder(f"{scenario.name}-{seed}", scenario.order, peer_frames=peer_frames)
-    build = DEPLOYMENTS[scenario.order]
+    build = orders.named(scenario.order).deployment()
     deployment = build(scenario, seed, recorder=recorder, encode=encode, roles=roles)
     world = deployment.world
     world.run(until_ns=scenario.duration_ns)

@@ -1,24 +1,25 @@
-"""A scenario: who is where, who publishes and subscribes what and when, and what goes wrong.
+"""A scenario: nodes and sites, publications, subscriptions, and faults.
 
-A scenario is a value. A file states it (`scenario_file`), a swarm draws it from a seed (`swarm`),
+A scenario is a value. A file states it (`scenario_file`), a swarm draws it from a seed (`swarms`),
 and `run` plays it. Together with a seed it decides a run completely.
 """
 
 import msgspec
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.topic_log import EnsConfig
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.faults import Faults
-from ensue.simulation.network import NetworkConfig
-from ensue.simulation.overlay_spec import OverlaySpec
-from ensue.simulation.queueing import QueueConfig
+from ensue import orders
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
+from ensue.simulation.content_spec import ContentSpec
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.faults import Faults
+from ensue.simulation.world.load_model import QueueConfig
+from ensue.simulation.world.network import NetworkConfig
 
 __all__ = [
     "Change",
@@ -37,9 +38,6 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
-ORDERS = ("total", "causal", "merged", "deadline", "none", "transactions")
-"""What a scenario can be about; `families` says who builds it."""
-_ORDERS_IN_WORDS = f"{', '.join(ORDERS[:-1])} or {ORDERS[-1]}"
 
 
 class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,23 +118,23 @@ class SubscriberSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vanish(msgspec.Struct, frozen=True, kw_only=True):
-    """A publisher dies for ever."""
+    """A publisher that dies forever."""
 
     publisher: str
     at_ns: int
 
 
 class Corruption(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of a node of merged order is filled with anything."""
+    """The memory of a node of merged order is filled with arbitrary values."""
 
     node: str
     at_ns: int
 
 
 class MergeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scenario of merged order says besides; see `ensue.simulation.merged`."""
+    """Merged order in a scenario; see `ensue.simulation.deployments.merged`."""
 
-    config: MergeConfig = MergeConfig(epsilon_ticks=10, delta_ticks=100)
+    config: MergedConfig = MergedConfig(epsilon_ticks=10, delta_ticks=100)
     eager: tuple[str, ...] = ()
     """Subscribers that are handed everything as it comes, tagged."""
     relays: tuple[str, ...] = ()
@@ -158,15 +156,16 @@ class MergeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadlineSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scenario of deadline order says besides; see `ensue.simulation.deadline`."""
+    """Deadline order in a scenario; see `ensue.simulation.deployments.deadline`."""
 
-    config: GossipConfig = GossipConfig()
+    config: DeadlineConfig = DeadlineConfig()
     listening: tuple[str, ...] = ()
     """Subscribers that are brokers, beside those that reply."""
     lifetimes_ns: dict[str, int] = {}
     """By publisher: how long its events are of use, if not as long as others'."""
     wishes: dict[str, str] = {}
-    """By subscriber that is told in rounds: a filter of the events that it wants, by their `mark`."""
+    """By subscriber that gets events in rounds: a filter of the events that it wants, by their
+    `mark`."""
     lossy: bool = True
     """Whether events may be missing."""
 
@@ -176,7 +175,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     order: str = "total"
-    """`total`, `causal`, `merged`, `deadline`, `none` for events as they arrive, or `transactions` over an overlay of brokers."""
+    """The name of an order of `ensue.orders`."""
     duration_ns: int = 10 * SECOND_NS
     """How long events flow and faults strike. Then everything is healed."""
     settle_ns: int = 120 * SECOND_NS
@@ -187,11 +186,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     subscribers: tuple[SubscriberSpec, ...] = ()
     sequencer: SequencerConfig = SequencerConfig()
     ens_config: EnsConfig = EnsConfig()
-    hypercube: HypercubeConfig = HypercubeConfig()
+    hypercube: CausalConfig = CausalConfig()
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()
     """For order `merged`, which has no chain."""
-    overlay: OverlaySpec = OverlaySpec()
+    overlay: ContentSpec = ContentSpec()
     """For `transactions`, which have brokers and clients of their own."""
     deadline: DeadlineSpec = DeadlineSpec()
     """For order `deadline`, which has no chain and no notification service."""
@@ -206,8 +205,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Send every frame as bytes, which exercises the wire and gives sizes to the trace."""
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise ConfigurationError(f"order must be {_ORDERS_IN_WORDS}, not {self.order!r}")
+        known = [each.name for each in orders.every()]
+        if self.order not in known:
+            one_of = f"{', '.join(known[:-1])} or {known[-1]}"
+            raise ConfigurationError(f"order must be {one_of}, not {self.order!r}")
         names = [
             each.name
             for group in (self.chain, self.ens, self.publishers, self.subscribers)
@@ -220,15 +221,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         slashed = [name for name in names if "/" in name]
         if slashed:
             raise ConfigurationError(f"names must not contain a slash: {', '.join(slashed)}")
-        known = frozenset(names)
+        known_names = frozenset(names)
         for what, used in (
             ("faults", self.faults.nodes()),
             ("clocks", self.clocks.keys()),
             ("vanish", {each.publisher for each in self.vanish}),
         ):
-            unknown = sorted(frozenset(used) - known)
+            unknown = sorted(frozenset(used) - known_names)
             if unknown:
-                raise ConfigurationError(f"{what} name nobody of this scenario: {unknown}")
+                raise ConfigurationError(f"{what} must name nodes of this scenario, not {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
         if self.sequencer.carries and not self.ens_config.keeps_log:
@@ -240,9 +241,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def clock_of(self, name: str) -> ClockConfig | None:
-        """Return a node's clock in an order that sends clock readings, which are never negative.
+        """Return a node's clock, never negative, in an order that sends its readings.
 
-        Where a clock would go below zero, all clocks of the scenario start later by as much: their differences stay.
+        Where a clock would go below zero, all clocks of the scenario start later by as much: their
+        differences stay.
         """
         clock, base_ns = self.clocks.get(name), self.clock_base_ns
         if not base_ns:

@@ -1,21 +1,21 @@
-"""Play the scenario that a seed stands for, and keep what little is worth carrying home.
+"""Play the scenario of a seed, and return a small result.
 
-Whoever plays many seeds, in processes or on a cluster, plays them with `play_seed`: the same seed
-gives the same result wherever it is played. An exception inside a run is a failure of its seed.
+Programs that play many seeds, in processes or on a cluster, use `play_seed`: the same seed gives
+the same result wherever it is played. An exception inside a run is a failure of its seed.
 """
 
 import traceback
 
 import msgspec
 
+from ensue.orders import DRAWS
 from ensue.simulation import run
-from ensue.simulation.families import DRAWS
 
 __all__ = ["DRAWS", "SeedResult", "play_seed", "raised"]
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one seed; small, because it travels between processes."""
+    """The result of one seed; small, because it travels between processes."""
 
     seed: int
     failure: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ def play_seed(protocol: str, seed: int) -> SeedResult:
 
 
 def raised(error: BaseException) -> str:
-    """Tell an exception in one line, with the place that raised it."""
+    """Return an exception as one line, with the place that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"raised {type(error).__name__}: {error}{where}"

@@ -1,11 +1,11 @@
-"""Put the nodes of a scenario into a world: the same protocol objects as in production.
+"""Put the nodes of a scenario into a world: the protocol objects of production.
 
-This is the joint at which a protocol meets the simulator. What every protocol has in common is here:
-the world, who publishes and subscribes what and when, the replies, the faults. A protocol adds a subclass,
-in a module of its own (`total`, `causal`, `merged`, `deadline`, `transactions`), which says which nodes there are
-(`_add_nodes`), what their
-frames are (`_prepare`), how a trace is judged (`judge`) and who still waits (`waits`); and a line in
-`families`, from which `run`, `seeds`, the command line and Spark take it by its name.
+This is the joint at which a protocol meets the simulator. What every protocol has in common is
+here: the world, who publishes and subscribes what and when, the replies, the faults. A protocol
+adds a subclass, in a module of its own (`total`, `causal`, `merged`, `deadline`, `transactions`),
+which says which nodes there are (`_add_nodes`), what their frames are (`_prepare`), how a trace is
+judged (`judge`) and which nodes still wait (`waits`). `ensue.orders` names the subclass of each
+order: `run`, `seeds`, the command line and Spark take it from there.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,28 +14,28 @@ from typing import Any
 import msgspec
 
 from ensue.checkers import Report
-from ensue.event import Event
-from ensue.protocols.core import Deliver, Outcome
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.subscriber import GossipSubscriber
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.relay import MergeRelay
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.station import Station
-from ensue.protocols.topic_log import TopicLog
+from ensue.core.event import Event
+from ensue.core.trace import Row
+from ensue.core.wire import Codec
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Deliver, Outcome
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.relay import MergedRelay
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.log import TopicLog
+from ensue.protocols.total.publisher import Publisher
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.protocols.total.station import Station
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.recorder import Recorder
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.driver import Command
 from ensue.simulation.scenario import Rate, Scenario, SubscriberSpec
-from ensue.simulation.world import World
-from ensue.trace import Row
-from ensue.wire import Codec
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.driver import Command
+from ensue.simulation.world.world import World
 
 __all__ = ["Deployment", "Roles"]
 
@@ -45,19 +45,19 @@ SECOND_NS = 1_000_000_000
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
     """The classes that play the parts; tests put broken ones in their place."""
 
-    node: type[SequencerNode] = SequencerNode
+    node: type[Sequencer] = Sequencer
     publisher: type[Publisher] = Publisher
     subscriber: type[Subscriber] = Subscriber
     ens: type[TopicLog] = TopicLog
     station: type[Station] = Station
-    cube: type[HypercubeNode] = HypercubeNode
-    merge_publisher: type[MergePublisher] = MergePublisher
-    merge_relay: type[MergeRelay] = MergeRelay
-    merge_subscriber: type[MergeSubscriber] = MergeSubscriber
+    cube: type[CausalNode] = CausalNode
+    merge_publisher: type[MergedPublisher] = MergedPublisher
+    merge_relay: type[MergedRelay] = MergedRelay
+    merge_subscriber: type[MergedSubscriber] = MergedSubscriber
     broker: type[TransactionBroker] = TransactionBroker
-    overlay_client: type[TransactionClient] = TransactionClient
-    gossip_broker: type[GossipBroker] = GossipBroker
-    gossip_subscriber: type[GossipSubscriber] = GossipSubscriber
+    content_client: type[TransactionClient] = TransactionClient
+    gossip_broker: type[DeadlineBroker] = DeadlineBroker
+    gossip_subscriber: type[DeadlineSubscriber] = DeadlineSubscriber
 
 
 class Deployment:
@@ -88,8 +88,8 @@ class Deployment:
             on_outcome=self._outcome,
             ens_for=self.ens_for,
         )
-        # What a client persisted and what its application was told are one here: a crash leaves
-        # both or neither, so that the trace tells what the application knows.
+        # What a client persisted and what reached its application are one here: a crash leaves both
+        # or neither, so that the trace says what the application knows.
         self._client_disk = DiskConfig(sync=scenario.disk.sync, crash_loses_all=True)
         self._repliers = {each.name: each for each in scenario.subscribers if each.replies}
         self._workload = self.world.stream("workload")
@@ -99,7 +99,7 @@ class Deployment:
     # -- What a protocol says -------------------------------------------------------------------
 
     def _prepare(self) -> Codec:
-        """Do what must be done before there is a world, and return the codec of all frames."""
+        """Prepare what comes before the world, and return the codec of all frames."""
         raise NotImplementedError
 
     def _add_nodes(self) -> None:
@@ -119,12 +119,24 @@ class Deployment:
         raise NotImplementedError
 
     def waits(self) -> Iterator[str]:
-        """Say who still waits for what; a protocol adds its own."""
+        """Yield which node still waits for what; a protocol adds its own."""
         yield from (f"{name} has yet to act" for name in self.world.busy())
 
     def _replier(self, subscriber: str) -> str:
         """Name the node that publishes a subscriber's replies."""
         return f"{subscriber}.replies"
+
+    @classmethod
+    def describe_nodes(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the nodes besides publishers and subscribers."""
+        del scenario
+        yield from ()
+
+    @classmethod
+    def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the configuration of the protocol."""
+        del scenario
+        yield from ()
 
     # -- What happens ---------------------------------------------------------------------------
 
@@ -176,8 +188,8 @@ class Deployment:
         """Return what publishes an event."""
         return lambda node, now_ns: node.publish(topic, payload, now_ns=now_ns)
 
-    def _subscribing(self, subscriber: str, topics: tuple[str, ...]) -> Command:  # noqa: ARG002 - for those who choose
-        """Return what subscribes somebody to topics."""
+    def _subscribing(self, subscriber: str, topics: tuple[str, ...]) -> Command:  # noqa: ARG002
+        """Return what subscribes a node to topics."""
         return lambda node, now_ns: node.subscribe(topics, now_ns=now_ns)
 
 

@@ -1,7 +1,7 @@
-"""Causal order in a world: every publisher and every subscriber is a node of one cube.
+"""Causal order in a world: every publisher and subscriber is a node of one cube.
 
-There is no chain and no notification service. A subscriber that replies publishes by its own node. Whoever vanishes is
-taken for gone by all others after a while, as a registry has it between processes.
+There is no chain and no notification service. A subscriber that replies publishes by its own node.
+All others remove a node that vanishes after a while, as a registry does between processes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,28 +10,32 @@ from typing import Any
 import msgspec
 
 from ensue.checkers import Report, Verdict, check
-from ensue.event import Event
-from ensue.protocols.core import Node
-from ensue.protocols.ens import Put
-from ensue.protocols.hypercube.frames import FRAMES, Counts
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.protocols.hypercube.trees import raise_counts
-from ensue.simulation.deployment import Deployment
-from ensue.simulation.driver import Command
-from ensue.simulation.process import Factory
-from ensue.trace import Row
-from ensue.wire import Codec
+from ensue.core.event import Event
+from ensue.core.order import Causal
+from ensue.core.trace import Row
+from ensue.core.wire import Codec
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import FRAMES, Counts, raise_counts
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.interface import Node
+from ensue.protocols.topic_log.frames import Put
+from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.scenario import Scenario
+from ensue.simulation.text import duration
+from ensue.simulation.world.driver import Command
+from ensue.simulation.world.process import Factory
 
 __all__ = ["CausalDeployment"]
 
 Records = Mapping[str, bytes]
 
 EXPIRE_NS = 40_000_000_000
-"""How long after it vanished a node is taken for gone: longer than others wait for what it alone had."""
+"""How long after it vanished a node is taken for gone: longer than others wait for what it alone
+had."""
 
 
 class CausalDeployment(Deployment):
-    """The nodes of a cube, numbered as they stand in the scenario: publishers, then subscribers."""
+    """The nodes of a cube, numbered as in the scenario: publishers, then subscribers."""
 
     def _prepare(self) -> Codec:
         scenario = self.scenario
@@ -68,7 +72,7 @@ class CausalDeployment(Deployment):
 
     def judge(self, rows: list[Row]) -> Report:
         """Judge the trace by the order across topics, or within each."""
-        order = "causal" if self.scenario.hypercube.across_topics else "causal-topic"
+        order = Causal(across_topics=self.scenario.hypercube.across_topics).label
         gone = {each.publisher for each in self.scenario.vanish}
         if not gone:
             published = sum(row.action == "published" for row in rows)
@@ -80,19 +84,24 @@ class CausalDeployment(Deployment):
         nothing = all(row.action != "delivered" for row in owed)
         return whole if nothing or whole.verdict is Verdict.INVALID else check(owed, order=order)
 
+    @classmethod
+    def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the configuration of the protocol."""
+        yield _cube(scenario.hypercube)
+
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield nothing: there is no log, and no slots in one."""
         return iter(())
 
-    def nodes(self) -> Iterator[HypercubeNode]:
+    def nodes(self) -> Iterator[CausalNode]:
         """Yield the nodes that are up."""
         for name in self._names:
             node = self.world.node(name)
-            if isinstance(node, HypercubeNode):
+            if isinstance(node, CausalNode):
                 yield node
 
     def waits(self) -> Iterator[str]:
-        """Say who still waits for what: all members must be as far as anybody is."""
+        """Yield which node still waits for what: all members must be equally far."""
         yield from super().waits()
         furthest: dict[str, Counts] = {}
         for node in self.nodes():
@@ -115,14 +124,18 @@ class CausalDeployment(Deployment):
 
 
 def _tells_of_a_miss(row: Row) -> bool:
-    """Tell whether a subscription says that it missed something: no excuse where everybody keeps everything."""
+    """Return whether a subscription reports a missed event.
+
+    That is no excuse where every node keeps every event.
+    """
     return row.action == "subscribed" and row.verdict == "missed"
 
 
 def _owed(rows: list[Row], gone: set[str]) -> list[Row]:
-    """Leave out the deliveries of what is gone with all who had it, its publisher included: it is owed to nobody.
+    """Leave out deliveries of events that are gone with all nodes that had them.
 
-    Positions go too: where deliveries are left out they have gaps that say nothing.
+    Their publisher is gone too: they are owed to no subscriber. Positions are left out as well:
+    where deliveries are left out they have gaps that say nothing.
     """
     kept = {row.event for row in rows if row.action == "delivered" and row.node not in gone}
     return [
@@ -137,3 +150,13 @@ def _dismiss(name: str) -> Command:
         node.dismiss(name, now_ns=now_ns)
 
     return command
+
+
+def _cube(cube: CausalConfig) -> str:
+    return (
+        f"  cube: order kept {'across topics' if cube.across_topics else 'within a topic'}, "
+        f"retry {duration(cube.retry_ns)}, suspect {duration(cube.suspect_ns)}, "
+        f"beat {duration(cube.beat_ns)}, digest {duration(cube.digest_ns)}, "
+        f"gap {duration(cube.gap_ns)}, window {cube.window}, batch_max {cube.batch_max}, "
+        f"held_max {cube.held_max}, retained_max {cube.retained_max}"
+    )

@@ -1,9 +1,10 @@
-"""Deadline order in a world: brokers that publish, and subscribers that listen to their gossip.
+"""Deadline order in a world: brokers that publish, subscribers that listen.
 
-Every publisher is a broker. So is every subscriber that replies, and whoever is said to listen as one: these deliver by the matrix and
-publish, each as one node. All others are told in rounds, and publish nothing.
+Every publisher is a broker. So is every subscriber that replies, and each one in `listening`: these
+deliver by the matrix and publish, each as one node. All others get events in rounds of gossip, and
+publish nothing.
 
-What a node missed because it stood still is not judged: nobody could have delivered it.
+What a node missed because it stood still is not judged: no node could have delivered it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,26 +12,27 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from ensue.checkers import Report, check
-from ensue.event import Event
-from ensue.protocols.core import Node
-from ensue.protocols.ens import Put
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.frames import FRAMES
-from ensue.protocols.gossip.subscriber import GossipSubscriber
-from ensue.simulation.deployment import Deployment
-from ensue.simulation.driver import Command
-from ensue.simulation.faults import Pause
-from ensue.simulation.process import Factory
-from ensue.simulation.scenario import Scenario
-from ensue.trace import Row
-from ensue.wire import Codec
+from ensue.core.event import Event
+from ensue.core.trace import Row
+from ensue.core.wire import Codec
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.frames import FRAMES
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Node
+from ensue.protocols.topic_log.frames import Put
+from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.scenario import DeadlineSpec, Scenario
+from ensue.simulation.text import duration, listed
+from ensue.simulation.world.driver import Command
+from ensue.simulation.world.faults import Pause
+from ensue.simulation.world.process import Factory
 
 __all__ = ["MARK", "MARKS", "DeadlineDeployment", "without_stalls"]
 
 Records = Mapping[str, bytes]
 
 MARK, MARKS = "mark", ("red", "yellow", "blue")
-"""A header of all events, where somebody chooses by it, and its values in turn."""
+"""A header of all events, where a subscriber filters by it, and its values in turn."""
 REPLIES_MAX = 4
 """Replies to replies to replies, at the most, that a run waits for."""
 
@@ -116,29 +118,37 @@ class DeadlineDeployment(Deployment):
             clock_error_ns=deadline.config.slack_ns,
         )
 
+    @classmethod
+    def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the configuration of the protocol."""
+        yield from _describe(scenario.deadline)
+
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield nothing: there is no log, and no slots in one."""
         return iter(())
 
     def waits(self) -> Iterator[str]:
-        """Say who still waits for what."""
+        """Yield which node still waits for what."""
         yield from super().waits()
         config = self.scenario.deadline.config
         rounds = config.lifetime_rounds + config.skew_rounds + 1
         longest = max(config.horizon_ns, rounds * config.period_ns)
         if self.world.now_ns < self.scenario.duration_ns + (1 + REPLIES_MAX) * longest:
-            # Nobody waits for an answer here, so nobody knows what is still on its way.
+            # No node waits for an answer here, so none knows what is still on its way.
             yield "messages may be on their way"
         for name in self.world.names():
             node = self.world.node(name)
-            if isinstance(node, GossipBroker) and node.unsettled_count:
+            if isinstance(node, DeadlineBroker) and node.unsettled_count:
                 yield f"{name} has {node.unsettled_count} events that may not be sent yet"
-            if isinstance(node, GossipBroker | GossipSubscriber) and node.held_count:
+            if isinstance(node, DeadlineBroker | DeadlineSubscriber) and node.held_count:
                 yield f"{name} holds {node.held_count} messages back"
 
 
 def without_stalls(rows: list[Row], scenario: Scenario) -> list[Row]:
-    """Leave out arrivals whose deadline, or the round before it, passed while their node stood still."""
+    """Leave out arrivals whose deadline passed while their node stood still.
+
+    The round before the deadline counts too.
+    """
     pauses = scenario.faults.pauses
     if not pauses:
         return rows
@@ -156,3 +166,22 @@ def _stalled(row: Row, pauses: tuple[Pause, ...], period_ns: int) -> bool:
         and (pause.until_ns is None or pause.until_ns >= due_ns - period_ns)
         for pause in pauses
     )
+
+
+def _describe(deadline: DeadlineSpec) -> Iterator[str]:
+    config = deadline.config
+    rounds = "numbers" if config.colors is None else f"{config.colors} colors"
+    yield (
+        f"  between brokers events are of use for {duration(config.lifetime_ns)}, at most "
+        f"{duration(config.lifetime_ns_max)}; clocks differ by {duration(config.skew_ns)}"
+    )
+    yield (
+        f"  to subscribers for {config.lifetime_rounds} rounds of {duration(config.period_ns)}, "
+        f"sent as {rounds}; each tells {config.fan_out} of {config.view_max} that it knows, "
+        f"{config.near_percent}% of them near; what is late is "
+        f"{'delivered with a tag' if config.deliver_late else 'dropped'}"
+    )
+    if deadline.listening:
+        yield f"  listening as brokers: {listed(deadline.listening, '')}"
+    for name, lifetime_ns in deadline.lifetimes_ns.items():
+        yield f"  events of {name} are of use for {duration(lifetime_ns)}"

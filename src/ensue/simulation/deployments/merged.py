@@ -1,77 +1,57 @@
-"""Merged order in a world: publishers, a notification service that only carries, mergers if there are levels, subscribers.
+"""Merged order in a world: publishers, a notification service, subscribers.
 
-A subscriber that replies is two nodes, one that subscribes and one that publishes, and one name in the trace. An eager one replies to what it
-has not been handed in its turn, so its publisher observes the stamps: that is how effects come to know clocks that are ahead of their own.
+The notification service only carries. If there are levels, mergers stand between.
 
-A run that breaks the assumptions is judged from `judged_from_ns` on: by what was published after its faults and the time to
-recover from them.
+A subscriber that replies is two nodes, one that subscribes and one that publishes, and one name in
+the trace. An eager one replies to what it has not been handed in its turn, so its publisher
+observes the stamps: that is how effects come to know clocks that are ahead of their own.
+
+A run that breaks the assumptions is judged from `judged_from_ns` on: by what was published after
+its faults and the time to recover from them.
 """
 
-from collections.abc import Iterator, Mapping
-from hashlib import blake2b
+from collections.abc import Iterator
 
 import msgspec
 
 from ensue.checkers import Report, Verdict, check
-from ensue.event import Event
-from ensue.protocols import ens, exchange
-from ensue.protocols.core import Deliver, Node, Outcome
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.relay import MergeRelay
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.topic_log import TopicLog
-from ensue.simulation.deployment import Deployment
-from ensue.simulation.faults import Faults
-from ensue.simulation.process import Factory
-from ensue.simulation.tampering import Tampering, scramble
-from ensue.trace import Row
-from ensue.wire import Codec
+from ensue.core.trace import Row
+from ensue.protocols.interface import Deliver, Node, Outcome
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.relay import MergedRelay
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.simulation.deployments.topic_log import Records, TopicLogDeployment
+from ensue.simulation.scenario import MergeSpec, Scenario
+from ensue.simulation.text import duration, listed
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.corruption import Tampering, scramble
+from ensue.simulation.world.faults import Faults
+from ensue.simulation.world.process import Factory
 
 __all__ = ["MergedDeployment", "published_from"]
-
-Records = Mapping[str, bytes]
 
 REPLIES_MAX = 4
 """Replies to replies to replies, at the most, that a run waits for."""
 
 
-class MergedDeployment(Deployment):
-    """Everybody stamps and sorts for themselves."""
+class MergedDeployment(TopicLogDeployment):
+    """Nodes that stamp and sort for themselves."""
 
-    def _prepare(self) -> Codec:
-        self._ens = [each.name for each in self.scenario.ens]
-        return Codec((*ens.FRAMES, *exchange.FRAMES))
+    def _clock(self, name: str) -> ClockConfig | None:
+        return self.scenario.clock_of(name)
 
-    def ens_for(self, topic: str) -> str:
-        """Return the node that carries a topic."""
-        digest = blake2b(topic.encode(), digest_size=8, salt=b"ens").digest()
-        return self._ens[int.from_bytes(digest, "big") % len(self._ens)]
+    def _add_servers(self) -> None:
+        super()._add_servers()
+        for name in self.scenario.merge.relays:
+            self.world.add(name, self._relay_factory(name), clock=self._clock(name))
 
     def _add_nodes(self) -> None:
-        scenario, world, merge = self.scenario, self.world, self.scenario.merge
-        for each in scenario.ens:
-            world.add(each.name, self._ens_factory(each.name), site=each.site)
-        for name in merge.relays:
-            world.add(name, self._relay_factory(name), clock=scenario.clock_of(name))
-        for publisher in scenario.publishers:
-            self._add_publisher(publisher.name, publisher.name, publisher.site)
-        for subscriber in scenario.subscribers:
-            world.add(
-                subscriber.name,
-                self._subscriber_factory(subscriber.name),
-                site=subscriber.site,
-                clock=scenario.clock_of(subscriber.name),
-                disk=self._client_disk,
-            )
-            if subscriber.replies:
-                self._add_publisher(
-                    self._replier(subscriber.name), subscriber.name, subscriber.site
-                )
+        super()._add_nodes()
         self._corrupt()
 
     def _corrupt(self) -> None:
-        """Fill memories with anything, and let every clock tick once after the last fault.
+        """Scramble memories, and let every clock tick once after the last fault.
 
         A clock ticks whether or not anything happens; nodes are only called when something does.
         """
@@ -89,18 +69,13 @@ class MergedDeployment(Deployment):
                         at_ns=corruption.at_ns,
                     )
 
-    def _add_publisher(self, name: str, seen_as: str, site: str) -> None:
+    def _publisher_factory(self, name: str) -> Factory:
         role, config = self.roles.merge_publisher, self.scenario.merge.config
 
         def build(records: Records, now_ns: int) -> Node:
             return role(name=name, config=config, records=records, now_ns=now_ns)
 
-        clock = self.scenario.clock_of(seen_as)
-        self.world.add(name, build, site=site, clock=clock, seen_as=seen_as, disk=self._client_disk)
-
-    def _ens_factory(self, name: str) -> Factory:
-        config, role = self.scenario.ens_config, self.roles.ens
-        return lambda records, _now: role(name=name, config=config, records=records)
+        return build
 
     def _relay_factory(self, name: str) -> Factory:
         role, config = self.roles.merge_relay, self.scenario.merge.config
@@ -113,7 +88,7 @@ class MergedDeployment(Deployment):
     def _subscriber_factory(self, name: str) -> Factory:
         merge, role = self.scenario.merge, self.roles.merge_subscriber
         above = name in merge.stacked
-        config: MergeConfig = merge.config.above(merge.link_delta_ticks) if above else merge.config
+        config: MergedConfig = merge.config.above(merge.link_delta_ticks) if above else merge.config
 
         def build(records: Records, now_ns: int) -> Node:
             return self._tampered(
@@ -129,7 +104,7 @@ class MergedDeployment(Deployment):
 
         return build
 
-    def _tampered(self, node: MergeSubscriber | MergeRelay) -> Node:
+    def _tampered(self, node: MergedSubscriber | MergedRelay) -> Node:
         merge = self.scenario.merge
         if not merge.tampered_share:
             return node
@@ -142,7 +117,7 @@ class MergedDeployment(Deployment):
         )
 
     def _schedule(self) -> None:
-        """Let whoever replies crash as a whole: it is one process, though two nodes."""
+        """Make a node that replies crash as a whole: it is one process, though two nodes."""
         super()._schedule()
         for crash in self.scenario.faults.crashes:
             if crash.node in self._repliers:
@@ -154,48 +129,50 @@ class MergedDeployment(Deployment):
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if isinstance(outcome, Deliver) and outcome.verdict and name in self._repliers:
-            # At once, before anything else that this process does: it is one process, though two nodes.
+            # At once, before anything else that this process does: it is one process, though two
+            # nodes.
             replier = self.world.node(self._replier(name))
             stamp = outcome.event.stamp
-            if isinstance(replier, MergePublisher) and stamp is not None:
+            if isinstance(replier, MergedPublisher) and stamp is not None:
                 replier.observe(stamp.entries, now_ns=self.world.clock_ns(replier.name))
         super()._outcome(name, outcome)
 
     # -- What came of it ------------------------------------------------------------------------
 
     def judge(self, rows: list[Row]) -> Report:
-        """Judge what was published late enough after the assumptions were broken: everything, if they were not."""
+        """Judge what was published late enough after the assumptions were broken.
+
+        That is everything, if they were not.
+        """
         merge = self.scenario.merge
         judged = published_from(rows, merge.judged_from_ns)
         report = check(judged, order="merged", lossy=merge.lossy, within_ns=merge.within_ns)
         if merge.judged_from_ns and not any(row.action == "delivered" for row in judged):
-            # Nobody was left to deliver to: what was owed is judged all the same.
+            # No subscriber was left to deliver to: what was owed is judged all the same.
             verdict = Verdict.worst(finding.verdict for finding in report.findings)
             report = msgspec.structs.replace(report, verdict=verdict, reasons=())
         return report
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """Yield what the nodes of the notification service hold."""
-        for name in self._ens:
-            node = self.world.node(name)
-            if isinstance(node, TopicLog):
-                yield from node.contents()
+    @classmethod
+    def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the configuration of the protocol."""
+        yield from _describe(scenario.merge)
 
     def waits(self) -> Iterator[str]:
-        """Say who still waits for what."""
+        """Yield which node still waits for what."""
         yield from super().waits()
         merge = self.scenario.merge
         level = merge.config.above(merge.link_delta_ticks) if merge.stacked else merge.config
         longest = level.span_ticks * merge.config.tick_ns
         if self.world.now_ns < self.scenario.duration_ns + 2 * (1 + REPLIES_MAX) * longest:
-            # Nobody waits for an answer here, so nobody knows what is still on its way.
+            # No node waits for an answer here, so none knows what is still on its way.
             yield "messages may be on their way"
         for name in self.world.names():
             node = self.world.node(name)
             inner = node.inner if isinstance(node, Tampering) else node
-            if isinstance(inner, MergePublisher) and inner.unsettled_count:
+            if isinstance(inner, MergedPublisher) and inner.unsettled_count:
                 yield f"{name} has {inner.unsettled_count} events that are not stamped"
-            elif isinstance(inner, MergeSubscriber | MergeRelay) and inner.held_count:
+            elif isinstance(inner, MergedSubscriber | MergedRelay) and inner.held_count:
                 yield f"{name} holds {inner.held_count} events back"
 
 
@@ -218,3 +195,24 @@ def published_from(rows: list[Row], from_ns: int) -> list[Row]:
         for row in rows
         if row.event is None or row.event not in early
     ]
+
+
+def _describe(merge: MergeSpec) -> Iterator[str]:
+    config = merge.config
+    yield (
+        f"  clocks differ by {config.epsilon_ticks} ticks, messages take {config.delta_ticks}, of "
+        f"{duration(config.tick_ns)} each; {'arrays' if config.array else 'counters'}, "
+        f"{'whole' if config.modulus is None else f'modulo {config.modulus}'}; what is late is "
+        f"{'delivered with a tag' if config.deliver_late else 'dropped'}"
+    )
+    if merge.eager:
+        yield f"  handed events as they come: {listed(merge.eager, '')}"
+    if merge.relays:
+        yield f"  {listed(merge.stacked, 'no subscriber')} behind {listed(merge.relays, '')}"
+    for each in merge.corruptions:
+        yield f"  {duration(each.at_ns)}: the memory of {each.node} is filled with anything"
+    if merge.tampered_share:
+        share, until = merge.tampered_share, duration(merge.tampered_until_ns)
+        yield f"  {share:.0%} of events are tampered with until {until}"
+    if merge.judged_from_ns:
+        yield f"  judged by what is published from {duration(merge.judged_from_ns)} on"

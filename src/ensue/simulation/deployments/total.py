@@ -1,29 +1,30 @@
-"""Total order in a world, and no order at all: a chain, its notification service, and clients.
+"""Total order in a world: a chain, its notification service, and clients.
 
-Chain nodes talk to each other over numbered links; everybody else repeats requests. A subscriber
-that replies is two nodes, one that subscribes and one that publishes, and one name in the trace.
+Chain nodes talk to each other over numbered links; all others repeat requests. A subscriber that
+replies is two nodes, one that subscribes and one that publishes, and one name in the trace.
 """
 
-from collections.abc import Iterator, Mapping
-from hashlib import blake2b
+from collections.abc import Iterator
 from typing import Any
 
 from ensue.checkers import Report, check
-from ensue.event import Event
-from ensue.protocols.core import Node
-from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.station import FRAMES, UNNUMBERED, Station
-from ensue.protocols.topic_log import TopicLog
-from ensue.protocols.unordered import UnorderedPublisher, UnorderedSubscriber
-from ensue.simulation.deployment import Deployment
-from ensue.simulation.driver import Command
-from ensue.simulation.process import Factory
-from ensue.trace import Row
-from ensue.wire import Codec
+from ensue.core.event import Event
+from ensue.core.trace import Row
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Node
+from ensue.protocols.shared.link import Linked
+from ensue.protocols.topic_log.log import TopicLog
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.publisher import Publisher
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.simulation.deployments.topic_log import Records, TopicLogDeployment
+from ensue.simulation.scenario import Scenario
+from ensue.simulation.text import at_site, duration, listed
+from ensue.simulation.world.driver import Command
+from ensue.simulation.world.process import Factory
 
 __all__ = ["TotalDeployment"]
 
@@ -32,11 +33,9 @@ NOTICE_NS = 50_000_000
 NOTICED = 0.9
 """… if it does: a machine that is gone closes nothing."""
 
-Records = Mapping[str, bytes]
 
-
-class TotalDeployment(Deployment):
-    """A chain of sequencer nodes and its clients; with order `none`, the clients alone."""
+class TotalDeployment(TopicLogDeployment):
+    """A chain of sequencers, a notification service or its own logs, and clients."""
 
     def _prepare(self) -> Codec:
         scenario = self.scenario
@@ -44,7 +43,7 @@ class TotalDeployment(Deployment):
             [each.name for each in scenario.chain],
             topics={each.name: each.topics for each in scenario.chain},
         )
-        self._ens = [each.name for each in scenario.ens]
+        super()._prepare()
         self._codec = Codec(FRAMES)
         return self._codec
 
@@ -52,48 +51,21 @@ class TotalDeployment(Deployment):
         """Return the node that keeps a topic."""
         if self.scenario.sequencer.carries:
             return self.placement.node(topic)
-        digest = blake2b(topic.encode(), digest_size=8, salt=b"ens").digest()
-        return self._ens[int.from_bytes(digest, "big") % len(self._ens)]
+        return super().ens_for(topic)
 
     # -- Nodes ----------------------------------------------------------------------------------
 
-    def _add_nodes(self) -> None:
+    def _add_servers(self) -> None:
         scenario, world = self.scenario, self.world
-        if scenario.order == "total" and scenario.sequencer.carries:
+        if scenario.sequencer.carries:
             # Servers see the connections of their clients.
             world.on_down = self._lose
             world.on_up = self._regain
-        for each in () if scenario.sequencer.carries else scenario.ens:
-            world.add(each.name, self._ens_factory(each.name), site=each.site)
-        if scenario.order == "total":
-            for node in scenario.chain:
-                clock = scenario.clocks.get(node.name)
-                world.add(node.name, self._chain_factory(node.name), site=node.site, clock=clock)
-        for publisher in scenario.publishers:
-            self._add_publisher(publisher.name, publisher.name, publisher.site)
-        for subscriber in scenario.subscribers:
-            world.add(
-                subscriber.name,
-                self._subscriber_factory(subscriber.name),
-                site=subscriber.site,
-                clock=scenario.clocks.get(subscriber.name),
-                disk=self._client_disk,
-            )
-            if subscriber.replies:
-                self._add_publisher(
-                    self._replier(subscriber.name), subscriber.name, subscriber.site
-                )
-
-    def _add_publisher(self, name: str, seen_as: str, site: str) -> None:
-        clock = self.scenario.clocks.get(seen_as)
-        factory = self._publisher_factory(name)
-        self.world.add(
-            name, factory, site=site, clock=clock, seen_as=seen_as, disk=self._client_disk
-        )
-
-    def _ens_factory(self, name: str) -> Factory:
-        scenario, role = self.scenario, self.roles.ens
-        return lambda records, _now: role(name=name, config=scenario.ens_config, records=records)
+        else:
+            super()._add_servers()
+        for node in scenario.chain:
+            clock = self._clock(node.name)
+            world.add(node.name, self._chain_factory(node.name), site=node.site, clock=clock)
 
     def _chain_factory(self, name: str) -> Factory:
         scenario, placement, role = self.scenario, self.placement, self.roles.node
@@ -133,13 +105,9 @@ class TotalDeployment(Deployment):
         return build
 
     def _publisher_factory(self, name: str) -> Factory:
-        if self.scenario.order == "none":
-            return lambda _records, _now: UnorderedPublisher(name=name)
         return self._client_factory(self.roles.publisher, name)
 
     def _subscriber_factory(self, name: str) -> Factory:
-        if self.scenario.order == "none":
-            return lambda _records, _now: UnorderedSubscriber(name=name)
         return self._client_factory(self.roles.subscriber, name)
 
     def _client_factory(self, role: type[Publisher] | type[Subscriber], name: str) -> Factory:
@@ -161,17 +129,17 @@ class TotalDeployment(Deployment):
 
         def lose(node: Any, now_ns: int) -> None:
             for part in _parts(node):
-                if isinstance(part, SequencerNode):
+                if isinstance(part, Sequencer):
                     part.lose(name, now_ns=now_ns)
 
         self._notice(name, lose)
 
     def _regain(self, name: str) -> None:
-        """Let servers notice that a publisher is back: sometimes before they notice that it was gone."""
+        """Let servers notice that a publisher is back, sometimes before they miss it."""
 
         def regain(node: Any, _now_ns: int) -> None:
             for part in _parts(node):
-                if isinstance(part, SequencerNode):
+                if isinstance(part, Sequencer):
                     part.regain(name)
 
         self._notice(name, regain)
@@ -185,6 +153,21 @@ class TotalDeployment(Deployment):
                 at_ns = self.world.now_ns + random.randrange(NOTICE_NS)
                 self.world.call(server, command, at_ns=at_ns)
 
+    # -- In words -------------------------------------------------------------------------------
+
+    @classmethod
+    def describe_nodes(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the nodes besides publishers and subscribers."""
+        for node in scenario.chain:
+            hosted = listed(node.topics, "by hash")
+            yield f"  chain node {node.name}{at_site(node.site)} hosts {hosted}"
+        yield from super().describe_nodes(scenario)
+
+    @classmethod
+    def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the configuration of the protocol."""
+        yield _sequencer(scenario.sequencer)
+
     # -- What came of it ------------------------------------------------------------------------
 
     def judge(self, rows: list[Row]) -> Report:
@@ -195,7 +178,7 @@ class TotalDeployment(Deployment):
         return check(
             rows,
             order=scenario.order,
-            causal=scenario.order == "total" and causal,
+            causal=causal,
             lossy=not scenario.ens_config.keeps_log,
         )
 
@@ -207,7 +190,7 @@ class TotalDeployment(Deployment):
                     yield from part.contents()
 
     def waits(self) -> Iterator[str]:
-        """Say who still waits for what."""
+        """Yield which node still waits for what."""
         world = self.world
         yield from super().waits()
         ends: dict[str, int] = {}
@@ -218,9 +201,9 @@ class TotalDeployment(Deployment):
                 if isinstance(part, TopicLog):
                     ends.update(part.ends())
         for name, node in nodes:
-            if isinstance(node, Publisher | UnorderedPublisher) and node.unsettled_count:
+            if isinstance(node, Publisher) and node.unsettled_count:
                 yield f"{name} has {node.unsettled_count} unsettled events"
-            elif isinstance(node, SequencerNode) and node.open_count:
+            elif isinstance(node, Sequencer) and node.open_count:
                 yield f"{name} has {node.open_count} open stamps"
             elif isinstance(node, Subscriber):
                 yield from (f"{name} {why}" for why in node.waits(ends))
@@ -230,3 +213,13 @@ def _parts(node: Node | None) -> tuple[Node | None, ...]:
     """Return what a process runs: a station is a sequencer node and a log."""
     inner = node.inner if isinstance(node, Linked) else node
     return (inner.node, inner.log) if isinstance(inner, Station) else (inner,)
+
+
+def _sequencer(chain: SequencerConfig) -> str:
+    return (
+        f"  sequencer: groups {chain.groups}, {'reliable' if chain.reliable else 'unreliable'}, "
+        f"{'leaves out' if chain.leave_out else 'sends all'} entries, "
+        f"publishers' order kept {'across topics' if chain.publisher_order else 'within a topic'}, "
+        f"lease {duration(chain.lease_ns)}, retry {duration(chain.retry_ns)}, "
+        f"gap {duration(chain.gap_ns)}, window {chain.window}, held_max {chain.held_max}"
+    )

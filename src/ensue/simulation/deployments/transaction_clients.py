@@ -1,7 +1,8 @@
-"""Applications of transactions: what clients do, written down beforehand, and whoever does it.
+"""Applications of transactions: programs of clients, and what plays them.
 
-`Act` is one operation; an invitation has acts of its own, which the invited client does. `Application` plays all clients' programs: it
-gives the next command when the last was answered, finishes invitations, commits, or aborts if anything was refused.
+`Act` is one operation; an invitation has acts of its own, which the invited client does.
+`Application` plays all clients' programs: it gives the next command when the last was answered,
+finishes invitations, commits, or aborts if anything was refused.
 """
 
 from collections.abc import Callable
@@ -9,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ensue.protocols.overlay.client import Answered
-from ensue.protocols.overlay.frames import Change
+from ensue.protocols.content.client import Answered
+from ensue.protocols.content.frames import Change
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.client import Invitation, TransactionClient
 
@@ -127,8 +128,8 @@ class Application:
 
         self._call(spec.client, do)
 
-    def told(self, client: str, value: object) -> None:
-        """Hear what a client was told."""
+    def take(self, client: str, value: object) -> None:
+        """Take an answer or an invitation that a client got."""
         if isinstance(value, Answered):
             waiting = self._waiting.pop((client, value.number), None)
             if waiting is not None:
@@ -139,7 +140,11 @@ class Application:
             self._go_on(thread, lambda wrong: self._finish(client, value, wrong))
 
     def _ignore(self, client: str, number: int) -> None:
-        """Wait for no answer; nor for that to a request of the same number, which was lost in a crash before it was written down."""
+        """Drop the callback for an answer.
+
+        A request of the same number may have left one: it was lost in a crash before it was
+        persisted.
+        """
         self._waiting.pop((client, number), None)
 
     # -- Threads --------------------------------------------------------------------------------
@@ -166,12 +171,12 @@ class Application:
 
     def _do(self, client: TransactionClient, thread: _Thread, act: Act, now_ns: int) -> int:
         if act.action == "invite":
-            told = f"{thread.transaction}/{thread.within}/{thread.next}"
-            self._invited[told] = act.acts
+            label = f"{thread.transaction}/{thread.within}/{thread.next}"
+            self._invited[label] = act.acts
             return client.invite(
                 thread.transaction,
                 act.client,
-                payload=told.encode(),
+                payload=label.encode(),
                 now_ns=now_ns,
                 within=thread.within,
             )
@@ -232,7 +237,7 @@ class Application:
 def plan_of(
     spec: TransactionSpec, client: TransactionClient, names: dict[str, str], now_ns: int
 ) -> list[t.Operation]:
-    """Return the plan of a transaction: each operation behind the one before, in sequential order."""
+    """Return the plan of a transaction: its operations in sequential order."""
     operations: list[t.Operation] = []
     _plan(spec.client, spec.acts, client, names, now_ns, operations)
     return operations

@@ -1,8 +1,11 @@
-"""Transactions in a world: brokers in a tree, clients at their homes, and applications that act by what is written down.
+"""Transactions in a world: a tree of brokers, clients, and their applications.
 
-`crash_after_frames` lets a node crash right after it has received its n-th frame, before or after what that caused was synced, as the disk has it: so that
-a swarm, over its seeds, crashes everybody at every message. As a rule what a broker persisted and what the trace says of it are one; with `silent_crashes`
-they are not, and only the end is judged.
+Clients are at their homes; applications follow programs.
+
+`crash_after_frames` lets a node crash right after it has received its n-th frame, before or after
+what that caused was synced, as the disk has it: so that a swarm, over its seeds, crashes every node
+at every message. As a rule what a broker persisted and what the trace says of it are one; with
+`silent_crashes` they are not, and only the end is judged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,19 +15,22 @@ import msgspec
 
 from ensue.checkers import Report, Verdict, check
 from ensue.checkers.verdict import Collector, Subscriber
-from ensue.event import Event
-from ensue.protocols.core import Frame, Node, Outcome, Told
-from ensue.protocols.link import FRAMES as LINK_FRAMES
-from ensue.protocols.overlay.nodes import BrokerNode, ClientNode
-from ensue.protocols.overlay.parsing import parse
+from ensue.core.event import Event
+from ensue.core.trace import Row
+from ensue.core.wire import Codec
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.interface import Frame, Node, Outcome, Told
+from ensue.protocols.shared.link import FRAMES as LINK_FRAMES
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import FRAMES
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.simulation.acting import Application
-from ensue.simulation.deployment import Deployment
-from ensue.simulation.process import Factory
-from ensue.trace import Row
-from ensue.wire import Codec
+from ensue.protocols.transactions.nodes import BrokerNode, ClientNode
+from ensue.simulation.content_spec import ContentSpec
+from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.deployments.transaction_clients import Act, Application
+from ensue.simulation.scenario import Scenario
+from ensue.simulation.text import duration, listed
+from ensue.simulation.world.process import Factory
 
 __all__ = ["TransactionDeployment", "table_faults"]
 
@@ -62,12 +68,12 @@ class TransactionDeployment(Deployment):
             node = BrokerNode(
                 lambda own: role(
                     name=name,
-                    neighbours=neighbours,
+                    neighbors=neighbours,
                     config=overlay.config,
                     records=own,
                     now_ns=now_ns,
                 ),
-                neighbours=neighbours,
+                neighbors=neighbours,
                 codec=role.codec,
                 link=link,
                 records=records,
@@ -78,7 +84,7 @@ class TransactionDeployment(Deployment):
         return build
 
     def _client_factory(self, name: str) -> Factory:
-        overlay, link, role = self.scenario.overlay, self.scenario.link, self.roles.overlay_client
+        overlay, link, role = self.scenario.overlay, self.scenario.link, self.roles.content_client
         home = overlay.clients[name]
 
         def build(records: Records, now_ns: int) -> Node:
@@ -97,7 +103,7 @@ class TransactionDeployment(Deployment):
         return build
 
     def _counted(self, node: BrokerNode | ClientNode) -> Node:
-        """Have a node crash after as many frames as the scenario says."""
+        """Make a node crash after as many frames as the scenario says."""
         if node.name not in self._crashes:
             return node
         receive, name = node.receive, node.name
@@ -126,7 +132,7 @@ class TransactionDeployment(Deployment):
             world.schedule(vanish.at_ns, self._lose_connection, (vanish.publisher,))
 
     def _lose_connection(self, client: str) -> None:
-        """Tell the home of a client that its connection is lost, if it is up to hear of it."""
+        """Notify a client's home that its connection is lost, if the home is up."""
 
         def lose(node: Node, now_ns: int) -> None:
             assert isinstance(node, BrokerNode)
@@ -146,7 +152,7 @@ class TransactionDeployment(Deployment):
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if isinstance(outcome, Told) and outcome.value is not None:
-            self.application.told(name, outcome.value)
+            self.application.take(name, outcome.value)
 
     # -- What came of it ------------------------------------------------------------------------
 
@@ -196,15 +202,25 @@ class TransactionDeployment(Deployment):
                 for client in broker.clients
             ]
             for columns in (summary, *clients, *broker.tables.rows()):
-                told = Told(None, columns)
-                recorder.outcome(name, None, told, self.world.clock_ns(name), now_ns)
+                table = Told(None, columns)
+                recorder.outcome(name, None, table, self.world.clock_ns(name), now_ns)
+
+    @classmethod
+    def describe_nodes(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the nodes besides publishers and subscribers."""
+        yield from _overlay(scenario.overlay)
+
+    @classmethod
+    def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the configuration of the protocol."""
+        yield f"  a client is gone after {duration(scenario.overlay.config.lease_ns)} of silence"
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield nothing: there is no log, and no slots in one."""
         return iter(())
 
     def waits(self) -> Iterator[str]:
-        """Say who still waits for what: no transaction may be open, and nobody may owe an answer."""
+        """Yield open transactions, and nodes that wait for an answer."""
         yield from super().waits()
         for name, broker in self.brokers().items():
             for what, some in (
@@ -222,7 +238,7 @@ class TransactionDeployment(Deployment):
         for name in self.scenario.overlay.clients:
             node = self.world.node(name)
             if isinstance(node, ClientNode) and node.client.unanswered_count:
-                yield f"{name} has {node.client.unanswered_count} requests that nobody answered"
+                yield f"{name} has {node.client.unanswered_count} unanswered requests"
         if (
             self.world.now_ns
             < self.scenario.duration_ns + 2 * self.scenario.overlay.config.lease_ns
@@ -231,7 +247,7 @@ class TransactionDeployment(Deployment):
 
 
 def table_faults(brokers: Mapping[str, TransactionBroker]) -> Iterator[tuple[str, str]]:
-    """Yield where the tables of brokers at rest differ from what the clients' homes say."""
+    """Yield where the tables of brokers at rest differ from the clients' homes."""
     promised: dict[str, str] = {}
     for broker in brokers.values():
         for name, entry in broker.tables.advertisements.items():
@@ -245,7 +261,7 @@ def table_faults(brokers: Mapping[str, TransactionBroker]) -> Iterator[tuple[str
         for each, entry in broker.tables.subscriptions.items():
             if entry.hop not in broker.clients and entry.hop not in brokers:
                 yield name, f"{name} has {each} of {entry.hop}, who is gone"
-        for neighbour in broker.neighbours:
+        for neighbour in broker.neighbors:
             yield from _different(name, broker, neighbour, brokers)
             yield from _unneeded(name, broker, neighbour)
 
@@ -253,7 +269,7 @@ def table_faults(brokers: Mapping[str, TransactionBroker]) -> Iterator[tuple[str
 def outcome_faults(
     brokers: Mapping[str, TransactionBroker], rows: list[Row]
 ) -> Iterator[tuple[str, str]]:
-    """Yield subscriptions that are at their homes though they should not, or should be and are not.
+    """Yield subscriptions that are missing at their homes, or should not be there.
 
     Judged are those which one operation made, and at most one withdrew.
     """
@@ -288,7 +304,7 @@ def outcome_faults(
             continue  # Perhaps before it was there.
         expected = made[name] == [True] and withdrawn != [True]
         if expected != (name in there):
-            where = there.get(name, "nobody")
+            where = there.get(name, "no broker")
             yield where, f"{name} is at {where}, and should {'' if expected else 'not '}be there"
 
 
@@ -318,4 +334,28 @@ def _unneeded(name: str, broker: TransactionBroker, neighbour: str) -> Iterator[
         if needed and each not in sent and not covered:
             yield name, f"{name} did not send {each} to {neighbour}, where it is needed"
         if not needed and each in sent:
-            yield name, f"{name} sent {each} to {neighbour}, where nobody needs it"
+            yield name, f"{name} sent {each} to {neighbour}, where no client needs it"
+
+
+def _overlay(overlay: ContentSpec) -> Iterator[str]:
+    for broker, neighbours in overlay.brokers.items():
+        clients = [client for client, home in overlay.clients.items() if home == broker]
+        homed = listed(clients, "no client")
+        yield f"  broker {broker} next to {listed(neighbours)}, home of {homed}"
+    for one in sorted(overlay.regular, key=lambda spec: spec.at_ns):
+        yield f"  at {duration(one.at_ns)} {one.client}: {_act(one.act)}"
+    for spec in sorted(overlay.transactions, key=lambda spec: spec.at_ns):
+        acts = ", ".join(_act(act) for act in spec.acts)
+        end = "" if spec.commit else ", then abort"
+        yield f"  at {duration(spec.at_ns)} {spec.client}, {spec.isolation}: {acts}{end}"
+    for node, count in overlay.crash_after_frames:
+        yield f"  {node} crashes after {count} frames"
+
+
+def _act(act: Act) -> str:
+    if act.action == "invite":
+        return f"{act.client} ({', '.join(_act(each) for each in act.acts) or 'nothing'})"
+    if act.action == "pub":
+        values = " and ".join(f"{name} = {value}" for name, value in act.attributes.items())
+        return f"pub {values}"
+    return f"{act.action} {act.label}{' ' if act.where else ''}{act.where}"

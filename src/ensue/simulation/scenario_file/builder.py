@@ -4,21 +4,14 @@ Names are looked up in a `Directory`, and every time is compared with the scenar
 would happen after it would not happen at all. Errors begin with the place in the file.
 """
 
-from ensue.errors import BadInput
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import FRAMES as GOSSIP_FRAMES
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.merge.config import MergeConfig, ticks_of
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import FRAMES
-from ensue.protocols.topic_log import EnsConfig
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.delays import DelayModel
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.network import LinkDelay, NetworkConfig
-from ensue.simulation.queueing import QueueConfig
+from ensue import orders
+from ensue.core.errors import BadInput
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.merged.config import MergedConfig, ticks_of
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.scenario import (
     Change,
     DeadlineSpec,
@@ -32,10 +25,15 @@ from ensue.simulation.scenario import (
     SequencerSpec,
     SubscriberSpec,
 )
-from ensue.simulation.scenario_faults import FaultsBuilder
-from ensue.simulation.scenario_names import Directory, placed, unknown
-from ensue.simulation.scenario_tables import File, PairDelay
-from ensue.simulation.scenario_values import Names
+from ensue.simulation.scenario_file.faults import FaultsBuilder
+from ensue.simulation.scenario_file.names import Directory, placed, unknown
+from ensue.simulation.scenario_file.tables import File, PairDelay
+from ensue.simulation.scenario_file.values import Names
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.delays import DelayModel
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.load_model import QueueConfig
+from ensue.simulation.world.network import LinkDelay, NetworkConfig
 
 __all__ = ["build"]
 
@@ -54,11 +52,14 @@ class _Builder:
     """Turns one file into a scenario, table by table."""
 
     def __init__(self, file: File) -> None:
+        if file.order not in orders.offered():
+            raise unknown("order", "order", file.order, orders.offered())
         self.file = file
+        self.guarantee = orders.named(file.order)
         self.names = Directory(file)
 
     def scenario(self, name: str) -> Scenario:
-        """Return the whole."""
+        """Return the whole scenario."""
         file = self.file
         subscribers = self._subscribers()
         faults = FaultsBuilder(file.faults, self.names)
@@ -226,8 +227,8 @@ class _Builder:
 
     def _sequencer(self, subscribers: tuple[SubscriberSpec, ...]) -> SequencerConfig:
         table = self.file.sequencer
-        # Without an order nobody asks the chain, and a fixed subscription would never be made.
-        groups = table.groups if self.file.order == "total" else 1
+        # Without an order no client asks the chain, and a fixed subscription would never be made.
+        groups = table.groups if self.guarantee.has_chain else 1
         with placed("sequencer"):
             return SequencerConfig(
                 groups=groups,
@@ -256,7 +257,7 @@ class _Builder:
         if table.tick < 1:
             raise BadInput("merge.tick: must be above 0")
         with placed("merge"):
-            config = MergeConfig(
+            config = MergedConfig(
                 epsilon_ticks=ticks_of(table.epsilon, table.tick),
                 delta_ticks=ticks_of(table.delta, table.tick),
                 tick_ns=table.tick,
@@ -269,9 +270,9 @@ class _Builder:
     def _deadline(self) -> DeadlineSpec:
         table = self.file.deadline
         # So many have to be reached, unless the file says otherwise.
-        count = sum(map(len, self.names.subscribers)) or GossipConfig().subscribers_max
+        count = sum(map(len, self.names.subscribers)) or DeadlineConfig().subscribers_max
         with placed("deadline"):
-            config = GossipConfig(
+            config = DeadlineConfig(
                 subscribers_max=table.subscribers_max or count,
                 alpha=table.alpha,
                 period_ns=table.period,
@@ -279,7 +280,7 @@ class _Builder:
                 near_percent=table.near_percent,
                 view_max=table.view_max,
                 push_rounds=table.push_rounds,
-                colours=table.colours,
+                colors=table.colors,
                 copy_age_rounds=table.copy_age_rounds,
                 rounds_ahead_max=table.rounds_ahead_max,
                 announce_rounds=table.announce_rounds,
@@ -297,10 +298,10 @@ class _Builder:
         listening = self.names.nodes("deadline.listening", table.listening)
         return DeadlineSpec(config=config, listening=listening)
 
-    def _hypercube(self) -> HypercubeConfig:
+    def _hypercube(self) -> CausalConfig:
         table = self.file.hypercube
         with placed("hypercube"):
-            return HypercubeConfig(
+            return CausalConfig(
                 across_topics=table.across_topics,
                 retry_ns=table.retry,
                 retry_ns_max=table.retry_max,
@@ -331,7 +332,7 @@ class _Builder:
             ("between_sites", table.between_sites),
         ):
             if chosen is not None and not known:
-                raise BadInput(f"network.{where}: nobody is at a site; give nodes a `site`")
+                raise BadInput(f"network.{where}: no node has a site; give nodes a `site`")
         links: dict[tuple[str, str], DelayModel] = {}
         self._pairs("sites", table.sites, sites)
         self._pairs("links", table.links, links)
@@ -354,7 +355,7 @@ class _Builder:
         tables: tuple[PairDelay, ...],
         pairs: dict[tuple[str, str], DelayModel],
     ) -> None:
-        """Add the delays of pairs of sites or nodes; one stated wins over the reverse of another."""
+        """Add delays of pairs of sites or nodes; a stated one wins over a reversed one."""
         stated: dict[tuple[str, str], DelayModel] = {}
         for index, table in enumerate(tables):
             ends = []
@@ -375,8 +376,7 @@ class _Builder:
         table = self.file.queueing
         if table is None:
             return None
-        frames = {"causal": CUBE_FRAMES, "deadline": GOSSIP_FRAMES}.get(self.file.order, FRAMES)
-        known = [frame.__name__ for frame in frames]
+        known = [frame.__name__ for frame in self.guarantee.frames()]
         for name in table.service_by_frame:
             if name not in known:
                 raise unknown(f"queueing.service_by_frame.{name}", "frame", name, known)

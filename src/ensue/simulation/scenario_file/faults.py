@@ -6,10 +6,10 @@ strike nodes, and one fault for all of them where it strikes what is sent.
 
 from collections.abc import Iterator
 
-from ensue.simulation.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
 from ensue.simulation.scenario import Vanish
-from ensue.simulation.scenario_names import Directory, placed
-from ensue.simulation.scenario_tables import FaultsTable
+from ensue.simulation.scenario_file.names import Directory, placed
+from ensue.simulation.scenario_file.tables import FaultsTable
+from ensue.simulation.world.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
 
 __all__ = ["FaultsBuilder"]
 

@@ -1,7 +1,7 @@
-"""Who and what a scenario file speaks of: nodes, groups of nodes, sites and topics.
+"""Names of a scenario file: nodes, groups of nodes, sites and topics.
 
 A table with `count` is a group: its name stands for all its members wherever nodes are named, and
-so does the name of a site for everybody there. A file that lists topics, at the top or at the nodes
+so does the name of a site for all nodes there. A file that lists topics, at the top or at the nodes
 of the chain, may use no others; one that lists none may use any.
 """
 
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import chain
 
-from ensue.errors import BadInput, ConfigurationError
-from ensue.simulation.scenario_tables import File, Member, Topics
-from ensue.simulation.scenario_values import COUNT_MAX, Names, read_value
+from ensue import orders
+from ensue.core.errors import BadInput, ConfigurationError
+from ensue.simulation.scenario_file.tables import File, Member, Topics
+from ensue.simulation.scenario_file.values import COUNT_MAX, Names, read_value
 
 __all__ = ["Directory", "placed", "unknown"]
 
@@ -22,7 +23,7 @@ _SHOWN_MAX = 12
 
 
 def unknown(place: str, what: str, name: str, known: Iterable[str]) -> BadInput:
-    """Return the error for a name that nobody bears, with the nearest one that somebody does."""
+    """Return the error for an unknown name, with the nearest known one."""
     names = list(dict.fromkeys(known))
     near = get_close_matches(name, names, n=1)
     if near:
@@ -55,12 +56,13 @@ class Directory:
         self.ens = self._members("ens", file.ens)
         self.publishers = self._members("publishers", file.publishers)
         self.subscribers = self._members("subscribers", file.subscribers)
-        # Without total order there is no chain: what strikes a site strikes the others there.
+        # Without a chain, what strikes a site strikes the others there.
         self._absent: set[str] = set()
         self._order = file.order
-        if file.order != "total":
+        guarantee = orders.named(file.order)
+        if not guarantee.has_chain:
             self._absent = {name for table in self.chain for name, _ in table}
-        if file.order in ("causal", "deadline"):
+        if not guarantee.has_topic_log:
             self._absent |= {name for table in self.ens for name, _ in table}
         self._topics: dict[str, list[str]] = {}
         self._declare_topics(file)
@@ -72,9 +74,10 @@ class Directory:
             if name in self._nodes:
                 members = self._nodes[name]
                 if self._absent.issuperset(members):
-                    nobody = "no chain" if self._order == "none" else "neither chain nor ens"
+                    ens = orders.named(self._order).has_topic_log
+                    missing = "no chain" if ens else "neither chain nor ens"
                     raise BadInput(
-                        f'{place}: with order = "{self._order}" there is {nobody}, so {name!r} is '
+                        f'{place}: with order = "{self._order}" there is {missing}, so {name!r} is '
                         'not there; name another, or use order = "total"'
                     )
             elif name in self.sites:
@@ -82,8 +85,8 @@ class Directory:
             else:
                 raise unknown(place, "node, group or site", name, [*self._nodes, *self.sites])
             if not members:
-                # An empty tuple of names would mean everybody.
-                raise BadInput(f"{place}: nobody is at {name!r}; name a node or another site")
+                # An empty tuple of names would mean all nodes.
+                raise BadInput(f"{place}: no node is at {name!r}; name a node or another site")
             found += members
         return tuple(dict.fromkeys(found))
 

@@ -1,26 +1,26 @@
-"""Read a scenario from a TOML file. `docs/simulator.md` says what may stand in it.
+"""Read a scenario from a TOML file; `docs/how-to/simulator.md` lists its keys.
 
-Reading is strict (`ensue.tables`): a key nobody knows, a value of another kind or a name nobody bears is
-refused with the file, the place in it and how to mend it. A scenario that silently ignored a misspelt
-fault would prove nothing.
+Reading is strict (`ensue.core.toml_file`): an unknown key, a value of another kind or an unknown
+name is refused with the file, the place in it and how to mend it. A scenario that silently ignored
+a misspelt fault would prove nothing.
 
-`scenario_tables` holds the tables, `scenario_values` the values in them, and `scenario_build` turns
-tables into a `Scenario`.
+`tables` holds the tables, `values` the values in them, and `builder` turns tables into a
+`Scenario`.
 """
 
 from pathlib import Path
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
+from ensue.core.toml_file import TableReader, read_text
 from ensue.simulation.scenario import Scenario
-from ensue.simulation.scenario_build import build
-from ensue.simulation.scenario_tables import File
-from ensue.simulation.scenario_values import Delay, DelayTable, read_value
-from ensue.tables import TableReader, read_text
+from ensue.simulation.scenario_file.builder import build
+from ensue.simulation.scenario_file.tables import File
+from ensue.simulation.scenario_file.values import Delay, DelayTable, read_value
 
 __all__ = ["keys", "load", "loads"]
 
 _READER = TableReader(
-    File, read_value=read_value, written_as={Delay: DelayTable}, told_under="delay"
+    File, read_value=read_value, written_as={Delay: DelayTable}, listed_under="delay"
 )
 
 
@@ -41,5 +41,5 @@ def loads(text: str, *, source: str = "scenario", name: str = "scenario") -> Sce
 
 
 def keys() -> list[str]:
-    """List every key a file may have, as `table.key`, so that the manual can be held against it."""
+    """List every key a file may have, as `table.key`, to check the manual against."""
     return _READER.keys()

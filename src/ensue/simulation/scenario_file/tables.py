@@ -1,29 +1,34 @@
-"""The tables of a scenario file, one class each: what may stand there, and what is assumed if not.
+"""The tables of a scenario file, one class each: their keys and defaults.
 
 Field names are the keys of the file, but for `from`, which Python keeps for itself. Defaults are
 those of the configurations the tables become, so there is one place where each is decided.
-`docs/simulator.md` explains every key to people.
+`docs/how-to/simulator.md` explains every key to people.
 """
-
-from typing import Literal
 
 import msgspec
 
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.topic_log import EnsConfig
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.network import NetworkConfig
-from ensue.simulation.queueing import QueueConfig
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.scenario import Publication, Reply, Scenario
-from ensue.simulation.scenario_values import Chance, Delay, Duration, Names, SignedDuration, Size
+from ensue.simulation.scenario_file.values import (
+    Chance,
+    Delay,
+    Duration,
+    Names,
+    SignedDuration,
+    Size,
+)
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.load_model import QueueConfig
+from ensue.simulation.world.network import NetworkConfig
 
 __all__ = ["FaultsTable", "File", "Member", "PairDelay", "Topics"]
 
 _SCENARIO = Scenario(name="defaults")
 _SEQUENCER = SequencerConfig()
-_HYPERCUBE = HypercubeConfig()
+_HYPERCUBE = CausalConfig()
 _MERGE = _SCENARIO.merge.config
 _GOSSIP = _SCENARIO.deadline.config
 _NETWORK = NetworkConfig()
@@ -46,7 +51,7 @@ class Topics(Table, frozen=True, kw_only=True):
 
 
 class Member(Table, frozen=True, kw_only=True):
-    """Somebody, or with `count` several alike, `name-1`, `name-2` and so on."""
+    """One node, or with `count` several alike, `name-1`, `name-2` and so on."""
 
     name: str
     count: int | None = None
@@ -137,7 +142,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
 
 
 class HypercubeTable(Table, frozen=True, kw_only=True):
-    """How the nodes of a cube order."""
+    """How the nodes of a cube order events."""
 
     across_topics: bool = _HYPERCUBE.across_topics
     retry: Duration = Duration(_HYPERCUBE.retry_ns)
@@ -257,7 +262,7 @@ class DeadlineTable(Table, frozen=True, kw_only=True):
     near_percent: int = _GOSSIP.near_percent
     view_max: int = _GOSSIP.view_max
     push_rounds: int = _GOSSIP.push_rounds
-    colours: int | None = _GOSSIP.colours
+    colors: int | None = _GOSSIP.colors
     copy_age_rounds: int | None = _GOSSIP.copy_age_rounds
     rounds_ahead_max: int = _GOSSIP.rounds_ahead_max
     announce_rounds: int = _GOSSIP.announce_rounds
@@ -318,7 +323,7 @@ class ClockJumpTable(Table, frozen=True, kw_only=True):
 
 
 class VanishTable(Table, frozen=True, kw_only=True):
-    """A publisher dies for ever."""
+    """A publisher that dies forever."""
 
     publisher: Names
     at: Duration
@@ -341,7 +346,8 @@ class File(Table, frozen=True, kw_only=True):
 
     name: str = ""
     """Empty: the name of the file."""
-    order: Literal["total", "causal", "merged", "deadline", "none"] = "total"
+    order: str = "total"
+    """The name of an order that applications can choose, see `ensue.orders`."""
     duration: Duration = Duration(_SCENARIO.duration_ns)
     settle: Duration = Duration(_SCENARIO.settle_ns)
     sites: Names = _NOBODY

@@ -1,8 +1,8 @@
-"""The values a scenario file is written in: durations, sizes, chances, names and delays.
+"""The values of a scenario file: durations, sizes, chances, names and delays.
 
-Each is a type of its own, so that the tables of `scenario_tables` say what they expect and an
-error can say what was expected. `read_value` turns what TOML holds into them; it raises
-`ValueError` with a sentence that says how to write it. The numbers are nanoseconds and bytes.
+Each is a type of its own, so that the tables of `tables` say what they expect and an error can say
+what was expected. `read_value` turns what TOML holds into them; it raises `ValueError` with a
+sentence that says how to write it. The numbers are nanoseconds and bytes.
 """
 
 import re
@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ensue.quantities import duration_ns, parse_duration, shown, size_bytes
-from ensue.simulation.delays import Constant, DelayModel, LogNormal, Normal, Uniform
+from ensue.core.units import duration_ns, parse_duration, shown, size_bytes
+from ensue.simulation.world.delays import Constant, DelayModel, LogNormal, Normal, Uniform
 
 __all__ = [
     "COUNT_MAX",

@@ -1,14 +1,14 @@
-"""Random scenarios for causal order, one from each seed: churn, answers, and every fault there is.
+"""Random scenarios for causal order: churn, answers, and every fault there is.
 
-As in `swarm`, sizes are small and limits often low; each seed turns some faults on and others off.
+As in all swarms, sizes are small and limits often low; each seed turns some faults on and others
+off.
 """
 
 from random import Random
 
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.simulation.delays import Constant, Uniform
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.draws import (
+from ensue.protocols.causal.config import CausalConfig
+from ensue.simulation.scenario import Scenario, Vanish
+from ensue.simulation.swarms.draws import (
     MS,
     SECOND,
     draw_clocks,
@@ -18,14 +18,15 @@ from ensue.simulation.draws import (
     draw_publishers,
     draw_subscribers,
 )
-from ensue.simulation.scenario import Scenario, Vanish
+from ensue.simulation.world.delays import Constant, Uniform
+from ensue.simulation.world.disks import DiskConfig
 
 __all__ = ["draw"]
 
 MORE_VANISH = 0.3
 """How likely it is that more than publishers vanish."""
 STAY_MIN = 2
-"""Nodes that stay, whoever vanishes."""
+"""Nodes that stay, whichever others vanish."""
 
 
 def draw(seed: int) -> Scenario:
@@ -60,7 +61,7 @@ def draw(seed: int) -> Scenario:
 def _more_vanish(
     random: Random, nodes: list[str], gone: tuple[Vanish, ...], duration_ns: int
 ) -> tuple[Vanish, ...]:
-    """Have others vanish as well, those who answer included, and with them what they alone had."""
+    """Make more nodes vanish, answering ones too, with what they alone had."""
     left = [name for name in nodes if name not in {each.publisher for each in gone}]
     if random.random() >= MORE_VANISH or len(left) <= STAY_MIN:
         return ()
@@ -71,15 +72,15 @@ def _more_vanish(
     )
 
 
-def _config(random: Random) -> HypercubeConfig:
-    return HypercubeConfig(
+def _config(random: Random) -> CausalConfig:
+    return CausalConfig(
         across_topics=random.random() < 0.6,
         retry_ns=random.randrange(20 * MS, 300 * MS),
         suspect_ns=random.randrange(50 * MS, 1500 * MS),
         beat_ns=random.randrange(200 * MS, 2 * SECOND),
         digest_ns=random.randrange(50 * MS, SECOND),
         gap_ns=random.randrange(20 * MS, 300 * MS),
-        # Longer than any fault lasts: nobody but who vanished is given up.
+        # Longer than any fault lasts: only nodes that vanished are given up.
         patience_ns=15 * SECOND,
         window=random.choice((1, 2, 8)),
         batch_max=random.choice((1, 3, 64)),

@@ -1,8 +1,12 @@
-"""Random scenarios for deadline order, one from each seed: calm, perturbed or rough, always with clocks inside their bound.
+"""Random scenarios for deadline order: calm, short, perturbed or rough.
 
-- *calm*: nothing is lost, nobody crashes, and everybody tells everybody: all that is owed must be delivered, in order and on time. Colours
-  are drawn here and in the next one, where there is a bound on the age of copies.
-- *short*: messages are lost, repeated and overtaken, processes crash and come back and change their topics; but no copy is old.
+Clocks are always inside their bound.
+
+- *calm*: nothing is lost, no node crashes, and all gossip with all: all that is owed must be
+  delivered, in order and on time. Colours are drawn here and in the next one, where there is a
+  bound on the age of copies.
+- *short*: messages are lost, repeated and overtaken, processes crash and come back and change their
+  topics; but no copy is old.
 - *perturbed*: some processes stand still again and again, as slow ones do, with a little loss.
 - *rough*: everything: partitions, clogs, noise, pauses, crashes, churn.
 
@@ -14,11 +18,15 @@ from typing import TypeVar
 
 import msgspec
 
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.delays import Constant, Uniform
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.draws import (
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.simulation.scenario import (
+    DeadlineSpec,
+    PublisherSpec,
+    Reply,
+    Scenario,
+    SubscriberSpec,
+)
+from ensue.simulation.swarms.draws import (
     MS,
     SECOND,
     chance,
@@ -28,15 +36,11 @@ from ensue.simulation.draws import (
     draw_subscribers,
     some_of,
 )
-from ensue.simulation.faults import Crash, Faults, Pause
-from ensue.simulation.network import NetworkConfig
-from ensue.simulation.scenario import (
-    DeadlineSpec,
-    PublisherSpec,
-    Reply,
-    Scenario,
-    SubscriberSpec,
-)
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.delays import Constant, Uniform
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.faults import Crash, Faults, Pause
+from ensue.simulation.world.network import NetworkConfig
 
 __all__ = ["KINDS", "draw", "kind_of"]
 
@@ -47,7 +51,7 @@ SITES = ("here", "there")
 
 
 def kind_of(seed: int) -> str:
-    """Say in which way a seed treats its processes."""
+    """Return how a seed treats its processes."""
     return KINDS[seed % len(KINDS)]
 
 
@@ -92,7 +96,7 @@ def draw(seed: int) -> Scenario:
 def _people(
     random: Random, kind: str, topics: list[str], duration_ns: int
 ) -> tuple[tuple[PublisherSpec, ...], tuple[SubscriberSpec, ...]]:
-    """Return who publishes and who subscribes, at two sites."""
+    """Return the publishers and the subscribers, at two sites."""
     fixed = kind == "calm" or random.random() < 0.3
     subscribers = draw_subscribers(random, topics, duration_ns, fixed=fixed)
     more = tuple(
@@ -113,19 +117,19 @@ def _people(
 
 
 def _answering(random: Random, subscriber: SubscriberSpec, topics: list[str]) -> SubscriberSpec:
-    """Return a subscriber that answers, only ever on a later topic: answers to answers come to an end."""
+    """Return a subscriber that answers, only on later topics, so that answers end."""
     on = random.randrange(len(topics) - 1)
     answer = random.randrange(on + 1, len(topics))
     reply = Reply(on=topics[on], topic=topics[answer], share=0.5)
     return msgspec.structs.replace(subscriber, replies=(reply,))
 
 
-def _placed(random: Random, somebody: S) -> S:
-    return msgspec.structs.replace(somebody, site=random.choice(SITES))
+def _placed(random: Random, member: S) -> S:
+    return msgspec.structs.replace(member, site=random.choice(SITES))
 
 
 def _network(random: Random, kind: str, period_ns: int) -> tuple[NetworkConfig, int]:
-    """Return a network, and how long a message takes at the most where that is known."""
+    """Return a network, and the longest delay of a message where it is known."""
     if kind in ("perturbed", "rough"):
         network = draw_network(random)
         if kind == "perturbed":
@@ -145,15 +149,15 @@ def _network(random: Random, kind: str, period_ns: int) -> tuple[NetworkConfig, 
 
 def _config(
     random: Random, kind: str, period_ns: int, longest_ns: int, people: int
-) -> GossipConfig:
+) -> DeadlineConfig:
     calm = kind == "calm"
     skew_ns = random.choice((0, 0, period_ns // 2, 2 * period_ns))
     lifetime_ns = random.randrange(20 * MS, 400 * MS)
     if calm:
         lifetime_ns = max(lifetime_ns, 2 * longest_ns + 2 * skew_ns + MS)
-    config = GossipConfig(
+    config = DeadlineConfig(
         subscribers_max=random.choice((2, 4, 8)),
-        # Long enough for a message that is told once, and is seen by a clock that is ahead.
+        # Long enough for a message that is sent once, and is seen by a clock that is ahead.
         alpha=random.randint(0, 3) + (2 + 2 * -(-skew_ns // period_ns) if calm else 0),
         period_ns=period_ns,
         fan_out=people if calm else random.choice((1, 2, 3)),
@@ -174,14 +178,14 @@ def _config(
         join_ns=SECOND,
     )
     if kind in ("calm", "short") and random.random() < 0.5:
-        # Whoever passes a message on does so while it lives by a clock that may be behind.
+        # A node passes a message on while it lives by a clock that may be behind.
         age = config.lifetime_rounds + config.skew_rounds + -(-longest_ns // period_ns) + 1
         bounded = msgspec.structs.replace(config, copy_age_rounds=age)
-        return msgspec.structs.replace(bounded, colours=bounded.colours_min)
+        return msgspec.structs.replace(bounded, colors=bounded.colors_min)
     return config
 
 
-def _clocks(random: Random, names: list[str], config: GossipConfig) -> dict[str, ClockConfig]:
+def _clocks(random: Random, names: list[str], config: DeadlineConfig) -> dict[str, ClockConfig]:
     """Return clocks that differ by no more than they may."""
     start_ns = random.randrange(5 * SECOND, 6 * SECOND)
     room_ns = config.skew_ns

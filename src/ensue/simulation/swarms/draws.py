@@ -1,17 +1,17 @@
-"""What the scenarios of all swarms are drawn from: people, networks, clocks and faults.
+"""Common draws of all swarms: nodes, networks, clocks and faults.
 
-Each function draws from the stream it is given and nothing else, in a fixed order, so that a seed stands
-for one scenario for ever.
+Each function draws from the stream it is given and nothing else, in a fixed order, so that a seed
+stands for one scenario forever.
 """
 
 from collections.abc import Sequence
 from random import Random
 
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.delays import Constant, DelayModel, LogNormal, Normal, Uniform
-from ensue.simulation.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
-from ensue.simulation.network import NetworkConfig
 from ensue.simulation.scenario import Change, PublisherSpec, Rate, Reply, SubscriberSpec
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.delays import Constant, DelayModel, LogNormal, Normal, Uniform
+from ensue.simulation.world.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
+from ensue.simulation.world.network import NetworkConfig
 
 __all__ = [
     "EVENTS_PER_RUN",
@@ -41,7 +41,10 @@ def some_of(random: Random, topics: Sequence[str], *, most: int | None = None) -
 def draw_subscribers(
     random: Random, topics: Sequence[str], duration_ns: int, *, fixed: bool
 ) -> tuple[SubscriberSpec, ...]:
-    """Return a few subscribers, with changes and answers or without; `fixed`: without changes."""
+    """Return a few subscribers, perhaps with changes and answers.
+
+    `fixed`: without changes.
+    """
     churn = 0 if fixed or random.random() < 0.2 else random.choice((1, 3, 6))
     replying = random.random() < 0.4 and len(topics) > 1
     subscribers = []
@@ -77,7 +80,7 @@ def draw_subscribers(
 def draw_publishers(
     random: Random, topics: Sequence[str], duration_ns: int
 ) -> tuple[PublisherSpec, ...]:
-    """Return a few publishers that together publish about as many events as a run should have."""
+    """Return a few publishers that together publish the events of a run."""
     count = random.choice((1, 2, 3, 4))
     per_second = EVENTS_PER_RUN / count / (duration_ns / SECOND)
     return tuple(
@@ -133,7 +136,7 @@ def draw_clocks(random: Random, nodes: Sequence[str]) -> dict[str, ClockConfig]:
 
 
 class _Dice:
-    """What faults are drawn with: how many, when, and whom they hit."""
+    """What faults are drawn with: how many, when, and which nodes they hit."""
 
     def __init__(self, random: Random, nodes: Sequence[str], duration_ns: int) -> None:
         self.random = random
@@ -161,7 +164,7 @@ def draw_faults(
     duration_ns: int,
     besides: tuple[Sequence[Clog], Sequence[Crash]] = ((), ()),
 ) -> Faults:
-    """Return faults of every kind, each kind in half of the runs; `besides` are there in any case."""
+    """Return faults of every kind, each in half of the runs, and all of `besides`."""
     dice = _Dice(random, nodes, duration_ns)
     clogs, crashes = besides
     return Faults(

@@ -1,35 +1,25 @@
-"""Random scenarios for merged order, one from each seed: inside its assumptions, or beyond them in one of three ways.
+"""Random scenarios for merged order: inside its assumptions, or beyond them.
 
-- *inside*: clocks differ by up to epsilon, messages take up to delta, both often to the limit; some are lost or repeated, processes crash
-  and come back. The whole trace is judged. Where nothing is lost and nobody crashes, everybody must have got everything, in time.
-- *slow*: messages take longer than delta, nodes stand still, the network is cut. Events may be missing; what is delivered in its turn is
-  judged from the start: order and causality hold.
+There are three ways beyond.
+
+- *inside*: clocks differ by up to epsilon, messages take up to delta, both often to the limit; some
+  are lost or repeated, processes crash and come back. The whole trace is judged. Where nothing is
+  lost and no node crashes, all must have got everything, in time.
+- *slow*: messages take longer than delta, nodes stand still, the network is cut. Events may be
+  missing; what is delivered in its turn is judged from the start: order and causality hold.
 - *jumps*: clocks jump by more than epsilon and are mended.
 - *corruption*: memories are filled with anything and stamps are tampered with, besides.
 
-The last two are judged by what is published after the last fault and the time to recover, delta + 3 epsilon to the end of the tick.
+The last two are judged by what is published after the last fault and the time to recover, delta + 3
+epsilon to the end of the tick.
 """
 
 from random import Random
 
 import msgspec
 
-from ensue.protocols.merge.config import MergeConfig, ticks_of
-from ensue.protocols.topic_log import EnsConfig
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.delays import Constant, DelayModel, Uniform
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.draws import (
-    MS,
-    SECOND,
-    chance,
-    draw_faults,
-    draw_publishers,
-    draw_subscribers,
-    some_of,
-)
-from ensue.simulation.faults import ClockJump, Crash, Faults
-from ensue.simulation.network import LinkDelay, NetworkConfig
+from ensue.protocols.merged.config import MergedConfig, ticks_of
+from ensue.protocols.topic_log.log import EnsConfig
 from ensue.simulation.scenario import (
     Corruption,
     EnsSpec,
@@ -39,6 +29,20 @@ from ensue.simulation.scenario import (
     Scenario,
     SubscriberSpec,
 )
+from ensue.simulation.swarms.draws import (
+    MS,
+    SECOND,
+    chance,
+    draw_faults,
+    draw_publishers,
+    draw_subscribers,
+    some_of,
+)
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.delays import Constant, DelayModel, Uniform
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.faults import ClockJump, Crash, Faults
+from ensue.simulation.world.network import LinkDelay, NetworkConfig
 
 __all__ = ["KINDS", "draw", "kind_of"]
 
@@ -50,7 +54,7 @@ RUN_MAX_NS = 8 * SECOND
 
 
 def kind_of(seed: int) -> str:
-    """Say in which way a seed treats the assumptions."""
+    """Return how a seed treats the assumptions."""
     return KINDS[seed % len(KINDS)]
 
 
@@ -119,7 +123,8 @@ class _People:
         subscribers = draw_subscribers(random, topics, duration_ns, fixed=random.random() < 0.5)
         eager = [each.name for each in subscribers if random.random() < 0.4]
         if len(topics) > 1 and random.random() < 0.7:
-            # Whoever answers before the order is known makes chains of causes within one tick.
+            # A subscriber that answers before the order is known makes chains of causes within one
+            # tick.
             subscribers = tuple(
                 _answering(random, each, topics) if each.name in eager else each
                 for each in subscribers
@@ -137,11 +142,12 @@ class _People:
         self.names += self.relays
 
     def bearable(
-        self, crashes: tuple[Crash, ...], config: MergeConfig, *, copies: bool
+        self, crashes: tuple[Crash, ...], config: MergedConfig, *, copies: bool
     ) -> tuple[Crash, ...]:
-        """Leave out crashes of who is handed events out of turn: it forgets which, and copies are handed out again.
+        """Leave out crashes of nodes that get events out of turn.
 
-        Where there are no `copies`, only those who listen to several mergers get any.
+        Such a node forgets which it got, and copies are delivered again. Where there are no
+        `copies`, only nodes that listen to several mergers get any.
         """
         subscribers = {each.name for each in self.subscribers}
         forgetful = subscribers if config.deliver_late else set(self.eager)
@@ -158,7 +164,7 @@ def _answering(random: Random, subscriber: SubscriberSpec, topics: list[str]) ->
 
 
 class _Delays:
-    """How long messages take, and how long one from a publisher to a subscriber can take at the most."""
+    """Delays of messages, and the longest one from a publisher to a subscriber."""
 
     def __init__(self, random: Random, names: list[str]) -> None:
         self._random = random
@@ -195,13 +201,13 @@ class _Delays:
 
 def _config(
     random: Random, kind: str, epsilon_ticks: int, longest_ns: int, tick_ns: int
-) -> MergeConfig:
-    """Return bounds that just hold; but for *slow*, where delta is too small for some messages."""
+) -> MergedConfig:
+    """Return bounds that just hold; for *slow*, delta is too small for some messages."""
     hops_ns = int(2 * longest_ns * DRIFT)
     if kind == "slow":
         hops_ns //= random.choice((1, 2, 4))
     delta_ticks = ticks_of(hops_ns, tick_ns)
-    config = MergeConfig(
+    config = MergedConfig(
         epsilon_ticks=epsilon_ticks,
         delta_ticks=delta_ticks,
         tick_ns=tick_ns,
@@ -220,7 +226,7 @@ def _config(
     return config
 
 
-def _clocks(random: Random, names: list[str], config: MergeConfig) -> dict[str, ClockConfig]:
+def _clocks(random: Random, names: list[str], config: MergedConfig) -> dict[str, ClockConfig]:
     """Return clocks that differ by no more than epsilon as long as the run lasts."""
     epsilon_ns = config.epsilon_ticks * config.tick_ns
     # So late that no jump takes a clock below zero.
@@ -249,9 +255,9 @@ def _crashes(random: Random, names: list[str], duration_ns: int) -> tuple[Crash,
 
 
 def _jumps(
-    random: Random, names: list[str], until_ns: int, config: MergeConfig
+    random: Random, names: list[str], until_ns: int, config: MergedConfig
 ) -> tuple[tuple[ClockJump, ...], int]:
-    """Return jumps that are undone, one of a node at most, and when the last of them is undone."""
+    """Return jumps that are undone, at most one per node, and when the last is."""
     jumps: list[ClockJump] = []
     mended_ns = 0
     for name in random.sample(names, random.randint(1, len(names))):
@@ -259,7 +265,8 @@ def _jumps(
         back_ns = random.randrange(at_ns + 1, until_ns)
         most_ns = random.choice((2 * config.span_ticks * config.tick_ns, 2 * SECOND))
         by_ns = random.choice((-1, 1)) * random.randrange(1, most_ns + 1)
-        # Readings of a clock that is set back by hand go back; one that waits instead would not be mended yet.
+        # Readings of a clock that is set back by hand go back; one that waits instead would not be
+        # mended yet.
         jumps.append(ClockJump(node=name, at_ns=at_ns, by_ns=by_ns, monotone=False))
         jumps.append(ClockJump(node=name, at_ns=back_ns, by_ns=-by_ns, monotone=False))
         mended_ns = max(mended_ns, back_ns)
@@ -269,7 +276,7 @@ def _jumps(
 def _corrupted(
     random: Random, kind: str, merge: MergeSpec, names: list[str], mended_ns: int
 ) -> MergeSpec:
-    """Add what else goes wrong, and say from when on nothing may be felt of it."""
+    """Add the other faults, and return from when on they must have no effect."""
     config = merge.config
     corruptions: tuple[Corruption, ...] = ()
     share = 0.0

@@ -1,20 +1,19 @@
 """Random scenarios with every fault there is, one from each seed.
 
-`draw(seed)` decides everything about a scenario; `play(draw(seed), seed)` is the whole run. Sizes are
-small, so that many seeds fit into an hour and a failing one can be read; limits are often set so
-low that they are hit. The swarm looks at breadth: each seed turns some faults on and others off,
+`draw(seed)` decides everything about a scenario; `play(draw(seed), seed)` is the whole run. Sizes
+are small, so that many seeds fit into an hour and a failing one can be read; limits are often set
+so low that they are hit. The swarm looks at breadth: each seed turns some faults on and others off,
 because a fault that is always on hides the others.
 """
 
 from collections.abc import Sequence
 from random import Random
 
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.topic_log import EnsConfig
-from ensue.simulation.delays import Constant, Uniform
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.draws import (
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
+from ensue.simulation.scenario import EnsSpec, Scenario, SequencerSpec, SubscriberSpec, Vanish
+from ensue.simulation.swarms.draws import (
     MS,
     SECOND,
     draw_clocks,
@@ -24,8 +23,9 @@ from ensue.simulation.draws import (
     draw_publishers,
     draw_subscribers,
 )
-from ensue.simulation.faults import Clog, Crash
-from ensue.simulation.scenario import EnsSpec, Scenario, SequencerSpec, SubscriberSpec, Vanish
+from ensue.simulation.world.delays import Constant, Uniform
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.faults import Clog, Crash
 
 __all__ = ["draw"]
 
@@ -130,7 +130,7 @@ def _sequencer(
 def _slow_cuts(
     random: Random, chain: Sequence[SequencerSpec], subscribers: Sequence[SubscriberSpec]
 ) -> tuple[list[Clog], list[Crash]]:
-    """Make the answers to all changes late, in half of the runs, while events go on arriving.
+    """Delay the answers to all changes in half of the runs, while events arrive.
 
     Sometimes the subscriber crashes while it waits.
     """

@@ -1,9 +1,11 @@
-"""Random scenarios of transactions, one from each seed: trees, clients, operations of every kind, and every fault there is.
+"""Random scenarios of transactions: trees, clients, operations, and faults.
 
-Some seeds have serializable transactions alone, which are judged most sharply: *move* takes subscriptions from one client to another while many events are published,
-*dense* has many short ones at once. Others mix all kinds with regular operations. Most events are published by clients
-that advertised them from the start; those with `y` are advertised, and that is withdrawn, within transactions. Each seed turns some faults on and others
-off; most let a node or two crash right after some frame.
+Some seeds have serializable transactions alone, which are judged most sharply: *move* takes
+subscriptions from one client to another while many events are published, *dense* has many short
+ones at once. Others mix all kinds with regular operations. Most events are published by clients
+that advertised them from the start; those with `y` are advertised, and that is withdrawn, within
+transactions. Each seed turns some faults on and others off; most let a node or two crash right
+after some frame.
 """
 
 from collections.abc import Sequence
@@ -11,14 +13,14 @@ from random import Random
 
 import msgspec
 
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.nodes import CONNECTED
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
-from ensue.simulation.acting import Act, RegularSpec, TransactionSpec
-from ensue.simulation.delays import Constant, Uniform
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.draws import (
+from ensue.protocols.transactions.nodes import CONNECTED
+from ensue.simulation.content_spec import ContentSpec
+from ensue.simulation.deployments.transaction_clients import Act, RegularSpec, TransactionSpec
+from ensue.simulation.scenario import Scenario, Vanish
+from ensue.simulation.swarms.draws import (
     MS,
     SECOND,
     draw_clocks,
@@ -26,10 +28,10 @@ from ensue.simulation.draws import (
     draw_faults,
     draw_network,
 )
-from ensue.simulation.faults import Clog, Faults
-from ensue.simulation.network import NetworkConfig
-from ensue.simulation.overlay_spec import OverlaySpec
-from ensue.simulation.scenario import Scenario, Vanish
+from ensue.simulation.world.delays import Constant, Uniform
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.faults import Clog, Faults
+from ensue.simulation.world.network import NetworkConfig
 
 __all__ = ["draw"]
 
@@ -37,7 +39,8 @@ QUIET_NS = 2 * SECOND
 """Until then clients come, advertise and subscribe; no fault strikes."""
 FILTERS = ("x = 1", "x = 2", "x >= 1 and x <= 2", "x > 0", "x exists", "x = 1 and z = 1")
 USUAL, SELDOM = "x <= 3", "x = 7 and y exists"
-"""What everybody has advertised, and what is advertised within transactions: they don't overlap, so that the latter attracts subscriptions that wait for it."""
+"""What all clients have advertised, and what is advertised within transactions: they don't overlap,
+so that the latter attracts subscriptions that wait for it."""
 
 
 def draw(seed: int) -> Scenario:
@@ -62,7 +65,7 @@ def draw(seed: int) -> Scenario:
         name="swarm-transactions",
         order="transactions",
         duration_ns=duration_ns,
-        overlay=OverlaySpec(
+        overlay=ContentSpec(
             brokers=brokers,
             clients=clients,
             config=_config(random),
@@ -88,7 +91,10 @@ def draw(seed: int) -> Scenario:
 
 
 def _link(random: Random) -> LinkConfig:
-    """Draw waits; with bursts as on servers, acknowledgements wait and frames are grouped as they are there."""
+    """Draw waits of links.
+
+    With bursts as on servers, acknowledgements wait and frames are grouped as they are there.
+    """
     retry_ns = random.randrange(20 * MS, 200 * MS)
     burst = random.choice((4, 64))
     link = LinkConfig(retry_ns=retry_ns, retry_ns_max=500 * MS, burst=burst)
@@ -99,7 +105,10 @@ def _link(random: Random) -> LinkConfig:
 
 
 def _slow_links(random: Random, brokers: Sequence[str], close_ns: int) -> Faults:
-    """Hold some links between brokers up for a while, so that commits and publications meet everywhere."""
+    """Hold some links between brokers up for a while.
+
+    So commits and publications meet everywhere.
+    """
     clogs = []
     for _ in range(random.randint(0, 10) if len(brokers) > 1 else 0):
         start_ns = close_ns + random.randrange(500 * MS)
@@ -120,9 +129,9 @@ def _tree(random: Random, count: int) -> dict[str, tuple[str, ...]]:
     return {name: tuple(others) for name, others in links.items()}
 
 
-def _config(random: Random) -> OverlayConfig:
+def _config(random: Random) -> ContentConfig:
     lease_ns = random.choice((2 * SECOND, 20 * SECOND, 20 * SECOND))
-    return OverlayConfig(
+    return ContentConfig(
         lease_ns=lease_ns,
         beat_ns=lease_ns // 8,
         hello_ns=50 * MS,
@@ -257,7 +266,7 @@ class _People:
         )
 
     def _move(self, client: str) -> tuple[Act, ...]:
-        """Move a subscription from somebody to this client."""
+        """Move a subscription from another client to this one."""
         if not self._held:
             return self._acts(client, depth=1)
         owner, label = self._random.choice(self._held)

@@ -14,8 +14,8 @@ HAZARD: a lease or timeout judged by a clock that jumped ahead ends early for th
 
 import msgspec
 
-from ensue.errors import ConfigurationError
-from ensue.simulation.delays import DELAY_NS_MAX, require_between
+from ensue.core.errors import ConfigurationError
+from ensue.simulation.world.delays import DELAY_NS_MAX, require_between
 
 __all__ = ["DRIFT_PPM_MAX", "Clock", "ClockConfig"]
 
@@ -61,7 +61,7 @@ class Clock:
         return node_ns
 
     def true_at(self, node_ns: int, now_true_ns: int) -> int:
-        """Return the first true time, from now on, at which the clock shows at least `node_ns`."""
+        """Return the first true time, from now on, when the clock shows `node_ns` or more."""
         if self.read(now_true_ns) >= node_ns:
             return now_true_ns
         wanted_ns = node_ns - self._base_node_ns

@@ -1,8 +1,8 @@
-"""Corrupt what merged order relies on: memories, and stamps on their way.
+"""Corruption of what merged order relies on: memories, and stamps in transit.
 
-Stabilizing means that whatever state everybody is in, things come right by themselves. So what is done here is as wild as can
-be: timestamps near the truth, at their bounds and far out; buffers with entries in the wrong place; counters; frontiers in the
-future; old messages again.
+Stabilizing means that from any state of all nodes, the system recovers by itself. So what is done
+here is as wild as can be: timestamps near the truth, at their bounds and far out; buffers with
+entries in the wrong place; counters; frontiers in the future; old messages again.
 """
 
 from collections import deque
@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Effect, Frame
-from ensue.protocols.ens import Notify
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import Held, Merger
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.relay import MergeRelay
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.merge.timestamps import AnyTimestamp, ArrayTimestamp, CounterTimestamp
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Effect, Frame
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import Held, Merger
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.relay import MergedRelay
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.merged.timestamps import AnyTimestamp, ArrayTimestamp, CounterTimestamp
+from ensue.protocols.topic_log.frames import Notify
 
 __all__ = ["Tampering", "scramble"]
 
@@ -33,21 +33,21 @@ def scramble(node: object, random: Random, now_ns: int) -> None:
     """Fill the memory of a node with anything that could be in it."""
     if isinstance(node, Tampering):
         node = node.inner
-    if isinstance(node, MergeRelay):
+    if isinstance(node, MergedRelay):
         # Not who listens: who is forgotten asks again, but that takes longer than the claim allows.
-        node._look_due_ns = random.choice((0, now_ns, FAR * node.config.tick_ns))  # noqa: SLF001
+        node._sweep_due_ns = random.choice((0, now_ns, FAR * node.config.tick_ns))  # noqa: SLF001
         node = node.inner
-    if isinstance(node, MergePublisher):
+    if isinstance(node, MergedPublisher):
         tick = node.config.tick(now_ns)
         node.timeline.last = _timestamp(random, node.config, tick)
-        node._ready_tick = random.choice((0, tick, FAR))  # noqa: SLF001 - nothing is private to a fault
+        node._ready_tick = random.choice((0, tick, FAR))  # noqa: SLF001 - faults reach all
         node._busy_tick = random.choice((0, tick, FAR))  # noqa: SLF001
         node._waiting_count = random.choice((0, random.randrange(-100, 100), FAR))  # noqa: SLF001
         node._seen_ns = random.choice((0, now_ns))  # noqa: SLF001
         for event_id, (_, event) in node._unanswered.items():  # noqa: SLF001
             node._unanswered[event_id] = (random.choice((0, FAR)) * tick, event)  # noqa: SLF001
         node._busy_count = random.randrange(node.config.events_per_tick_max)  # noqa: SLF001
-    elif isinstance(node, MergeSubscriber):
+    elif isinstance(node, MergedSubscriber):
         _scramble_merger(node.merger, random, node.config.tick(now_ns))
         for observed in node.watch.peers.values():
             observed.calm_tick = random.choice((0, FAR))
@@ -74,12 +74,12 @@ def _scramble_merger(merger: Merger, random: Random, tick: int) -> None:
     merger._frontier = (_key(random, config, made.r + made.c), "~", 0)  # noqa: SLF001
 
 
-def _key(random: Random, config: MergeConfig, reach: int) -> tuple[int, ...]:
+def _key(random: Random, config: MergedConfig, reach: int) -> tuple[int, ...]:
     size = config.epsilon_ticks + 1 if config.array else 1
     return (reach, *(random.randrange(4) for _ in range(size)))
 
 
-def _timestamp(random: Random, config: MergeConfig, tick: int) -> AnyTimestamp:
+def _timestamp(random: Random, config: MergedConfig, tick: int) -> AnyTimestamp:
     epsilon, near = config.epsilon_ticks, config.span_ticks + 2
     r = max(0, random.choice((tick + random.randint(-near, near), tick + epsilon, FAR)))
     c = random.choice((0, random.randint(0, epsilon), epsilon, random.randrange(10**6)))
@@ -98,7 +98,7 @@ class Tampering:
     """
 
     def __init__(
-        self, inner: MergeSubscriber | MergeRelay, random: Random, *, share: float, until_ns: int
+        self, inner: MergedSubscriber | MergedRelay, random: Random, *, share: float, until_ns: int
     ) -> None:
         self.inner = inner
         self.name = inner.name

@@ -1,4 +1,4 @@
-"""Delay models: how long something takes, in whole nanoseconds, drawn from a seeded stream.
+"""Delay models: whole nanoseconds, drawn from a seeded stream.
 
 A model is a frozen value that can be written in a scenario file (`kind = "uniform"`). For the hot
 path it gives a sampler: a function of no arguments, bound to one random stream. `Constant` draws
@@ -13,7 +13,7 @@ from random import Random
 
 import msgspec
 
-from ensue.errors import ConfigurationError
+from ensue.core.errors import ConfigurationError
 
 __all__ = [
     "DELAY_NS_MAX",

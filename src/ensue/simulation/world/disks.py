@@ -20,9 +20,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ensue.errors import LimitReached
-from ensue.protocols.core import Persist
-from ensue.simulation.delays import Constant, DelayModel, require_between
+from ensue.core.errors import LimitReached
+from ensue.protocols.interface import Persist
+from ensue.simulation.world.delays import Constant, DelayModel, require_between
 
 __all__ = ["Disk", "DiskConfig"]
 
@@ -45,7 +45,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disk(Generic[Output]):
-    """The disk of one node. Whoever drives it decides how long a sync takes."""
+    """The disk of one node. The driver decides how long a sync takes."""
 
     __slots__ = ("_batches", "_config", "_covered", "records", "syncs")
 
@@ -93,7 +93,10 @@ class Disk(Generic[Output]):
         self._covered = len(self._batches)
 
     def end_sync(self) -> list[Output]:
-        """Make the covered batches durable; return the outputs that may now happen, in order."""
+        """Make the covered batches durable; return the outputs that may now happen.
+
+        Outputs are in order.
+        """
         assert self.syncing
         outputs = [self._apply() for _ in range(self._covered)]
         self._covered = 0
@@ -111,7 +114,7 @@ class Disk(Generic[Output]):
         self._covered = 0
 
     def snapshot(self) -> dict[str, bytes]:
-        """Copy what is synced for a restart, by key: no node may lean on the order of writes."""
+        """Return the synced records by key, in an order no node may rely on."""
         return dict(sorted(self.records.items()))
 
     def _apply(self) -> Output:

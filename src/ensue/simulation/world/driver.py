@@ -1,7 +1,7 @@
-"""How the world drives one node: steps, batches, timers, and what becomes of effects.
+"""The driver of one node: steps, batches, timers, and what becomes of effects.
 
 A step of a node is one `receive`, `handle_timer` or command. After each step its effects are
-drained into a batch and carried out as `protocols.core` prescribes: the batch's records are
+drained into a batch and carried out as `protocols.interface` prescribes: the batch's records are
 synced, then its frames are sent, then its outcomes reach the application and the trace. A batch
 waits for those before it, with or without records of its own. What asks something of the event
 notification service goes, as a frame, to the node that `ens_for` names for the topic.
@@ -15,9 +15,9 @@ at one instant. Either raises `LimitReached`.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.event import Event
-from ensue.protocols.core import (
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.core.event import Event
+from ensue.protocols.interface import (
     Attach,
     Broadcast,
     Detach,
@@ -29,13 +29,13 @@ from ensue.protocols.core import (
     Publish,
     Send,
 )
-from ensue.protocols.ens import request_for
-from ensue.recorder import Recorder
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.loop import Loop
-from ensue.simulation.network import Network, NetworkConfig
-from ensue.simulation.process import NEVER_NS, Process
-from ensue.simulation.queueing import QueueConfig
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.frames import request_for
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.load_model import QueueConfig
+from ensue.simulation.world.loop import Loop
+from ensue.simulation.world.network import Network, NetworkConfig
+from ensue.simulation.world.process import NEVER_NS, Process
 
 __all__ = ["BACKLOG_MAX", "TIMER_REPEATS_MAX", "Codec", "Command", "Driver"]
 

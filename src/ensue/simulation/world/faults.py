@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from ensue.errors import ConfigurationError
-from ensue.simulation.delays import require_between
+from ensue.core.errors import ConfigurationError
+from ensue.simulation.world.delays import require_between
 
 __all__ = [
     "ClockJump",
@@ -32,7 +32,7 @@ Matcher: TypeAlias = Callable[[str, str], bool]
 
 
 def _between(sources: tuple[str, ...], targets: tuple[str, ...]) -> Matcher:
-    """Match frames from any of the sources to any of the targets; none named means all."""
+    """Match frames from any of the sources to any of the targets; empty means all."""
     froms, tos = frozenset(sources), frozenset(targets)
     return lambda source, target: (not froms or source in froms) and (not tos or target in tos)
 
@@ -117,7 +117,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A node stands still: frames, timers, commands and what it was about to send wait."""
+    """A node stands still: frames, timers, commands and pending sends wait."""
 
     node: str
     from_ns: int = 0

@@ -1,4 +1,4 @@
-"""An optional model of load: nodes that take time to handle frames, network cards that take time.
+"""An optional load model: nodes and network cards that take time per frame.
 
 A node serves one frame at a time, in the order of arrival. Serving takes a time by the frame's
 type, plus a time per byte, plus whatever `service_of` says (per stamp entry, say); the node's
@@ -8,7 +8,8 @@ network's delay starts when the frame has left. Timers and commands are not fram
 Each queue is FIFO with one server, so theory gives its figures: M/D/1 waits rho * S / (2 (1 - rho))
 on average. `length` counts what waits and what is served.
 
-Limits: `frames_max` frames waiting at a node, `sends_max` at a card; one more is dropped and counted.
+Limits: `frames_max` frames waiting at a node, `sends_max` at a card; one more is dropped and
+counted.
 """
 
 from collections import deque
@@ -17,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from ensue.protocols.core import Frame
-from ensue.simulation.delays import DELAY_NS_MAX, require_between
+from ensue.protocols.interface import Frame
+from ensue.simulation.world.delays import DELAY_NS_MAX, require_between
 
 __all__ = ["Card", "QueueConfig", "QueueStatistics", "Server"]
 
@@ -101,7 +102,7 @@ class QueueStatistics:
             self.change(self.departures_ns.popleft(), -1)
 
     def utilisation(self, elapsed_ns: int, *, now_ns: int | None = None) -> float:
-        """Return the share of `elapsed_ns`, which ends at `now_ns`, that the server was busy.
+        """Return the share of `elapsed_ns`, up to `now_ns`, that the server was busy.
 
         Without `now_ns` the time began at 0.
         """
@@ -159,7 +160,7 @@ class Server:
         return True
 
     def start(self, now_ns: int) -> int | None:
-        """Begin to serve the next frame; return its service time, or None if there is none."""
+        """Begin to serve the next frame; return its service time, or None if none waits."""
         assert self.serving is None
         if not self._waiting:
             return None

@@ -12,12 +12,12 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from ensue.errors import LimitReached
+from ensue.core.errors import LimitReached
 
 __all__ = ["EVENTS_MAX", "Loop"]
 
 EVENTS_MAX = 1_000_000_000
-"""Calls one `run` may make unless told otherwise."""
+"""Calls one `run` may make unless the caller sets another limit."""
 
 _NEVER_NS = 1 << 63
 
@@ -57,7 +57,9 @@ class Loop:
         condition: Callable[[], bool] | None = None,
         events_max: int = EVENTS_MAX,
     ) -> bool:
-        """Run until nothing is due, a true time is reached, or a condition holds after a call.
+        """Run until nothing is due, a true time is reached, or a condition holds.
+
+        The condition is tested after each call.
 
         What is due at `until_ns` itself runs, and the time is `until_ns` afterwards. Returns True
         if the condition holds at the end, or none was given.

@@ -1,4 +1,4 @@
-"""The simulated network: how long a frame takes, whether it arrives, how often, and after whom.
+"""The simulated network: delay, loss, repetition and order of frames.
 
 Every frame draws its own delay, so frames overtake each other; with `fifo` those between the same
 two nodes don't. The delay model is the one of the link, else of the pair of sites, else the
@@ -8,8 +8,8 @@ Faults are judged when a frame is sent, in this order: cut by a partition, lost 
 at a clog, held back, repeated. What is already on its way when a fault begins arrives; what waits
 at a clog draws its delay anew when the clog ends, in the order sent.
 
-Delays come from one random stream and chances from another, and a delay is drawn before a frame
-may be lost: a new fault leaves the delays of the frames it doesn't touch as they were.
+Delays come from one random stream and chances from another, and a delay is drawn before a frame may
+be lost: a new fault leaves the delays of the frames it doesn't touch as they were.
 
 Limit: `clogged_max` frames waiting at clogs; one more is lost and counted as `overflowed`.
 """
@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ensue.simulation.delays import DelayModel, Sampler, Uniform, require_between
-from ensue.simulation.faults import Clog, LinkFault, Matcher, Noise, Partition
+from ensue.simulation.world.delays import DelayModel, Sampler, Uniform, require_between
+from ensue.simulation.world.faults import Clog, LinkFault, Matcher, Noise, Partition
 
 __all__ = ["Endpoint", "LinkDelay", "Network", "NetworkConfig", "NetworkStatistics"]
 
@@ -96,7 +96,7 @@ Schedule = Callable[[int, Callable[..., None], tuple[Any, ...]], None]
 
 
 class Network:
-    """Carries messages between endpoints, scheduling `arrive(target, source, *message)`."""
+    """The network: schedules `arrive(target, source, *message)` at endpoints."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Network:
         self._faultless = False
 
     def end(self, fault: LinkFault, now_ns: int) -> None:
-        """End a fault that began; frames that wait at a clog flow if no other clog holds them."""
+        """End a fault; frames at a clog flow if no other clog holds them."""
         match fault:
             case Partition():
                 _remove(self._partitions, fault)
@@ -243,7 +243,7 @@ class Network:
 
 
 def _samplers(delays: tuple[LinkDelay, ...], random: Random) -> dict[tuple[str, str], Sampler]:
-    """Index samplers by pair; an entry for one direction wins over the reverse of another."""
+    """Index samplers by pair; a stated direction wins over a reversed one."""
     samplers: dict[tuple[str, str], Sampler] = {}
     for entry in delays:
         samplers[entry.source, entry.target] = entry.delay.sampler(random)

@@ -1,22 +1,22 @@
-"""What the world keeps about one node: the machine around it, which outlives a crash.
+"""What the world keeps of one node: the machine around it, which survives crashes.
 
 A process is up, paused or down. `incarnation` counts crashes; whatever was scheduled on behalf of
 an earlier incarnation finds a different number and does nothing.
 
 One timer entry a process is live on the world's heap: the earliest. A timer moved later leaves the
-entry where it is, to be looked at when it comes up, so nodes that push their timer ahead with
-every frame don't fill the heap with dead entries.
+entry where it is, to be looked at when it comes up, so nodes that push their timer ahead with every
+frame don't fill the heap with dead entries.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ensue.protocols.core import Effect, Node
-from ensue.simulation.clocks import Clock
-from ensue.simulation.delays import Sampler
-from ensue.simulation.disks import Disk
-from ensue.simulation.queueing import Card, Server
+from ensue.protocols.interface import Effect, Node
+from ensue.simulation.world.clocks import Clock
+from ensue.simulation.world.delays import Sampler
+from ensue.simulation.world.disks import Disk
+from ensue.simulation.world.load_model import Card, Server
 
 __all__ = ["NEVER_NS", "Factory", "Process"]
 

@@ -5,29 +5,29 @@ queue. `driver` says what becomes of a node's effects; this module adds nodes an
 
 A node is up, paused or down. Paused, it stands still: frames, timers, commands and the outputs of
 batches that become durable wait for it, while its clock goes on. A crash takes everything volatile
-and every batch not carried out; frames to a node that is down are lost. A restart builds a new
-node from what was synced.
+and every batch not carried out; frames to a node that is down are lost. A restart builds a new node
+from what was synced.
 
-Commands never run inside an outcome's callback: `call` puts them on the loop, so an application
-may react to what it is told without upsetting the batch being carried out.
+Commands never run inside an outcome's callback: `call` puts them on the loop, so an application may
+react to an outcome without upsetting the batch being carried out.
 
-The same seed, nodes, commands and faults give the same trace. Streams: `network` (delays),
-`faults` (chances, what a crash leaves), `disks` (sync times); `workload` and any other name are
-for whoever uses the world.
+The same seed, nodes, commands and faults give the same trace. Streams: `network` (delays), `faults`
+(chances, what a crash leaves), `disks` (sync times); `workload` and any other name are for programs
+that use the world.
 """
 
 from collections.abc import Callable, Mapping
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.core import Node, Outcome
-from ensue.recorder import Recorder
-from ensue.simulation.clocks import Clock, ClockConfig
-from ensue.simulation.disks import Disk, DiskConfig
-from ensue.simulation.driver import Codec, Command, Driver
-from ensue.simulation.faults import Crash, Faults, InstantFault, Pause, TimedFault
-from ensue.simulation.network import NetworkConfig
-from ensue.simulation.process import Factory, Process
-from ensue.simulation.queueing import Card, QueueConfig, QueueStatistics, Server
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.interface import Node, Outcome
+from ensue.protocols.recorder import Recorder
+from ensue.simulation.world.clocks import Clock, ClockConfig
+from ensue.simulation.world.disks import Disk, DiskConfig
+from ensue.simulation.world.driver import Codec, Command, Driver
+from ensue.simulation.world.faults import Crash, Faults, InstantFault, Pause, TimedFault
+from ensue.simulation.world.load_model import Card, QueueConfig, QueueStatistics, Server
+from ensue.simulation.world.network import NetworkConfig
+from ensue.simulation.world.process import Factory, Process
 
 __all__ = ["World"]
 
@@ -63,9 +63,9 @@ class World(Driver):
         )
         self._fault_epoch = 0
         self.on_down: Callable[[str], None] | None = None
-        """Told which node has crashed."""
+        """Called with the name of a node that has crashed."""
         self.on_up: Callable[[str], None] | None = None
-        """Told which node has restarted."""
+        """Called with the name of a node that has restarted."""
 
     # Nodes
 
@@ -145,7 +145,7 @@ class World(Driver):
         ]
 
     def call(self, name: str, command: Command, *, at_ns: int | None = None) -> None:
-        """Give a node a command, now or at a true time; it is lost if the node is down then."""
+        """Give a node a command, now or at a true time; lost if the node is down then."""
         due_ns = self.now_ns if at_ns is None else at_ns
         self.schedule(due_ns, self._command, (self._process(name), command))
 
@@ -193,7 +193,7 @@ class World(Driver):
             process.pauses += 1
 
     def resume(self, name: str) -> None:
-        """End one pause: after the last, first what was about to be sent, then what waited."""
+        """End one pause; after the last, pending sends go first, then what waited."""
         process = self._process(name)
         if not process.pauses:
             return
@@ -237,7 +237,7 @@ class World(Driver):
         self._restart(process, process.incarnation)
 
     def remove(self, name: str) -> None:
-        """Take a node down for ever: no restart and no healing brings it back."""
+        """Take a node down forever: no restart and no healing brings it back."""
         self.crash(name)
         self._process(name).removed = True
 

@@ -1,0 +1,1 @@
+"""How each order is deployed in a simulated world, and how its run is judged."""

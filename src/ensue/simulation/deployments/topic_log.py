@@ -1,0 +1,92 @@
+"""Clients of an event notification service in a world.
+
+A subscriber that replies is two nodes, one that subscribes and one that publishes, and one name in
+the trace. A protocol says which nodes publish and subscribe.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+
+from ensue.core.event import Event
+from ensue.core.wire import Codec
+from ensue.protocols.topic_log import fanout, frames
+from ensue.protocols.topic_log.log import TopicLog
+from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.scenario import Scenario
+from ensue.simulation.text import at_site
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.process import Factory
+
+__all__ = ["Records", "TopicLogDeployment"]
+
+Records = Mapping[str, bytes]
+
+
+class TopicLogDeployment(Deployment):
+    """Nodes of a notification service that share the topics, and its clients."""
+
+    def _prepare(self) -> Codec:
+        self._ens = [each.name for each in self.scenario.ens]
+        return Codec((*frames.FRAMES, *fanout.FRAMES))
+
+    def _publisher_factory(self, name: str) -> Factory:
+        """Return what builds a publisher."""
+        raise NotImplementedError
+
+    def _subscriber_factory(self, name: str) -> Factory:
+        """Return what builds a subscriber."""
+        raise NotImplementedError
+
+    def _clock(self, name: str) -> ClockConfig | None:
+        """Return the clock of a node."""
+        return self.scenario.clocks.get(name)
+
+    def ens_for(self, topic: str) -> str:
+        """Return the node that carries a topic."""
+        digest = blake2b(topic.encode(), digest_size=8, salt=b"ens").digest()
+        return self._ens[int.from_bytes(digest, "big") % len(self._ens)]
+
+    def _add_nodes(self) -> None:
+        self._add_servers()
+        for publisher in self.scenario.publishers:
+            self._add_publisher(publisher.name, publisher.name, publisher.site)
+        for subscriber in self.scenario.subscribers:
+            self.world.add(
+                subscriber.name,
+                self._subscriber_factory(subscriber.name),
+                site=subscriber.site,
+                clock=self._clock(subscriber.name),
+                disk=self._client_disk,
+            )
+            if subscriber.replies:
+                self._add_publisher(
+                    self._replier(subscriber.name), subscriber.name, subscriber.site
+                )
+
+    def _add_servers(self) -> None:
+        """Add the notification service; a protocol adds other nodes that are no clients."""
+        for each in self.scenario.ens:
+            self.world.add(each.name, self._ens_factory(each.name), site=each.site)
+
+    def _add_publisher(self, name: str, seen_as: str, site: str) -> None:
+        factory, clock = self._publisher_factory(name), self._clock(seen_as)
+        self.world.add(
+            name, factory, site=site, clock=clock, seen_as=seen_as, disk=self._client_disk
+        )
+
+    def _ens_factory(self, name: str) -> Factory:
+        config, role = self.scenario.ens_config, self.roles.ens
+        return lambda records, _now: role(name=name, config=config, records=records)
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Yield what the nodes of the notification service hold."""
+        for name in self._ens:
+            node = self.world.node(name)
+            if isinstance(node, TopicLog):
+                yield from node.contents()
+
+    @classmethod
+    def describe_nodes(cls, scenario: Scenario) -> Iterator[str]:
+        """Describe the nodes besides publishers and subscribers."""
+        for ens in scenario.ens:
+            yield f"  notification service {ens.name}{at_site(ens.site)}"

@@ -1,0 +1,1 @@
+"""Random scenarios for each order, one per seed."""

@@ -1,0 +1,1 @@
+"""The simulated machines: event loop, network, clocks, disks, and their faults."""
