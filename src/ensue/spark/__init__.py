@@ -1,6 +1,6 @@
 """The data pipeline on Spark: order whole logs, audit every delivery.
 
-See `docs/spark.md`.
+See `docs/reference/spark.md`.
 
 Each name is loaded on first use. Spark starts many Python processes that need one module of this
 package and none of the others, and what the others import takes a second of each.
@@ -10,23 +10,23 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ensue.errors import MissingExtra
+from ensue.core.errors import MissingExtra
 
 if find_spec("pyspark") is None:
     raise MissingExtra(extra="spark", needed_for="ensue.spark")
 
 if TYPE_CHECKING:
-    from ensue.spark.auditing import Audit, audit
-    from ensue.spark.campaigns import campaign
-    from ensue.spark.cuts import common_cut
-    from ensue.spark.lake import read_table, table_files
-    from ensue.spark.lake_pipeline import pipeline
-    from ensue.spark.measuring import metrics, write_metrics
-    from ensue.spark.merging import merge
-    from ensue.spark.missing import gaps
-    from ensue.spark.ordering import order
-    from ensue.spark.placing import placement
+    from ensue.spark.audits import Audit, audit
+    from ensue.spark.campaigns.campaign import campaign
+    from ensue.spark.common_cuts import common_cut
+    from ensue.spark.lake.lake import read_table, table_files
+    from ensue.spark.lake.pipeline import pipeline
+    from ensue.spark.merged_order import merge
+    from ensue.spark.order_gaps import gaps
     from ensue.spark.sessions import session
+    from ensue.spark.topic_placement import placement
+    from ensue.spark.total_order import order
+    from ensue.spark.trace_metrics import metrics, write_metrics
     from ensue.spark.traces import read_trace
 
 __all__ = [
@@ -48,21 +48,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Audit": "ensue.spark.auditing",
-    "audit": "ensue.spark.auditing",
-    "campaign": "ensue.spark.campaigns",
-    "common_cut": "ensue.spark.cuts",
-    "gaps": "ensue.spark.missing",
-    "merge": "ensue.spark.merging",
-    "metrics": "ensue.spark.measuring",
-    "order": "ensue.spark.ordering",
-    "pipeline": "ensue.spark.lake_pipeline",
-    "placement": "ensue.spark.placing",
-    "read_table": "ensue.spark.lake",
+    "Audit": "ensue.spark.audits",
+    "audit": "ensue.spark.audits",
+    "campaign": "ensue.spark.campaigns.campaign",
+    "common_cut": "ensue.spark.common_cuts",
+    "gaps": "ensue.spark.order_gaps",
+    "merge": "ensue.spark.merged_order",
+    "metrics": "ensue.spark.trace_metrics",
+    "order": "ensue.spark.total_order",
+    "pipeline": "ensue.spark.lake.pipeline",
+    "placement": "ensue.spark.topic_placement",
+    "read_table": "ensue.spark.lake.lake",
     "read_trace": "ensue.spark.traces",
     "session": "ensue.spark.sessions",
-    "table_files": "ensue.spark.lake",
-    "write_metrics": "ensue.spark.measuring",
+    "table_files": "ensue.spark.lake.lake",
+    "write_metrics": "ensue.spark.trace_metrics",
 }
 """Where each name lives."""
 

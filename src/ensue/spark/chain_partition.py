@@ -165,7 +165,7 @@ class _Board:
         return float((self.problem.rate[placed] * hops).sum() + SITE_HOPS * away.sum())
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Change the places of nodes, each with its topics: `order` names the old stage of each."""
+        """Reorder nodes, each with its topics: `order` names the old stage of each."""
         to = np.empty(self.nodes, np.int64)
         to[list(order)] = np.arange(self.nodes)
         placed = self.stage >= 0
@@ -280,7 +280,7 @@ def _cut(board: _Board, topics: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _fill(board: _Board, parts: Sequence[list[int]]) -> None:
-    """Put parts on stages, the first on the last stage, each on the node nearest to its events."""
+    """Put parts on stages, the first on the last, each nearest to its events."""
     away, top = board.problem.away, board.nodes - 1
     for number, part in enumerate(parts):
         stage = top - number
@@ -305,7 +305,7 @@ def _refine(board: _Board, topics: Sequence[int]) -> None:
     rate = board.problem.rate
     order = sorted(topics, key=lambda each: (-rate[each], each))
     for _ in range(PASSES_MAX):
-        improved = any([_improve(board, topic, order) for topic in order])  # noqa: C419 - all of them
+        improved = any([_improve(board, topic, order) for topic in order])  # noqa: C419 - run all
         improved |= _exchange_places(board)
         if not improved or board.looks > LOOKS_MAX:
             return
@@ -330,7 +330,7 @@ def _improve(board: _Board, topic: int, topics: Sequence[int]) -> bool:
 
 
 def _exchange(board: _Board, topic: int, stage: int, topics: Sequence[int], least: float) -> bool:
-    """Exchange a topic with one of another stage, if both fit then and it saves something."""
+    """Exchange a topic with one of another stage, if both fit and it saves."""
     here, rate = int(board.stage[topic]), board.problem.rate
     capacity = board.problem.capacity
     tried = 0
@@ -370,7 +370,7 @@ def _exchange_places(board: _Board) -> bool:
 
 
 def _put_whole(board: _Board, whole: Sequence[Ints]) -> list[Ints]:
-    """Put components on nodes whole, at their site if there is room; return those without room."""
+    """Put components on nodes whole, at their site if possible; return the rest."""
     homeless: list[Ints] = []
     found = _search(board, whole[:SEARCHED])
     for number, topics in enumerate(whole):
@@ -386,7 +386,7 @@ def _put_whole(board: _Board, whole: Sequence[Ints]) -> list[Ints]:
 
 
 def _wanted(board: _Board, topics: Ints, load: float) -> list[int]:
-    """Return the stages with room for a component, the best first: nearest, then emptiest."""
+    """Return the stages with room for a component: nearest, then emptiest."""
     away = board.problem.away[topics].sum(axis=0)
     room = [stage for stage in range(board.nodes) if board.fits(load, stage)]
     return sorted(
@@ -395,7 +395,7 @@ def _wanted(board: _Board, topics: Ints, load: float) -> list[int]:
 
 
 def _search(board: _Board, whole: Sequence[Ints]) -> list[int]:
-    """Return stages for some components so that all have room; empty if none were found."""
+    """Return stages for components so that all have room; empty if none found."""
     loads = [float(board.problem.rate[topics].sum()) for topics in whole]
     steps = 0
 
@@ -420,7 +420,7 @@ def _search(board: _Board, whole: Sequence[Ints]) -> list[int]:
 
 
 def _last(counts: NDArray[np.int32]) -> Ints:
-    """Return the last stage with a partner for each row of counts; -1 where there is none."""
+    """Return the last stage with a partner for each row of counts, or -1."""
     present = counts > 0
     last = counts.shape[1] - 1 - present[:, ::-1].argmax(axis=1)
     return np.where(present.any(axis=1), last, -1)

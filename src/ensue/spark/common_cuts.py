@@ -1,20 +1,21 @@
-"""The first common cut of some topics: from where on all their events have one order.
+"""The first common cut of some topics: where their one order begins.
 
-Events are ordered across topics from the moment on at which somebody subscribes those topics together.
-What was published before counts only its own topic, or those that were subscribed together by then:
-two such events may share a position, and no order of them is right. So a log is put in order from
-its **first common cut** on: an offset for each topic, such that every event from there on counts
-exactly all events of all topics before it.
+Events are ordered across topics from the moment on at which one client subscribes those topics
+together. What was published before counts only its own topic, or those that were subscribed
+together by then: two such events may share a position, and no order of them is right. So a log is
+put in order from its **first common cut** on: an offset for each topic, such that every event from
+there on counts exactly all events of all topics before it.
 
 How it is found: the log is walked through along its stamps. An event can be next once all that it
-counts are behind; it is *whole* if it counts all that are behind. As long as one event can be next and
-is whole, the topics are in common order. Otherwise what can be next has no common order and lies before
-the cut. The order must then hold for `SETTLED` events, or up to the end of the log.
+counts are behind; it is *whole* if it counts all that are behind. As long as one event can be next
+and is whole, the topics are in common order. Otherwise what can be next has no common order and
+lies before the cut. The order must then hold for `SETTLED` events, or up to the end of the log.
 
-Nothing is kept but the next event of each topic, and nothing beyond the cut and `SETTLED` events is read.
+Nothing is kept but the next event of each topic, and nothing beyond the cut and `SETTLED` events is
+read.
 
-HAZARD: where nobody subscribes the topics together any more, later on, events have no common order
-again: a stream that reaches them fails with POSITION_CONFLICT, and `gaps` shows them.
+HAZARD: once no client subscribes the topics together any more, events have no common order again: a
+stream that reaches them fails with POSITION_CONFLICT, and `gaps` shows them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.store import LogReader
 
 __all__ = ["common_cut", "common_cut_of_log", "find_cut"]
@@ -39,11 +40,11 @@ Read = Callable[[str], Iterator[tuple[int, Entries | None]]]
 
 
 def common_cut(frame: DataFrame, topics: Sequence[str] | None = None) -> dict[str, int]:
-    """Return the offset of each topic from which on a log has one order of these topics.
+    """Return the offset of each topic where the order of these topics begins.
 
-    `frame` is a batch of an event log; None takes all topics that it holds. For a stream of the same log:
-    `order(stream, common_cut(log, topics), before_cut=True)`. Topics that have no common order at all
-    are refused.
+    `frame` is a batch of an event log; None takes all topics that it holds. For a stream of the
+    same log: `order(stream, common_cut(log, topics), before_cut=True)`. Topics that have no common
+    order at all are refused.
     """
     if frame.isStreaming:
         raise BadInput("common_cut needs a batch: read the log with spark.read, not readStream")
@@ -56,13 +57,13 @@ def common_cut(frame: DataFrame, topics: Sequence[str] | None = None) -> dict[st
     if found is None:
         raise BadInput(
             f"topics {', '.join(chosen)} have no common order in this log: name topics that "
-            "somebody subscribes together"
+            "one client subscribes together"
         )
     return found
 
 
 def common_cut_of_log(log: LogReader, topics: Sequence[str]) -> dict[str, int] | None:
-    """Return the first common cut of an event log; None if its topics have no common order so far."""
+    """Return the first common cut of an event log; None if there is none so far."""
     bounds = log.bounds()
     known = {topic: bounds[topic] for topic in topics if topic in bounds}
 
@@ -98,7 +99,7 @@ def _rows(offsets: Any, stamps: Any) -> Iterator[tuple[int, Entries | None]]:
 
 
 def find_cut(firsts: Mapping[str, int], read: Read) -> dict[str, int] | None:
-    """Walk through a log from the first offsets of its topics; return its first common cut.
+    """Walk through a log from its topics' first offsets; return its first common cut.
 
     None if there is none so far, or if an event has no stamp for its own topic.
     """

@@ -4,7 +4,7 @@ Spark shows an error from a Python worker as text. So each kind has a stable nam
 the front of it, to search for and to test against.
 """
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["SparkFault"]
 

@@ -1,13 +1,14 @@
-"""What Spark could not do, in one sentence.
+"""Failures of Spark, in one sentence each.
 
-Spark tells of a failure in pages: the error of a Python worker within that of a task within that of a job,
-each with its trace. One line of them matters.
+Spark tells of a failure in pages: the error of a Python worker within that of a task within that of
+a job, each with its trace. One line of them matters.
 """
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from ensue.errors import EnsueError
+from ensue.core.errors import EnsueError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,29 +26,38 @@ _JAVA = re.compile(r"^: [\w.$]+(?:Exception|Error): ([^\n]+)", re.MULTILINE)
 _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _PACKAGE = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\w+)")
 _PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
+_SOURCE = "Failed to find the data source: ensue."
+"""Spark asks its Python for modules named `pyspark_…`; one that lacks ensue, or does not start, has
+none."""
 _UNRESPONSIVE = "All masters are unresponsive"
 _DAMAGED = re.compile(
-    r"(?:FAILED_READ_FILE[.\w]*\] )?Encountered error while reading file (?:file:(?://)?)?(\S+?)\.(?:\s|$)"
+    r"(?:FAILED_READ_FILE[.\w]*\] )?Encountered error while reading file "
+    r"(?:file:(?://)?)?(\S+?)\.(?:\s|$)"
 )
 
 
 _LOGGERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.util.Utils",
 )
 """What writes of a job or query that fails."""
 
 
 class SparkFailed(EnsueError, RuntimeError):
-    """Spark could not start, or not do its work; the text says why in one sentence."""
+    """Spark could not start or finish its work; the text says why in one sentence."""
 
     retriable = True
 
 
 def log_failures(spark: "SparkSession", *, written: bool) -> None:
-    """Say whether Spark itself writes of jobs that fail, some traces each, or leaves it to the driver."""
+    """Switch Spark's own log of failed jobs on or off.
+
+    Switched off, the driver reports failures.
+    """
     log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # noqa: SLF001
     level = log4j.Level.ERROR if written else log4j.Level.OFF
     for each in _LOGGERS:
@@ -55,48 +65,56 @@ def log_failures(spark: "SparkSession", *, written: bool) -> None:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Tell whether an error was raised by Spark, by its bridge to Java, or by what reads its files."""
+    """Return whether Spark, its bridge to Java, or its file reader raised an error."""
     return any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(error).__mro__)
 
 
-def sentence(told: str) -> str:
-    """Return in one sentence what Spark tells of a failure in pages."""
+def sentence(message: str) -> str:
+    """Return one sentence for a failure that Spark reports in pages."""
     # Behind it is the plan of the query, which quotes whatever the query might say.
-    told = told.partition("=== Streaming Query ===")[0].strip()
-    python = no_python(told)
+    message = message.partition("=== Streaming Query ===")[0].strip()
+    python = no_python(message)
     if python:
         return python
-    if _UNRESPONSIVE in told:
+    if _UNRESPONSIVE in message:
         return "the cluster's master does not answer as Spark: check its URL"
-    damaged = _DAMAGED.search(told)
+    damaged = _DAMAGED.search(message)
     if damaged is not None:
-        causes = _CAUSE.findall(told)
+        causes = _CAUSE.findall(message)
         why = f": {causes[-1].strip()}" if causes else ""
         return f"{damaged[1]} can't be read{why}"
-    return _line(told)
+    return _line(message)
 
 
-def no_python(told: str) -> str:
-    """Return a sentence if an executor has no Python that can do the work; else empty."""
-    missing = _MODULE.findall(told) or _PACKAGE.findall(told)
+def no_python(message: str) -> str:
+    """Return a sentence if Spark has no Python that can do the work; else empty."""
+    missing = _MODULE.findall(message) or _PACKAGE.findall(message)
     if missing:
         return (
             f"Spark's Python on an executor lacks the module {missing[-1].lower()}: install "
             "'ensue[spark]' there, or set PYSPARK_PYTHON to a Python that has it"
         )
-    program = _PROGRAM.search(told)
+    program = _PROGRAM.search(message)
     if program is not None:
         return (
-            f"Spark can't start {program[1]} on an executor: set PYSPARK_PYTHON to a Python that has "
-            "ensue[spark]"
+            f"Spark can't start {program[1]} on an executor: set PYSPARK_PYTHON to a Python that "
+            "has ensue[spark]"
+        )
+    if _SOURCE in message:
+        python = os.environ.get("PYSPARK_PYTHON", "python3")
+        return (
+            f"Spark's Python, {python}, does not start or lacks ensue: install 'ensue[spark]' "
+            "there, or set PYSPARK_PYTHON to a Python that has it"
         )
     return ""
 
 
-def _line(told: str) -> str:
+def _line(message: str) -> str:
     """Return the line that matters."""
-    found = _RAISED.findall(told)
-    if not found and ("[PYTHON_EXCEPTION]" in told or "Traceback (most recent" in told):
-        found = _PYTHON.findall(told)
-    found = found or _CONDITION.findall(told) or _CAUSE.findall(told) or _JAVA.findall(told)
-    return str(found[-1]).strip() if found else told.partition("\n")[0]
+    found = _RAISED.findall(message)
+    if not found and ("[PYTHON_EXCEPTION]" in message or "Traceback (most recent" in message):
+        found = _PYTHON.findall(message)
+    found = (
+        found or _CONDITION.findall(message) or _CAUSE.findall(message) or _JAVA.findall(message)
+    )
+    return str(found[-1]).strip() if found else message.partition("\n")[0]

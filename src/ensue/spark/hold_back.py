@@ -1,4 +1,4 @@
-"""Hold events of a stream back until everything before them is there: no Spark in here, no clock.
+"""Hold-back queue of a stream in total order: no Spark in here, no clock.
 
 **What it does.** Positions of a total order are the integers 1, 2, 3, … without a gap, so an event
 may leave when every smaller position has left: the frontier is the next missing integer. What may
@@ -11,28 +11,28 @@ a micro-batch, and with which verdict, depends on the rows of that micro-batch a
 it, not on how they were cut into record batches or in which order these came: limits are applied in
 `finish` alone. So a micro-batch that is run again yields the same rows.
 
-**Gaps.** Two limits can force it to go on without a position: an event that was held for longer than
-`time_to_live_us`, and more than `held_max` rows held at the end of a micro-batch. Age is measured
-between the events' own `published_at` and the newest one seen, never by a clock on the wall. The
-first event shown after a gap has the verdict `after_gap`. A position that was given up and turns up
-later leaves at once, as `out_of_order`. Without a time to live nothing is ever given up, and more
-than `held_max` rows are an error: waiting is then the only thing that loses nothing, and memory is
-not unlimited.
+**Gaps.** Two limits can force it to go on without a position: an event that was held for longer
+than `time_to_live_us`, and more than `held_max` rows held at the end of a micro-batch. Age is
+measured between the events' own `published_at` and the newest one seen, never by a clock on the
+wall. The first event shown after a gap has the verdict `after_gap`. A position that was given up
+and turns up later leaves at once, as `out_of_order`. Without a time to live nothing is ever given
+up, and more than `held_max` rows are an error: waiting is then the only thing that loses nothing,
+and memory is not unlimited.
 
 **Voids** (rows whose `value` is null) take their position; they leave only if asked for.
 
-**Before the cut** events have no position (null). They leave at once, each time that they come, with the
-verdict `before_cut`.
+**Before the cut** events have no position (null). They leave at once, each time that they come,
+with the verdict `before_cut`.
 
-**Two events at one position** mean that the topics are not mutually ordered, or not part of one log:
-that raises, naming both where both are at hand. Where the other one has left already, the offsets
-tell a repetition (its topic is past that offset) from a conflict.
+**Two events at one position** mean that the topics are not mutually ordered, or not part of one
+log: that raises, naming both where both are at hand. Where the other one has left already, the
+offsets distinguish a repetition (its topic is past that offset) from a conflict.
 
 HAZARD: within one micro-batch `held_max` does not apply: a micro-batch of twenty million rows whose
 first row comes last is held in memory whole. Bound micro-batches at the source.
 
-HAZARD: of the ranges given up only the newest `parts.RANGES_MAX` are remembered. Below the forgotten ones
-a late row can't be told from a repeated one; it leaves as `out_of_order` each time it comes.
+HAZARD: of the ranges given up only the newest `record_batches.RANGES_MAX` are remembered. Below the
+forgotten ones a late row looks like a repeated one; it leaves as `out_of_order` each time it comes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,9 +44,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ensue.errors import ConfigurationError, LimitReached
+from ensue.core.errors import ConfigurationError, LimitReached
 from ensue.spark.conditions import SparkFault
-from ensue.spark.parts import (
+from ensue.spark.record_batches import (
     GivenUp,
     Mask,
     Part,
@@ -84,7 +84,7 @@ class Limits:
 
 
 class HoldBack(Protocol):
-    """What any order needs to put a stream in order. `add` and `finish` return rows that leave."""
+    """Hold-back queue of one order; `add` and `finish` return rows that leave."""
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows of the micro-batch, in any order."""
@@ -169,7 +169,7 @@ class TotalHoldBack:
             yield from self._settle()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """End the micro-batch: return what leaves of it still, and give up what is overdue."""
+        """End the micro-batch: return the rest that leaves, and give up what is overdue."""
         yield from self._settle()
         parts = self._held
         if not parts:
@@ -222,9 +222,9 @@ class TotalHoldBack:
         if limits.time_to_live_us is None:
             if count > limits.held_max:
                 raise LimitReached(
-                    f"[HELD_MAX_REACHED] {count:,} events wait for position {self._state.next:,}, which has not come; "
-                    f"held_max is {limits.held_max:,}. Raise it, or set a time_to_live after which "
-                    "a gap is given up and reported",
+                    f"[HELD_MAX_REACHED] {count:,} events wait for position {self._state.next:,}, "
+                    f"which has not come; held_max is {limits.held_max:,}. Raise it, or set a "
+                    "time_to_live after which a gap is given up and reported",
                     limit="held_max",
                     value=limits.held_max,
                 )
@@ -256,7 +256,7 @@ class TotalHoldBack:
             yield from self._shown(window.rows, after)
 
     def _shown(self, rows: pa.RecordBatch, after: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Add verdicts to rows in order; `after` are the indices of those right after a gap."""
+        """Add verdicts to ordered rows; `after` holds the indices right after a gap."""
         void = voids(rows)
         shown = np.flatnonzero(~void)
         verdicts: list[str] | None = None
@@ -285,9 +285,9 @@ class TotalHoldBack:
             if offset >= self._state.offsets.get(topic, 0):
                 raise SparkFault(
                     "POSITION_CONFLICT",
-                    f"two events at position {position:,}: {event!r} came after another one of that "
-                    "position had left. The topics are not mutually ordered: order only topics "
-                    "that somebody subscribes together, from their first common cut on "
+                    f"two events at position {position:,}: {event!r} came after another one of "
+                    "that position had left. The topics are not mutually ordered: order only "
+                    "topics that one client subscribes together, from their first common cut on "
                     "(ensue.spark.common_cut)",
                 )
         late = part.where(known)

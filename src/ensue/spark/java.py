@@ -16,7 +16,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from ensue.errors import EnsueError
+from ensue.core.errors import EnsueError
 
 __all__ = ["MissingJava", "find_java"]
 
@@ -68,12 +68,12 @@ def find_java() -> Path:
 def _version(java: Path) -> int | None:
     try:
         # The program is the Java that the user's own environment names.
-        told = subprocess.run(  # noqa: S603
+        answer = subprocess.run(  # noqa: S603
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(answer.stderr + answer.stdout)
     return int(found[1]) if found else None
 
 
@@ -94,7 +94,7 @@ def _wrapped(java: Path) -> Path:
     text = _WRAPPER.format(java=java, flag=_FLAG)
     if not script.exists() or script.read_text(encoding="utf-8") != text:
         script.parent.mkdir(parents=True, exist_ok=True)
-        # Moved into place, so that nobody starts half a script.
+        # Moved into place, so that no process starts half a script.
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=script.parent, delete=False
         ) as fresh:

@@ -1,6 +1,7 @@
-"""Tells when Spark's own process has ended before the driver: killed along with it, or out of memory.
+"""Detect that Spark's own process has ended before the driver.
 
-Everything the driver then asks of Spark fails, in whatever words; what matters is that it is gone.
+It was killed along with it, or ran out of memory. Everything the driver then asks of Spark fails,
+with any error text; what matters is that the process is gone.
 """
 
 import logging
@@ -12,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ensue.errors import EnsueError
+from ensue.core.errors import EnsueError
 
 __all__ = ["SparkGone", "hush_py4j", "telling_when_gone"]
 
@@ -28,15 +29,15 @@ class SparkGone(EnsueError, RuntimeError):
     def __init__(self, code: int) -> None:
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         super().__init__(
-            f"Spark's Java process has ended, {how}: it was killed, or had too little memory. Start "
-            "again to go on"
+            f"Spark's Java process has ended, {how}: it was killed, or had too little memory. "
+            "Start again to go on"
         )
         self.code = code
 
 
 @contextmanager
 def telling_when_gone(spark: SparkSession) -> Iterator[None]:
-    """Raise `SparkGone` in place of whatever goes wrong because Spark's process has ended."""
+    """Raise `SparkGone` in place of errors that follow from Spark's process ending."""
     try:
         yield
     except EnsueError:
@@ -49,7 +50,7 @@ def telling_when_gone(spark: SparkSession) -> Iterator[None]:
 
 
 def hush_py4j() -> None:
-    """Let the bridge to Java fail in silence, where it is known that Java is about to end."""
+    """Silence the bridge to Java where Java is about to end."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     # Of calls that fail halfway it tells the root logger instead of its own.
     logging.getLogger().addFilter(_is_not_of_py4j)
@@ -60,7 +61,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def _ended(spark: SparkSession) -> int | None:
-    """Return the exit code of Spark's process if it has ended, or does within a moment."""
+    """Return the exit code of Spark's process if it has ended, or soon does."""
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if process is None:

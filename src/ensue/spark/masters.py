@@ -1,9 +1,9 @@
-"""Which Spark masters there are, and whether one answers: known before Spark takes seconds to start."""
+"""Master URLs of Spark, checked before Spark takes seconds to start."""
 
 import re
 import socket
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["check_master"]
 
@@ -20,7 +20,7 @@ _STANDALONE = re.compile(r"spark://(?P<places>[^\s/,]+:\d+(,[^\s/,]+:\d+)*)")
 
 
 def check_master(master: str, name: str = "master") -> None:
-    """Refuse what is no master URL of Spark, and a cluster of Spark's own whose master does not answer.
+    """Refuse what is no master URL, and a standalone master that does not answer.
 
     `name` is what the URL was given as: an argument, an option or a variable.
     """

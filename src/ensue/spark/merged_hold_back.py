@@ -1,19 +1,26 @@
-"""Hold events of a stream back until nothing can come before them: merged order, with no Spark in here and no clock.
+"""Hold-back queue of a stream in merged order: no Spark in here, no clock.
 
-**What it does.** An event whose largest clock known is `merge_tick` may leave once some clock has passed that by more than delta + epsilon: by
-then everything that is to come before it has come, or is late. The clock that is looked at is the newest tick among the rows seen, so that the
-same rows give the same result whenever they are read. What leaves in a micro-batch leaves sorted by `merge_key`.
+**What it does.** An event whose largest clock known is `merge_tick` may leave once some clock has
+passed that by more than delta + epsilon: by then everything that is to come before it has come, or
+is late. The clock that is looked at is the newest tick among the rows seen, so that the same rows
+give the same result whenever they are read. What leaves in a micro-batch leaves sorted by
+`merge_key`.
 
-**What it guarantees.** Which rows leave in a micro-batch, and with which verdict, depends on its rows and the state before it, not on how they
-were cut into record batches or in which order these came. Rows that leave with no verdict are sorted over all micro-batches. A row that comes behind
-those of its tick leaves at once, as `late`, or is dropped. A row that is repeated while it is held leaves once.
+**What it guarantees.** Which rows leave in a micro-batch, and with which verdict, depends on its
+rows and the state before it, not on how they were cut into record batches or in which order these
+came. Rows that leave with no verdict are sorted over all micro-batches. A row that comes behind
+those of its tick leaves at once, as `late`, or is dropped. A row that is repeated while it is held
+leaves once.
 
-HAZARD: the last rows of a stream wait for newer ones. A stream that stands still holds what was published within the last
-delta + epsilon: publish something now and then, or merge the whole log as a batch when it has ended.
+HAZARD: the last rows of a stream wait for newer ones. A stream that stands still holds what was
+published within the last delta + epsilon: publish something now and then, or merge the whole log as
+a batch when it has ended.
 
-HAZARD: a row that is repeated after it has left is `late`: to tell, all that ever left would have to be remembered.
+HAZARD: a row that is repeated after it has left is `late`: the queue does not remember all that
+ever left.
 
-HAZARD: one row with a tick from the future makes all others late until their clocks get there. Leave such rows out before.
+HAZARD: one row with a tick from the future makes all others late until their clocks get there.
+Leave such rows out before.
 """
 
 from collections.abc import Iterator
@@ -25,8 +32,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.spark.parts import OUT_ROWS, from_bytes, to_bytes
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.spark.record_batches import OUT_ROWS, from_bytes, to_bytes
 
 __all__ = ["LATE", "MergeHoldBack", "MergeLimits"]
 
@@ -54,7 +61,7 @@ class _State(msgspec.Struct, kw_only=True):
 
 
 class MergeHoldBack:
-    """Hold-back by clocks. See `ensue.spark.holdback.HoldBack` for what each method is for."""
+    """Hold-back by clocks. The methods are those of `hold_back.HoldBack`."""
 
     def __init__(self, limits: MergeLimits, blob: bytes | None = None) -> None:
         self._limits = limits
@@ -90,7 +97,7 @@ class MergeHoldBack:
             late = ticks < passed
             if late.any():
                 if self._limits.deliver_late:
-                    yield from _told(_sorted(rows.filter(pa.array(late))), LATE)
+                    yield from _with_verdict(_sorted(rows.filter(pa.array(late))), LATE)
                 rows = rows.filter(pa.array(~late))
         self._state.newest = max(int(ticks.max()), self._state.newest or 0)
         everything = rows if self._held is None else pa.concat_tables([self._held, rows])
@@ -100,13 +107,13 @@ class MergeHoldBack:
         rest = everything.slice(count)
         if rest.num_rows > self._limits.held_max:
             raise LimitReached(
-                f"[HELD_MAX_REACHED] {rest.num_rows:,} events wait for clocks to pass them; held_max is "
-                f"{self._limits.held_max:,}. Raise it, or read less at once",
+                f"[HELD_MAX_REACHED] {rest.num_rows:,} events wait for clocks to pass them; "
+                f"held_max is {self._limits.held_max:,}. Raise it, or read less at once",
                 limit="held_max",
                 value=self._limits.held_max,
             )
         self._held = rest if rest.num_rows else None
-        yield from _told(everything.slice(0, count), "")
+        yield from _with_verdict(everything.slice(0, count), "")
 
     def dump(self) -> bytes:
         """Return all of the state: what is held, compressed, after a few numbers as JSON."""
@@ -142,10 +149,10 @@ def _once(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.concat_arrays([pa.array([True]), new]))
 
 
-def _told(rows: pa.Table, verdict: str) -> Iterator[pa.RecordBatch]:
+def _with_verdict(rows: pa.Table, verdict: str) -> Iterator[pa.RecordBatch]:
     if rows.num_rows:
-        told = rows.append_column("verdict", pa.repeat(verdict, rows.num_rows))
-        yield from told.combine_chunks().to_batches(max_chunksize=OUT_ROWS)
+        judged = rows.append_column("verdict", pa.repeat(verdict, rows.num_rows))
+        yield from judged.combine_chunks().to_batches(max_chunksize=OUT_ROWS)
 
 
 def _load(blob: bytes) -> tuple[_State, list[pa.RecordBatch]]:

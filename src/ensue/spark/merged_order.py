@@ -1,12 +1,15 @@
-"""`merge`: put logs of any number of topics and publishers into the one order that clocks give.
+"""`merge`: put logs of any topics and publishers in the order of their clocks.
 
-Live subscribers of merged order sort by a key that is made from each event's stamp alone (`ensue.protocols.merge.merger`). So does this, natively and one row
-at a time: no row has to be looked at together with another one before the sort, and a replay gives the same order every time.
+Live subscribers of merged order sort by a key that is made from each event's stamp alone
+(`ensue.protocols.merged.merger`). So does this, natively and one row at a time: no row has to be
+looked at together with another one before the sort, and a replay gives the same order every time.
 
-Order is a column: `merge_key` is bytes that compare as the live key does, in Spark and everywhere else: r + c, the counter or the counts, the
-publisher, the index within what was sent together. `merge_tick` is its r + c.
+Order is a column: `merge_key` is bytes that compare as the live key does, in Spark and everywhere
+else: r + c, the counter or the counts, the publisher, the index within what was sent together.
+`merge_tick` is its r + c.
 
-HAZARD: clock readings that were sent modulo B can't be told apart in a log that is longer than B ticks. Have logs written with whole readings.
+HAZARD: clock readings that were sent modulo B are ambiguous in a log that is longer than B ticks.
+Have logs written with whole readings.
 """
 
 from functools import partial
@@ -15,12 +18,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ensue.errors import BadInput
-from ensue.order import Merged
-from ensue.protocols.merge.config import ticks_of
-from ensue.spark.merge_holdback import MergeHoldBack, MergeLimits
-from ensue.spark.rules import parts_for
-from ensue.spark.streams import hold_back
+from ensue.core.errors import BadInput
+from ensue.core.order import Merged
+from ensue.protocols.merged.config import ticks_of
+from ensue.spark.merged_hold_back import MergeHoldBack, MergeLimits
+from ensue.spark.order_rules import parts_for
+from ensue.spark.stateful_stream import hold_back
 
 __all__ = ["merge"]
 
@@ -44,17 +47,21 @@ def merge(
     late: str = "deliver",
     held_max: int = 1_000_000,
 ) -> DataFrame:
-    """Put events in merged order: `frame.transform(merge)`, or `frame.transform(merge, Merged(epsilon=…, delta=…))`.
+    """Put events in merged order: `frame.transform(merge)`.
 
-    `frame` has the columns of an event log (event, publisher, stamp) and any others, which pass unchanged. Added are `merge_tick`
-    and `merge_key`, by which rows are sorted, and `verdict`.
+    With an order value: `frame.transform(merge, Merged(epsilon=…, delta=…))`.
 
-    A batch needs no order value, unless timestamps are arrays (`array`), whose length epsilon says. It keeps all events, those too that came
-    too late for some subscriber. A look at the ticks of some of its events is taken here, the rest is done when it is used.
+    `frame` has the columns of an event log (event, publisher, stamp) and any others, which pass
+    unchanged. Added are `merge_tick` and `merge_key`, by which rows are sorted, and `verdict`.
 
-    A stream needs one. An event leaves once the newest clock in the stream has passed it by more than delta + epsilon; what
-    comes behind that leaves at once with the verdict `late`, or not at all (`late="drop"`). More than `held_max` events
-    waiting at the end of a micro-batch fail the query.
+    A batch needs no order value, unless timestamps are arrays (`array`), whose length epsilon says.
+    It keeps all events, those too that came too late for some subscriber. A look at the ticks of
+    some of its events is taken here, the rest is done when it is used.
+
+    A stream needs one. An event leaves once the newest clock in the stream has passed it by more
+    than delta + epsilon; what comes behind that leaves at once with the verdict `late`, or not at
+    all (`late="drop"`). More than `held_max` events waiting at the end of a micro-batch fail the
+    query.
     """
     if order is not None and not isinstance(order, Merged):
         raise BadInput(
@@ -97,9 +104,9 @@ def _bounds(order: Merged | None) -> tuple[int, int]:
 def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
     """Sort a batch that has its ticks.
 
-    A look at some of the ticks says how to cut them into ranges, without the look at all columns of all rows that Spark's own range
-    sort takes beforehand. Rows are compared by one number as far as it goes, since whatever else is asked of a stamp is
-    looked up in it at every comparison.
+    A look at some of the ticks says how to cut them into ranges, without the look at all columns of
+    all rows that Spark's own range sort takes beforehand. Rows are compared by one number as far as
+    it goes, since whatever else is asked of a stamp is looked up in it at every comparison.
     """
     tick, count = f.col("merge_tick"), counts[0] if array else counts
     some = frame.select(tick).sample(fraction=SAMPLED, seed=1)
@@ -112,7 +119,8 @@ def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
     cuts = [points[part * POINTS // parts - 1] for part in range(1, parts)]
     base, room = _room(low or 0, high or 0)
     most = (1 << room) - 1
-    # What was not seen in the sample may lie outside, and a count may be larger than there is room for.
+    # What was not seen in the sample may lie outside, and a count may be larger than there is room
+    # for.
     packed = (
         f.when(tick < base, -1)
         .when(tick > (high or 0), LAST)
@@ -135,7 +143,7 @@ def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
 
 
 def _room(low: int, high: int) -> tuple[int, int]:
-    """Return from where ticks are counted in a packed number, and how many bits are left for a count."""
+    """Return the first tick of packed numbers, and how many bits a count may have."""
     bits = (high - low).bit_length()
     return (low, min(COUNT_BITS, 62 - bits)) if bits <= 62 else (0, 0)
 
@@ -150,7 +158,7 @@ def _range(cuts: list[int], first: int = 0) -> str:
 
 
 def _reading() -> Column:
-    """Return what the publisher's clock showed; an event without that fails the query by name."""
+    """Return the publisher's clock reading; an event without one fails the query."""
     missing = f.raise_error(
         f.concat(
             f.lit("[MISSING_STAMP] event "),
@@ -169,7 +177,7 @@ def _entry(name: str | Column) -> Column:
 
 
 def _counts(epsilon: int) -> Column:
-    """Return the counts of an array in the order in which they are compared: from the newest tick back."""
+    """Return the counts of an array as they are compared: newest tick first."""
     steps = f.array(*(f.lit(step).cast("bigint") for step in range(epsilon + 1)))
     return f.transform(
         steps, lambda step: _entry(f.concat(f.lit("@"), (_entry("@c") - step).cast("string")))
@@ -177,7 +185,7 @@ def _counts(epsilon: int) -> Column:
 
 
 def _key(tick: Column, counts: Column, *, array: bool) -> Column:
-    """Return bytes that compare as the live key does: numbers with their highest byte first."""
+    """Return bytes that compare as the live key does: numbers in big-endian order."""
     spelled = f.array_join(f.transform(counts, _digits), "") if array else None
     return f.concat(
         f.unhex(_digits(tick)),
@@ -189,7 +197,10 @@ def _key(tick: Column, counts: Column, *, array: bool) -> Column:
 
 
 def _bytes(number: Column) -> Column:
-    """Return the eight bytes of a number, which is small more often than not: spelling it out takes longer."""
+    """Return the eight bytes of a number.
+
+    Most numbers are small: spelling all of them out takes longer.
+    """
     small = f.concat(f.lit(bytes(7)), f.char(number).cast("binary"))
     return f.when((number >= 0) & (number < 128), small).otherwise(f.unhex(_digits(number)))
 

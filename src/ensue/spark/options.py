@@ -1,4 +1,4 @@
-"""The options of the source and the sink: read once, whole, or refused by name.
+"""The options of the source and the sink: all valid, or refused by name.
 
 Names are those of Spark's Kafka source where it has one, in whatever case.
 """
@@ -34,11 +34,11 @@ _SOURCE = (
 )
 _SINK = ("url", "publisher", "topic", "lockTimeoutSeconds")
 _OF_SPARK = ("path", "checkpointlocation", "queryname")
-"""What Spark adds itself: load(path), save(path), and what a stream is told besides."""
+"""What Spark adds itself: load(path), save(path), and the options of every stream."""
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `spark.read.format("ensue")` was told."""
+    """The options of `spark.read.format("ensue")`."""
 
     url: str
     topics: tuple[str, ...] | None = None
@@ -109,7 +109,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `df.write.format("ensue")` was told."""
+    """The options of `df.write.format("ensue")`."""
 
     url: str
     publisher: str | None = None
@@ -165,7 +165,8 @@ def _url(options: Mapping[str, str]) -> str:
             "MISSING_OPTION",
             "url is missing: name an event log, or a recorded run, by its path, or a server",
         )
-    # Executors have directories of their own: a path is that of the driver, which reads the options.
+    # Executors have directories of their own: a path is that of the driver, which reads the
+    # options.
     return found if "://" in found else str(Path(found).absolute())
 
 

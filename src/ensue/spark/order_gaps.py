@@ -8,7 +8,7 @@ of rows but for the one that compares the ends, of which there is one for every 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["gaps"]
 
@@ -19,15 +19,15 @@ EVENTS_MAX = 10
 
 
 def gaps(ordered: DataFrame) -> DataFrame:
-    """Return what is wrong with the positions of a batch: (kind, first, last, count, events).
+    """Return the faults in a batch's positions: (kind, first, last, count, events).
 
     One row for each range of positions that are `missing` before the highest one, `count` of them;
     and one for each position taken by `count` rows: `repeated` if by one event, `conflict` if by
     different ones, which means that the topics are not mutually ordered. `events` names up to ten
     of those. Exact; an empty result means positions 1, 2, 3, … each once.
 
-    Voids are missing from what `order` returns unless it was told to keep them: to tell them from
-    losses ask for `gaps(order(log, topics, voids=True))`.
+    Voids are missing from what `order` returns unless it keeps them: to distinguish them from
+    losses use `gaps(order(log, topics, voids=True))`.
     """
     absent = [name for name in ("position", "event") if name not in ordered.columns]
     if absent:
@@ -62,11 +62,11 @@ def gaps(ordered: DataFrame) -> DataFrame:
         f.lit(0).cast("bigint").alias("steps"),
         f.array().cast("array<string>").alias("events"),
     ).where(f.col("position") - f.col("before") > 1)
-    return _told(inside.unionByName(between))
+    return _as_ranges(inside.unionByName(between))
 
 
-def _told(steps: DataFrame) -> DataFrame:
-    """Turn steps from one position to the next that are not 1 into ranges and repetitions."""
+def _as_ranges(steps: DataFrame) -> DataFrame:
+    """Turn steps between positions that are not 1 into ranges and repetitions."""
     position, before = f.col("position"), f.col("before")
     missing = position > before
     kind = f.when(missing, "missing").when(f.size("events") > 1, "conflict").otherwise("repeated")

@@ -1,4 +1,4 @@
-"""Rules of order: what a guarantee must supply so that `order` can put a log in that order.
+"""Sort keys of orders: what a guarantee supplies so that `order` can sort a log.
 
 A rule computes its key columns natively, one row at a time, so that no row has to be looked at
 together with another one before the final sort. In a batch the rows are sorted by them; in a stream
@@ -10,8 +10,9 @@ the order, and each entry counts from the cut on. Stamps are whole in a log; an 
 is zero.
 
 HAZARD: the sum is a position only for topics that are mutually ordered: every two of them, and of
-topics between them, were subscribed together by somebody while their events were stamped. For other
-topics two events share a position. A stream raises when it meets them; for a batch `gaps` tells.
+topics between them, were subscribed together by one client while their events were stamped. For
+other topics two events share a position. A stream raises when it meets them; for a batch `gaps`
+lists them.
 """
 
 from collections.abc import Mapping
@@ -22,8 +23,8 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ensue.errors import UnsupportedOrder
-from ensue.spark.holdback import Limits, MakeHoldBack, TotalHoldBack
+from ensue.core.errors import UnsupportedOrder
+from ensue.spark.hold_back import Limits, MakeHoldBack, TotalHoldBack
 
 __all__ = [
     "RULES",
@@ -52,7 +53,10 @@ def parts_for(frame: DataFrame, count: int) -> int:
 
 
 class OrderingRule(Protocol):
-    """How one guarantee orders events by positions. Merged order has none: see `merging`."""
+    """How one guarantee orders events by positions. Merged order has none.
+
+    For merged order see `merged_order`.
+    """
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -68,7 +72,7 @@ class OrderingRule(Protocol):
         ...
 
     def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
-        """Return what makes the queue of a stream. It sees all columns, the added ones too."""
+        """Return what makes the queue of a stream; it sees all columns, added ones too."""
         ...
 
 
@@ -90,7 +94,8 @@ class TotalRule:
         low = sum(first - cut[topic] for topic, (first, _) in held.items())
         count = max(1, sum(last - first + 1 for first, last in held.values()))
         parts = parts_for(frame, count)
-        # Positions beyond what offsets say, as of a log that lacks topics, are in order all the same.
+        # Positions beyond what offsets say, as of a log that lacks topics, are in order all the
+        # same.
         part = f.floor((f.col("position") - 1 - low) * parts / count)
         part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part)).cast("int")
         return frame.repartitionById(parts, part).sortWithinPartitions("position")

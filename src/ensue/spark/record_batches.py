@@ -1,6 +1,6 @@
-"""Rows on their way through a hold-back queue, as sorted Arrow record batches and NumPy positions.
+"""Rows in a hold-back queue: sorted Arrow record batches and NumPy positions.
 
-Nothing in here decides anything: `holdback` does. Everything is a copy of whole columns or of
+Nothing in here decides anything: `hold_back` does. Everything is a copy of whole columns or of
 slices, never a loop over rows, because that is what keeps a stream at Arrow's speed.
 """
 
@@ -45,7 +45,7 @@ LAST = int(np.iinfo(np.int64).max)
 def to_bytes(
     batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4", "zstd"] = "lz4"
 ) -> bytes:
-    """Write record batches of one schema; compressed, as moving bytes costs more than that."""
+    """Write record batches of one schema, compressed: moving bytes costs more."""
     out = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(out, batches[0].schema, options=options) as writer:
@@ -61,7 +61,7 @@ def from_bytes(blob: bytes) -> list[pa.RecordBatch]:
 
 
 class GivenUp:
-    """Ranges of positions nobody waits for any more, in rising order, and not one of them seen."""
+    """Ranges of positions that were given up, in rising order, none of them seen."""
 
     def __init__(self, ranges: list[tuple[int, int]], forgotten: int) -> None:
         self.ranges = ranges
@@ -132,7 +132,7 @@ def not_empty(parts: Sequence[Part]) -> list[Part]:
 
 
 def windows(parts: Sequence[Part], positions: Positions) -> Iterator[Part]:
-    """Put parts that have no position in common in order: `positions` are all of theirs, sorted.
+    """Put disjoint parts in order: `positions` are all of theirs, sorted.
 
     A window copies no more than its own rows, so that memory and Arrow's 32-bit offsets are safe
     however much is merged.
@@ -159,7 +159,7 @@ def _merged(parts: Sequence[Part]) -> Part:
 
 
 def leading(positions: Positions, first: int) -> int:
-    """Return how many of these rising positions are `first`, `first + 1`, … without a gap."""
+    """Return how many of these rising positions are `first`, `first + 1`, …."""
     # Rising and distinct: position minus index never falls, so the run ends by bisection.
     if not len(positions) or positions[0] != first:
         return 0
@@ -167,7 +167,7 @@ def leading(positions: Positions, first: int) -> int:
 
 
 def without_repetitions(parts: Sequence[Part]) -> list[Part]:
-    """Keep the first of each position; two different events at one position are refused."""
+    """Keep the first of each position; refuse two different events at one position."""
     positions = np.concatenate([part.positions for part in parts])
     order = np.argsort(positions, kind="stable")
     again = np.flatnonzero(positions[order][1:] == positions[order][:-1])
@@ -179,7 +179,7 @@ def without_repetitions(parts: Sequence[Part]) -> list[Part]:
             raise SparkFault(
                 "POSITION_CONFLICT",
                 f"two events at position {positions[order[at]]:,}: {first!r} and {second!r}. The "
-                "topics are not mutually ordered: order only topics that somebody subscribes "
+                "topics are not mutually ordered: order only topics that one client subscribes "
                 "together, from their first common cut on (ensue.spark.common_cut)",
             )
     kept = np.ones(len(positions), dtype=np.bool_)
@@ -189,7 +189,7 @@ def without_repetitions(parts: Sequence[Part]) -> list[Part]:
 
 
 def micros(rows: pa.RecordBatch) -> Any:
-    """Return when rows were published, in microseconds, null where nobody knows."""
+    """Return when rows were published, in microseconds; null where unknown."""
     return rows.column("published_at").cast(pa.int64())
 
 

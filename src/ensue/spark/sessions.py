@@ -1,8 +1,9 @@
-"""A Spark session that is set up for Ensue: on this machine, or on a cluster by its master URL.
+"""A Spark session set up for Ensue: local, or on a cluster by its master URL.
 
-Every function of `ensue.spark` takes the session from the data frame it is given. One of your own does,
-with two provisions: ordered streams need RocksDB as the state store (see `SETTINGS`), and the Python of
-every executor needs `ensue` and `pyarrow`. `session` saves the settings that are easy to get wrong.
+Every function of `ensue.spark` takes the session from the data frame it is given. One of your own
+does, with two provisions: ordered streams need RocksDB as the state store (see `SETTINGS`), and the
+Python of every executor needs `ensue` and `pyarrow`. `session` saves the settings that are easy to
+get wrong.
 """
 
 import os
@@ -35,7 +36,7 @@ SETTINGS: Mapping[str, str] = {
     # Errors alone. Not by spark.log.level, of which Spark tells in a line of its own.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
-"""What `session` sets unless told otherwise."""
+"""What `session` sets unless the caller does."""
 
 _LOCAL: Mapping[str, str] = {
     # One machine has few cores: more partitions than that only add overhead.
@@ -53,8 +54,8 @@ def session(
     """Return the running session, or start one.
 
     `master` is a Spark master URL; None takes `$SPARK_MASTER`, else all cores of this machine.
-    `settings` come on top of `SETTINGS`. A session that runs already is returned as it is. A master that
-    is none, or whose host does not answer, is refused before Spark starts.
+    `settings` come on top of `SETTINGS`. A session that runs already is returned as it is. A master
+    that is none, or whose host does not answer, is refused before Spark starts.
     """
     if master is not None:
         check_master(master)

@@ -1,9 +1,9 @@
-"""`df.write.format("ensue")`: publish the rows of a data frame into an event log, each of them once.
+"""`df.write.format("ensue")`: publish a data frame's rows, each of them once.
 
 Tasks write what they are given to files of their own. When all are done the driver's `commit` takes
 the log's lock, numbers and stamps the rows, and appends them with one commit of the log: all of a
-batch or nothing, whoever is killed when. For a stream that commit carries the query's id and the
-number of the batch; a batch that Spark runs again finds them there and publishes nothing.
+batch or nothing, whichever process is killed. For a stream that commit carries the query's id and
+the number of the batch; a batch that Spark runs again finds them there and publishes nothing.
 
 Rows keep their order within a partition, and partitions theirs.
 
@@ -17,10 +17,11 @@ published once, however often and by whomever it is written. `event`, `stamp` an
 looked at, so that what was read from one log can be written to another, which gives its own.
 
 Two queries that use one publisher's name don't get in each other's way: numbers are given under the
-lock, and each query's batches are told apart by its id. A query that begins anew with an empty
+lock, and each query's batches are identified by its id. A query that begins anew with an empty
 checkpoint is another query, and publishes everything again, unless the rows bring their ids.
 
-HAZARD: a batch write (no stream) that is repeated by hand publishes again, unless its rows bring ids.
+HAZARD: a batch write (no stream) that is repeated by hand publishes again, unless its rows bring
+ids.
 
 HAZARD: the log must lie where driver and executors can write, as it must for reading.
 """
@@ -49,8 +50,8 @@ from ensue.spark.conditions import SparkFault
 from ensue.spark.options import SinkOptions
 from ensue.store import LogWriter, log_folder
 from ensue.store.layout import Layout, Token
+from ensue.store.local_sequencer import publication_schema, publish
 from ensue.store.reader import local_path
-from ensue.store.sequencing import publication_schema, publish
 
 __all__ = ["LogBatchWriter", "LogStreamWriter"]
 
@@ -161,7 +162,7 @@ class LogStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Write what one task was given to a file of its own."""
         staged = self.stage(iterator)
         if not staged.query:
-            raise SparkFault("NO_QUERY_ID", "Spark did not tell which streaming query this is")
+            raise SparkFault("NO_QUERY_ID", "Spark gave no id of the streaming query")
         return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

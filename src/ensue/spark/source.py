@@ -7,15 +7,15 @@ a batch planned again after a crash has the same rows.
 A stream's offset is `{"orders": 120, "payments": 77}`: for each topic the next offset to read. A
 topic that is not in it yet begins at the first offset there is. Micro-batches end where
 `maxOffsetsPerTrigger` says, shared between topics by what each has left, and none is left out
-for ever.
+forever.
 
-A topic that is asked for and does not exist is an error in a batch; a stream waits for it, and says so
-once.
+A topic that is asked for and does not exist is an error in a batch; a stream waits for it, and says
+so once.
 
 HAZARD: a log that is trimmed below what a stream has read loses rows for that stream. That is an
 error, which names them, unless `failOnDataLoss` is false.
 
-HAZARD: Spark's Python sources can't be told which columns a query needs. A query that needs few
+HAZARD: Spark does not pass the columns that a query needs to Python sources. A query that needs few
 says so with `.schema("topic string, offset bigint")`, and only those are read.
 """
 
@@ -41,7 +41,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ensue.errors import OffsetsGone
+from ensue.core.errors import OffsetsGone
 from ensue.spark.conditions import SparkFault
 from ensue.spark.options import EARLIEST, LATEST, Offsets, SinkOptions, SourceOptions
 from ensue.spark.sink import LogBatchWriter, LogStreamWriter
@@ -49,7 +49,7 @@ from ensue.store import Bounds, LogReader, log_schema, open_log
 
 __all__ = ["EnsueDataSource", "LogBatchReader", "LogStreamReader", "event_schema"]
 
-TOPICS_TOLD = 20
+TOPICS_SHOWN = 20
 """So many of the topics that exist are named where one is asked for that does not."""
 
 _log = logging.getLogger("ensue")
@@ -69,10 +69,10 @@ class EnsueDataSource(DataSource):
 
     - `url`: the log, a recorded run, or the `ensue://` of a server; also as `load(path)`. Required.
     - `subscribe`: topics, between commas; or `subscribePattern`: a regular expression that matches
-      the whole topic. Neither: all topics. A topic that does not exist is an error in a batch, which
-      names those that do.
-    - `startingOffsets`: `earliest` (default), `latest` (streams), or JSON: `{"orders": 17}`, where -2
-      and -1 are the two; a topic that it does not name starts at the earliest.
+      the whole topic. Neither: all topics. A topic that does not exist is an error in a batch,
+      which names those that do.
+    - `startingOffsets`: `earliest` (default), `latest` (streams), or JSON: `{"orders": 17}`, where
+      -2 and -1 are the two; a topic that it does not name starts at the earliest.
     - `endingOffsets` (batches): `latest` (default) or JSON; these offsets are not included.
     - `maxOffsetsPerTrigger` (streams): how many offsets a micro-batch takes, over all topics.
     - `failOnDataLoss`: `true` (default): offsets and topics that are not there are an error, which
@@ -163,7 +163,7 @@ class _Reader:
         return self._opened
 
     def absent(self) -> str:
-        """Tell which topics were asked for and don't exist, and which do; empty if all do."""
+        """Return which topics asked for are absent, and which exist; empty if all do."""
         found = self.log().bounds()
         pattern = self.options.pattern
         missing = [repr(topic) for topic in sorted(self.options.named()) if topic not in found]
@@ -208,20 +208,20 @@ class _Reader:
         return low, high
 
     def lost(self, topic: str, start: int, end: int) -> None:
-        """Tell that offsets are gone."""
+        """Report that offsets are gone."""
         what = f"offsets {start} to {end - 1} of topic {topic!r} are not in {self.options.shown}"
         self.wrong(
             "OFFSETS_GONE", f"{what}: the log was trimmed or replaced", "Start the query anew"
         )
 
     def beyond(self, topic: str, known: Bounds, asked: int, who: str) -> None:
-        """Tell that a log does not reach as far as somebody says."""
+        """Report that a log does not reach as far as an offset given."""
         ends = "is empty" if known.next <= known.first else f"ends with offset {known.next - 1}"
         what = f"the log of topic {topic!r} in {self.options.shown} {ends}, and {who} {asked}"
         self.wrong("OFFSETS_BEYOND_END", what, "Give an offset that is there")
 
     def wrong(self, condition: str, what: str, remedy: str) -> None:
-        """Tell that something is not there that should be: an error, or a warning."""
+        """Report something missing: as an error, or as a warning."""
         if self.options.fail_on_data_loss:
             raise SparkFault(
                 condition, f"{what}. {remedy}, or failOnDataLoss=false to go on without"
@@ -347,8 +347,8 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 def share(left: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
     """Share a limit between topics by what each has left, at least one each.
 
-    Where it does not reach for one each, `turn` decides who is first; it moves on with the
-    stream, so that everybody has a turn.
+    Where the limit is too small for one each, `turn` decides which topic is first; it moves on with
+    the stream, so that every topic has a turn.
     """
     if sum(left.values()) <= limit:
         return dict(left)
@@ -367,11 +367,11 @@ def share(left: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
 
 
 def _listed(topics: Iterable[str]) -> str:
-    """Tell which topics there are."""
+    """Return which topics there are, as text."""
     names = sorted(topics)
-    told = ", ".join(map(repr, names[:TOPICS_TOLD]))
-    more = f" and {len(names) - TOPICS_TOLD:,} more" if len(names) > TOPICS_TOLD else ""
-    return f"there are {told}{more}" if names else "it has no topics yet"
+    names_shown = ", ".join(map(repr, names[:TOPICS_SHOWN]))
+    more = f" and {len(names) - TOPICS_SHOWN:,} more" if len(names) > TOPICS_SHOWN else ""
+    return f"there are {names_shown}{more}" if names else "it has no topics yet"
 
 
 def _resolve(offsets: Offsets, bounds: Mapping[str, Bounds], *, unnamed: int) -> dict[str, int]:
@@ -399,6 +399,7 @@ def _columns(schema: StructType) -> tuple[str, ...]:
             raise SparkFault(
                 "UNSUPPORTED_SCHEMA",
                 f"an event log has no column {field.name} {field.dataType.simpleString()}; a "
-                f"schema names some of {', '.join(f'{n} {k.simpleString()}' for n, k in known.items())}",
+                "schema names some of "
+                f"{', '.join(f'{n} {k.simpleString()}' for n, k in known.items())}",
             )
     return tuple(schema.names)

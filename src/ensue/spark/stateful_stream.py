@@ -1,4 +1,4 @@
-"""A hold-back queue inside a streaming query: rows packed, queued by one stateful task, unpacked.
+"""A hold-back queue in a streaming query: one stateful task on packed rows.
 
 Only opaque chunks enter the stateful operator: PySpark hands its rows over through pandas, which is
 slow and not exact for maps, nulls and binaries. So whole Arrow record batches are packed into one
@@ -14,8 +14,8 @@ again from its checkpoint repeats and loses nothing, as far as its sink is idemp
 transactional. There are no timers: with timers `availableNow` would never end.
 
 HAZARD: Spark splits state into `spark.sql.shuffle.partitions` (200 unless set) when a checkpoint is
-made, and commits each of them in every micro-batch although only one is used. Set it to a few before
-an ordered stream first starts; `ensue.spark.session` does on one machine.
+made, and commits each of them in every micro-batch although only one is used. Set it to a few
+before an ordered stream first starts; `ensue.spark.session` does on one machine.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from ensue.errors import ConfigurationError
-from ensue.spark.holdback import HoldBack, MakeHoldBack
-from ensue.spark.parts import from_bytes, to_bytes
+from ensue.core.errors import ConfigurationError
+from ensue.spark.hold_back import HoldBack, MakeHoldBack
+from ensue.spark.record_batches import from_bytes, to_bytes
 
 __all__ = ["HoldBackProcessor", "hold_back"]
 
@@ -54,13 +54,13 @@ def hold_back(frame: DataFrame, schema: StructType, make: MakeHoldBack) -> DataF
         outputMode="Append",
         timeMode="None",
     )
-    # One task orders, and all of them unpack and go on from there: making rows of a chunk takes many
-    # times as long as putting it in order.
+    # One task orders, and all of them unpack and go on from there: making rows of a chunk takes
+    # many times as long as putting it in order.
     return ordered.repartitionById(parts, "part").mapInArrow(_unpack, schema)
 
 
 class HoldBackProcessor(StatefulProcessor):
-    """Feeds packed record batches to a hold-back queue and keeps its state from batch to batch."""
+    """Feeds packed record batches to a hold-back queue, and keeps its state."""
 
     def __init__(self, make: MakeHoldBack, parts: int = 1) -> None:
         self._make = make

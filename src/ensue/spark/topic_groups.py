@@ -1,11 +1,11 @@
-"""Which topics are ordered together, from who subscribes what: as data frames.
+"""Which topics are ordered together, from subscriptions: as data frames.
 
 Topics that share a subscriber are partners; topics that are connected through partners make a
 component. A subscriber of many topics makes all pairs of them partners, which is quadratic, so
 - components are found from stars: each subscriber links its topics to the first of them, which
   connects the same topics with as many edges as there are subscriptions;
 - equal sets of topics are counted before anything is made of them;
-- a set of more than `PAIRED_MAX` topics gives no pairs; its topics are told as `crowded`.
+- a set of more than `PAIRED_MAX` topics gives no pairs; its topics are listed as `crowded`.
 
 Components follow Kiveris et al., *Connected Components in MapReduce and Beyond*: two ways of
 linking each topic to the smallest it knows, in turn, until nothing changes. Each round is cut off
@@ -15,7 +15,7 @@ from the plan of the last, which would double with each otherwise.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ensue.errors import LimitReached
+from ensue.core.errors import LimitReached
 
 __all__ = ["baskets", "components", "crowded", "partners"]
 
@@ -26,7 +26,7 @@ ROUNDS_MAX = 50
 
 
 def baskets(subscriptions: DataFrame) -> DataFrame:
-    """Return the sets of topics that are subscribed together (`topics`), and by how many (`count`)."""
+    """Return the sets of topics subscribed together (`topics`), and their `count`."""
     sets = subscriptions.groupBy("subscriber").agg(
         f.array_sort(f.collect_set("topic")).alias("topics")
     )
@@ -34,7 +34,7 @@ def baskets(subscriptions: DataFrame) -> DataFrame:
 
 
 def components(found: DataFrame) -> DataFrame:
-    """Return `topic` and `component`, its first topic by name, of all topics that have partners."""
+    """Return `topic` and `component`, its first topic, of topics with partners."""
     stars = found.select(
         f.element_at("topics", 1).alias("low"),
         f.explode(f.slice("topics", f.lit(2), f.size("topics"))).alias("high"),
@@ -56,7 +56,7 @@ def components(found: DataFrame) -> DataFrame:
 
 
 def partners(found: DataFrame) -> DataFrame:
-    """Return pairs `left` < `right` of partners, and how many subscribers they share (`shared`)."""
+    """Return pairs `left` < `right` of partners, and their subscribers (`shared`)."""
     pairs = (
         found.where(f.size("topics") <= PAIRED_MAX)
         .select("count", f.explode("topics").alias("left"), "topics")

@@ -1,9 +1,11 @@
-"""Which topic goes to which node of the sequencer chain, from who subscribes and publishes what.
+"""Which node of the sequencer chain hosts which topic, from subscriptions.
+
+Publications count too.
 
 Topics that share a subscriber are ordered together, and a stamp is cheap if all of them are on one
 node near the publisher. `placement` finds the components of topics that are ordered together, on
-Spark; keeps each on one node if it fits there; splits those that don't (`splitting`); and says what
-is to be expected of the result, next to what hashing topics to nodes would give.
+Spark; keeps each on one node if it fits there; splits those that don't (`chain_partition`); and
+says what is to be expected of the result, next to what hashing topics to nodes would give.
 
 Expected figures are exact for the subscriptions and publications given, by the rules of the
 sequencer with groups by one common subscription: a stamp starts at the node of its topic and goes
@@ -24,11 +26,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import NumericType
 
-from ensue.errors import BadInput, LimitReached
-from ensue.protocols.sequencer.placement import Placement
+from ensue.core.errors import BadInput, LimitReached
+from ensue.protocols.total.placement import Placement
 from ensue.simulation.scenario import SequencerSpec
-from ensue.spark import coupling
-from ensue.spark.splitting import Problem, Solution, solve
+from ensue.spark import topic_groups
+from ensue.spark.chain_partition import Problem, Solution, solve
 from ensue.store import COLUMNS
 
 __all__ = ["Figures", "Placed", "placement"]
@@ -118,8 +120,8 @@ def placement(
 
     `subscriptions` has the columns `subscriber` and `topic`. `publications` has `topic` and, if
     known, `site`, where the events are published, and `rate` or `events`, how many; without either
-    each row is one event, so that an event log will do. Other columns than these and those of an event
-    log are refused. Without publications all topics count the same.
+    each row is one event, so that an event log will do. Other columns than these and those of an
+    event log are refused. Without publications all topics count the same.
 
     `nodes` maps each node to its site, or lists them, or says how many there are. Their order in
     the chain is part of the result. No node gets more than `balance` times its even share of all
@@ -129,7 +131,7 @@ def placement(
     if not balance >= 1:
         raise BadInput(f"balance: a node needs room for an even share: at least 1, not {balance}")
     subscribed = _subscribed(subscriptions).persist()
-    found = coupling.baskets(subscribed).persist()
+    found = topic_groups.baskets(subscribed).persist()
     try:
         table = _Topics(subscribed, _published(publications), found, sites)
         solution = solve(table.problem(found, balance))
@@ -140,7 +142,7 @@ def placement(
 
 
 class _Topics:
-    """Everything the driver knows of the topics, each by its number in the order of their names."""
+    """All that the driver knows of the topics, numbered in the order of their names."""
 
     def __init__(
         self,
@@ -164,7 +166,9 @@ class _Topics:
             )
         self.names: list[str] = sorted(map(str, listed))
         if not self.names:
-            raise BadInput("placement: nobody subscribes or publishes anything")
+            raise BadInput(
+                "placement: there are no subscriptions and no publications: give at least one"
+            )
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self.rate = np.zeros(len(self.names))
         self.away = np.zeros((len(self.names), len(sites)))
@@ -175,11 +179,11 @@ class _Topics:
         if not self._weighted:
             self.rate[:] = 1.0
         self.component = np.arange(len(self.names))
-        for row in coupling.components(found).toArrow().to_pylist():
+        for row in topic_groups.components(found).toArrow().to_pylist():
             self.component[self._numbers[row["topic"]]] = self._numbers[row["component"]]
 
     def problem(self, found: DataFrame, balance: float) -> Problem:
-        """Return what is to be solved, with the partners of topics that may have to be parted."""
+        """Return the problem to solve, with the partners of topics that may be parted."""
         even = float(self.rate.sum()) / len(self._sites)
         loads = np.bincount(self.component, self.rate, len(self.names))
         # A component of less finds room on some node, however the others lie: if no node had that
@@ -192,7 +196,7 @@ class _Topics:
         if some:
             within = self._within(found, parted)
             pairs = _pairs(within)
-            listed = coupling.crowded(within).toArrow()["topic"].to_pylist()
+            listed = topic_groups.crowded(within).toArrow()["topic"].to_pylist()
             crowded[[self._numbers[str(name)] for name in listed]] = True
         return Problem(
             rate=self.rate,
@@ -268,7 +272,7 @@ class _Topics:
     def _figures(
         self, subscribed: DataFrame, placements: Sequence[tuple[Any, Sequence[int]]]
     ) -> list[Figures]:
-        """Return the figures of several placements, given as stage of each topic and chain."""
+        """Return the figures of several placements, given as topic stages and chain."""
         columns = {f"stage{index}": pa.array(each[0]) for index, each in enumerate(placements)}
         stages = self._spark.createDataFrame(
             pa.table({"topic": pa.array(self.names), "rate": pa.array(self.rate), **columns})
@@ -309,7 +313,7 @@ class _Topics:
 
 
 def _pairs(within: DataFrame) -> dict[str, list[Any]]:
-    pairs = coupling.partners(within)
+    pairs = topic_groups.partners(within)
     table = pairs.limit(PAIRS_MAX + 1).toArrow()
     if table.num_rows > PAIRS_MAX:
         table = pairs.orderBy(f.desc("shared"), "left", "right").limit(PAIRS_MAX).toArrow()
@@ -347,8 +351,8 @@ def _published(frame: DataFrame | None) -> DataFrame | None:
     if unknown:
         raise BadInput(
             f"publications: there is no use for the column {unknown[0]!r}; expected "
-            f"{', '.join(_PUBLICATIONS)}, or those of an event log. How many events a row stands for "
-            "is called rate or events"
+            f"{', '.join(_PUBLICATIONS)}, or those of an event log. How many events a row stands "
+            "for is called rate or events"
         )
     counted = [name for name in ("rate", "events") if name in frame.columns]
     if len(counted) > 1:
@@ -384,7 +388,7 @@ def _check_columns(what: str, frame: DataFrame, wanted: Sequence[str]) -> None:
 
 
 def _check_rows(what: str, frame: DataFrame, wrong: Mapping[str, Column]) -> None:
-    """Refuse rows that say nothing: what is dropped in silence is missed in the result."""
+    """Refuse rows that say nothing: dropped silently, they would skew the result."""
     counts = frame.agg(*(f.count_if(bad).alias(name) for name, bad in wrong.items())).collect()[0]
     for name in wrong:
         if counts[name]:

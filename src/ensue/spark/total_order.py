@@ -1,12 +1,13 @@
-"""`order`: put a log of many topics in its order, as columns, for batches and streams alike.
+"""`order`: put a log of many topics in its order, in batches and streams.
 
 Order is a column: sort by `position` wherever sequence matters. A batch comes sorted and a stream
-leaves in order within each micro-batch, but whatever is done to the frame next may shuffle its rows.
+leaves in order within each micro-batch, but whatever is done to the frame next may shuffle its
+rows.
 
-The function takes and returns a data frame, does no work of its own on a stream and takes one
-look at the columns `topic`, `offset` and `stamp` of a batch, and needs neither a join nor a user-defined
-function for the position. The rules of order are in `rules`, the queue of a stream in `holdback`
-and `streams`.
+The function takes and returns a data frame, does no work of its own on a stream and takes one look
+at the columns `topic`, `offset` and `stamp` of a batch, and needs neither a join nor a user-defined
+function for the position. The rules of order are in `order_rules`, the queue of a stream in
+`hold_back` and `stateful_stream`.
 """
 
 import logging
@@ -19,18 +20,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from ensue.errors import BadInput
-from ensue.spark.cuts import find_cut, rows_of
-from ensue.spark.holdback import BEFORE_CUT, VOID, Limits
-from ensue.spark.rules import Cut, OrderingRule, positions, rule_named
-from ensue.spark.streams import hold_back
+from ensue.core.errors import BadInput
+from ensue.spark.common_cuts import find_cut, rows_of
+from ensue.spark.hold_back import BEFORE_CUT, VOID, Limits
+from ensue.spark.order_rules import Cut, OrderingRule, positions, rule_named
+from ensue.spark.stateful_stream import hold_back
 
 __all__ = ["order"]
 
 TOPICS_MAX = 10_000
 """More topics than this in one order are refused: their names are part of the query."""
 
-TOPICS_TOLD = 20
+TOPICS_SHOWN = 20
 """So many of the topics that a batch holds are named where one is asked for that it does not."""
 
 _log = logging.getLogger("ensue")
@@ -73,23 +74,23 @@ def order(
     event in its place.
 
     `topics` are the topics to order, or a mapping of topic to the first offset that is part of the
-    order. None takes all topics that a batch holds; a stream must be told. A topic that a batch holds
-    nothing of is a warning, and no error: where events of one topic stand in the order of two may be
-    asked of that one alone. A stream can't know, so a misspelt one is never told of there; the
-    source tells which of the topics it is asked for don't exist.
+    order. None takes all topics that a batch holds; a stream needs them. A topic that a batch holds
+    nothing of is a warning, and no error: where events of one topic stand in the order of two may
+    be asked of that one alone. A stream can't know, so it never warns of a misspelt one; the source
+    reports which topics don't exist.
 
     Voids, placeholders with a null `value`, take their position and are left out; with `voids` they
     stay, with the verdict `void`.
 
-    A batch of a whole log begins at its first common cut (see `common_cut`): what lies before it stays
-    without a position, with the verdict `before_cut`, and a warning. Where `topics` says the first
-    offsets, what is before them is left out, or stays in the same way with `before_cut`.
+    A batch of a whole log begins at its first common cut (see `common_cut`): what lies before it
+    stays without a position, with the verdict `before_cut`, and a warning. Where `topics` says the
+    first offsets, what is before them is left out, or stays in the same way with `before_cut`.
 
     In a stream an event leaves once all before it have left. With a `time_to_live` ("10 minutes" or
     a timedelta, by `published_at` against the newest one seen) an event that has waited longer, or
     more than `held_max` events waiting, make it give up on the positions missing before: the event
     after them has the verdict `after_gap`, and one that turns up later leaves at once as
-    `out_of_order`. Without one it waits for ever, and more than `held_max` events waiting fail the
+    `out_of_order`. Without one it waits forever, and more than `held_max` events waiting fail the
     query. Repeated events leave once. A batch keeps them, and has no limits; see `gaps`.
     """
     rule = rule_named(by)
@@ -129,7 +130,7 @@ def order(
 
 
 def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:
-    """Add the verdict of a batch's rows, and leave voids out unless they are asked for."""
+    """Add the verdict of a batch's rows; leave voids out unless asked for."""
     verdict = f.when(f.col("position").isNull(), BEFORE_CUT).otherwise("")
     if "value" not in chosen.columns:
         return chosen.withColumn("verdict", verdict)
@@ -139,9 +140,10 @@ def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:
 
 
 def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
-    """Return where the order of a whole log begins, and warn if that is not its beginning.
+    """Return where the order of a whole log begins; warn if that is not its start.
 
-    An event that does not count all before it has too small a position, so that the sum of all tells.
+    An event that does not count all before it has too small a position, so that the sum of all
+    shows it.
     """
     count = sum(seen.rows for seen in looked.values())
     whole = all(seen.first == 0 and seen.rows == seen.last + 1 for seen in looked.values())
@@ -161,7 +163,7 @@ def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
 
 
 def _warn_of_absent(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> None:
-    """Warn of topics that were asked for and that a batch holds nothing of, as misspelt ones."""
+    """Warn of topics that were asked for and that a batch lacks, as misspelt ones."""
     absent = [
         repr(topic)
         for topic in sorted(cut)
@@ -169,12 +171,12 @@ def _warn_of_absent(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> 
     ]
     if absent:
         there = sorted(_looked_at(frame, None))
-        told = ", ".join(map(repr, there[:TOPICS_TOLD]))
-        more = f" and {len(there) - TOPICS_TOLD:,} more" if len(there) > TOPICS_TOLD else ""
+        names_shown = ", ".join(map(repr, there[:TOPICS_SHOWN]))
+        more = f" and {len(there) - TOPICS_SHOWN:,} more" if len(there) > TOPICS_SHOWN else ""
         _log.warning(
             "order: the data frame holds no events of %s to be ordered; it holds %s%s",
             ", ".join(absent),
-            told or "none at all",
+            names_shown or "none at all",
             more,
         )
 
@@ -204,13 +206,14 @@ def _micros(time_to_live: timedelta | str | None) -> int | None:
 
 
 def _looked_at(frame: DataFrame, cut: Cut | None) -> dict[str, _Seen]:
-    """Look which topics a batch holds, which offsets of each, and how their positions add up."""
+    """Return a batch's topics, the offsets of each, and the sums of their positions."""
     if frame.isStreaming:
         raise BadInput(
             "a stream does not know its topics before they come: name them, topics=[...], the "
             "same ones for as long as its checkpoint lives"
         )
-    # Of all topics there are: a stamp that counts others makes the sum too large, which is looked into.
+    # Of all topics there are: a stamp that counts others makes the sum too large, which is looked
+    # into.
     position = (
         positions(cut)
         if cut is not None
@@ -246,7 +249,7 @@ def _cut(topics: Iterable[str] | Mapping[str, int]) -> Cut:
 
 
 def _chosen(frame: DataFrame, cut: Cut, rule: OrderingRule, *, before_cut: bool) -> DataFrame:
-    """Return the events that are part of the order with its columns; null in those before the cut."""
+    """Return the events of the order with its columns: null before the cut."""
     chosen = frame.where(f.col("topic").isin(list(cut)))
     added = rule.columns(cut)
     later = [f.lit(part) for topic, first in cut.items() if first for part in (topic, first)]

@@ -1,6 +1,7 @@
-"""What is measured in a trace: one row a delivery or event, before anything is summed up.
+"""What is measured in a trace: one row per delivery or event.
 
-The definitions are those of `ensue.checkers.statistics`, written for Spark; `measuring` sums up.
+The definitions are those of `ensue.checkers.statistics`, written for Spark; `trace_metrics` sums
+up.
 
 - A *latency* runs from `published` to `delivered`: by simulated time where both rows have it, by
   the nodes' own clocks where not. Of an event that its publisher, restarted, said to have published
@@ -48,8 +49,8 @@ WIDTHS_NS = (
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Data frames with one row for each thing measured.
 
-    All but `trace` and `runs` have `run`, `order`, `topic`, `bucket_ms` and `width_ms`: when it was,
-    as the begin of its bucket of time since the run's begin, and how wide that is.
+    All but `trace` and `runs` have `run`, `order`, `topic`, `bucket_ms` and `width_ms`: when it
+    was, as the begin of its bucket of time since the run's begin, and how wide that is.
     """
 
     trace: DataFrame
@@ -80,7 +81,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(trace: DataFrame) -> Measured:
-    """Measure a trace. Nothing is computed before somebody asks for rows."""
+    """Measure a trace. Nothing is computed before rows are read."""
     check_trace(trace)
     runs = _runs(trace)
     published = _published(trace)
@@ -122,7 +123,7 @@ def _runs(trace: DataFrame) -> DataFrame:
 
 
 def _in_buckets(measured: DataFrame, runs: DataFrame, *columns: str) -> DataFrame:
-    """Tell when each row was, by its `time_ns`."""
+    """Add when each row was, by its `time_ns`."""
     number = f.floor((f.col("time_ns") - f.col("begin_ns")) / f.col("width_ns"))
     # There are as many rows in `runs` as runs: a few, and one in most traces.
     return measured.join(f.broadcast(runs), "run").select(
@@ -199,7 +200,7 @@ def _stamps(trace: DataFrame, published: DataFrame) -> DataFrame:
     first = f.min(f.struct("sent.step", "sent.entries", "sent.bytes"))
     return (
         published.alias("published")
-        # Whoever else sent it passed it on.
+        # Other nodes that sent it passed it on.
         .join(sent.alias("sent"), ["run", "event", "node"])
         .groupBy("run", "event", "order", "topic", "published.bytes", _time().alias("time_ns"))
         .agg(first.alias("first"))

@@ -1,9 +1,9 @@
-"""Figures of a trace as tables: latency, hold-back, stamps, messages, throughput, totals.
+"""Metrics of a trace as tables: latency, hold-back, stamps, throughput, totals.
 
 `metrics(trace)` returns one data frame a table, by name; `TABLES` describes each with its columns.
-They are made of the trace alone, by the definitions in `measured`, and agree with
-`ensue.checkers.statistics`. Nothing is computed before somebody reads a table, and nothing is
-collected on the driver: the tables are small, whatever the size of the trace.
+They are made of the trace alone, by the definitions in `trace_measurements`, and agree with
+`ensue.checkers.statistics`. Nothing is computed before a table is read, and nothing is collected on
+the driver: the tables are small, whatever the size of the trace.
 
 Percentiles are by nearest rank, and exact for up to 5,000 figures. Beyond that they come from a
 sketch: the figure given has a rank within 1 / 10,000 of all figures of the one asked for, so that a
@@ -19,13 +19,14 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ensue.errors import BadInput
-from ensue.spark.measured import Measured, measure
+from ensue.core.errors import BadInput
+from ensue.spark.trace_measurements import Measured, measure
 
 __all__ = ["ACCURACY", "PER_DECADE", "TABLES", "Table", "metrics", "tables", "write_metrics"]
 
 ACCURACY = 10_000
-"""A percentile's rank is within 1 / ACCURACY of that asked for; exact up to half as many figures."""
+"""A percentile's rank is within 1 / ACCURACY of that asked for; exact up to half as many
+figures."""
 PER_DECADE = 100
 """So many buckets of latency between a time and ten times that: each is 2.3 % wide."""
 
@@ -214,14 +215,17 @@ def tables(measured: Measured) -> dict[str, DataFrame]:
 
 
 def write_metrics(metrics: Mapping[str, DataFrame], out: str | Path) -> None:
-    """Write each table as Parquet below `out`, in a directory of its name, in place of an old one."""
+    """Write each table as Parquet below `out`, in place of an old one.
+
+    Each has a directory of its name.
+    """
     if "://" not in str(out):
         path = Path(out).absolute()
         if path.exists() and not path.is_dir():
             raise BadInput(f"{out} is a file; tables are written to a directory")
         out = path
     for name, frame in metrics.items():
-        # They are small: one file each is kinder to whoever reads them.
+        # They are small: one file each is easier on readers.
         frame.coalesce(1).write.mode("overwrite").parquet(f"{out}/{name}")
 
 
@@ -238,7 +242,7 @@ def _ms(column: Column | str) -> Column:
 
 
 def _summary(column: Column, unit: str) -> list[Column]:
-    """Return mean, percentiles and maximum of a column of whole numbers; times become ms."""
+    """Return mean, percentiles and maximum of a numeric column; times become ms."""
     ranks = f.percentile_approx(column, list(_PERCENTS.values()), ACCURACY)
     figures = {
         "mean": f.sum(column) / f.count(column),
@@ -290,8 +294,8 @@ def _totals(measured: Measured) -> DataFrame:
 
 
 def _verdicts(trace: DataFrame) -> DataFrame:
-    told = trace.where("action = 'discarded' or verdict <> ''")
-    return told.groupBy("run", "action", "verdict").count()
+    judged = trace.where("action = 'discarded' or verdict <> ''")
+    return judged.groupBy("run", "action", "verdict").count()
 
 
 def _latency(latencies: DataFrame) -> DataFrame:

@@ -1,11 +1,11 @@
 """A trace as a data frame.
 
-The columns and types are those of `ensue.trace`. A directory that holds anything else is refused by
-name, as there.
+The columns and types are those of `ensue.core.trace`. A directory that holds anything else is
+refused by name, as there.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ensue import trace
-from ensue.errors import BadInput
+from ensue.core import trace
+from ensue.core.errors import BadInput
 
-__all__ = ["check_trace", "is_local", "read_trace", "trace_schema"]
+__all__ = ["check_files", "check_trace", "find_damage", "is_local", "read_trace", "trace_schema"]
 
 _REMOTE = "://"
 
@@ -28,16 +28,32 @@ def trace_schema() -> t.StructType:
 
 
 def read_trace(spark: SparkSession, source: str | Path) -> DataFrame:
-    """Read a trace from a directory, a recorded run, one Parquet file, or a URL that Spark reads."""
+    """Read a trace: a directory, a recorded run, one Parquet file, or a URL."""
     places = [str(source)]
     if is_local(source):
-        places = [str(path.absolute()) for path in _local(Path(source))]
+        places = [str(path.absolute()) for path in check_files(Path(source))]
     return spark.read.schema(trace_schema()).parquet(*places)
 
 
 def is_local(source: str | Path) -> bool:
     """Tell whether a trace lies in a directory, as opposed to behind a URL."""
     return _REMOTE not in str(source)
+
+
+def find_damage(paths: Iterable[Path]) -> BadInput | None:
+    """Return the error of the first damaged Parquet file; None if all are whole.
+
+    Spark names the file of a damaged page only if its reader fails, not if a dictionary lookup
+    fails later. This reads every page, so call it after a failure.
+    """
+    for path in paths:
+        try:
+            with pq.ParquetFile(str(path)) as file:
+                for _ in file.iter_batches():
+                    pass
+        except (pa.ArrowException, OSError) as error:
+            return trace.unreadable(path, error)
+    return None
 
 
 def check_trace(frame: DataFrame) -> None:
@@ -57,8 +73,11 @@ def check_trace(frame: DataFrame) -> None:
             )
 
 
-def _local(source: Path) -> Sequence[Path]:
-    """Return the files of a trace on this machine, having looked at the schema of each."""
+def check_files(source: Path) -> Sequence[Path]:
+    """Return a trace's local files; refuse other schemas, and what is no Parquet.
+
+    This needs no Spark.
+    """
     paths = trace.files(source)
     for path in paths:
         try:

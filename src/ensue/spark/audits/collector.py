@@ -1,4 +1,4 @@
-"""Gathers what every task of an audit has to know, from a trace.
+"""Collect what every task of an audit needs to know from a trace.
 
 All of it is small against the deliveries: one row a run, one a subscription, and one for each
 publisher, topic and stretch of time. Deliveries are not touched here, except to find how far ended
@@ -18,10 +18,10 @@ from pyspark.sql import functions as f
 
 from ensue.checkers.history import Excerpt, History, Interval, histories
 from ensue.checkers.verdict import Subscriber
-from ensue.errors import BadInput
-from ensue.spark.auditing.facts import NEVER, SEQ_BITS, SEQ_MAX, Facts, Lanes, RunFacts, Span
-from ensue.spark.auditing.layers import Numbers
-from ensue.trace import ACTIONS, Row
+from ensue.core.errors import BadInput
+from ensue.core.trace import ACTIONS, Row
+from ensue.spark.audits.common_order import Numbers
+from ensue.spark.audits.facts import NEVER, SEQ_BITS, SEQ_MAX, Facts, Lanes, RunFacts, Span
 
 __all__ = [
     "Gathered",
@@ -69,7 +69,8 @@ class Gathered:
 
     facts: Facts
     named: bool
-    """Whether ids are anything else than publisher, topic and number, or may be those of two events."""
+    """Whether ids are anything else than publisher, topic and number, or may be those of two
+    events."""
     rows: tuple[int, ...]
     """By run: how many rows there are of anything but deliveries."""
     malformed: frozenset[int]
@@ -87,7 +88,7 @@ class Gathered:
 
 
 def subscriber_hash() -> Column:
-    """Return the hash of whoever sees one sequence of deliveries."""
+    """Return the hash of the subscriber that saw one sequence of deliveries."""
     return f.xxhash64("run", "node", f.coalesce("subscription", f.lit("")))
 
 
@@ -129,7 +130,7 @@ class _Overview:
 def gather(
     trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int], *, causal: bool = False
 ) -> Gathered:
-    """Gather what is known of a trace; `coarser` divides the number of units of a run.
+    """Gather what is known of a trace; `coarser` divides the units of a run.
 
     For causal order a run whose clocks can't be believed is one unit: what a node publishes after a
     delivery may by its clock be published long before, and share no tile with it.
@@ -150,7 +151,7 @@ def gather(
         if one.bad or reasons or one.run in ambiguous:
             malformed.add(index)
         run = RunFacts(name=one.run, simulated=one.simulated, unit_count=units)
-        runs.append(_told(run, found, rows, owners, partial(_topic_index, topics, index)))
+        runs.append(_run_facts(run, found, rows, owners, partial(_topic_index, topics, index)))
     facts = Facts(
         runs=tuple(runs),
         lanes=lanes,
@@ -253,7 +254,10 @@ def _voids(trace: DataFrame) -> list[dict[str, Any]]:
 def _unit_counts(
     trace: DataFrame, overviews: Sequence[_Overview], sizes: Sizes, coarser: Mapping[str, int]
 ) -> list[int]:
-    """Cut each run into units, as if deliveries were as many for each event of all runs."""
+    """Cut each run into units.
+
+    Assumes the same number of deliveries per event in all runs.
+    """
     published = sum(one.published for one in overviews)
     if not published:
         return [1] * len(overviews)
@@ -271,8 +275,9 @@ def _in_one_piece(
     for one, units in zip(overviews, unit_counts, strict=True):
         if warns and units > 1 and not one.simulated:
             _log.warning(
-                "audit: run %s has no true times, so one task holds it whole to judge causal order, and "
-                "may run out of memory; --no-causal (causal=False) cuts it up, and leaves that rule out",
+                "audit: run %s has no true times, so one task holds it whole to judge causal "
+                "order, and may run out of memory; --no-causal (causal=False) cuts it up, and "
+                "leaves that rule out",
                 one.run,
             )
     return [
@@ -283,7 +288,7 @@ def _in_one_piece(
 def _changes(
     trace: DataFrame,
 ) -> tuple[dict[str, list[Row]], dict[Subscriber, tuple[int, int]]]:
-    """Collect who subscribed, left, crashed and restarted, and the hashes of subscribers and nodes."""
+    """Collect subscription changes, crashes, and hashes of subscribers and nodes."""
     columns = ("run", "node", "step", "at_ns", "true_ns", "action", "topic", "subscription")
     table = (
         trace.where(f.col("action").isin(*_CHANGES))
@@ -301,14 +306,14 @@ def _changes(
     return changes, owners
 
 
-def _told(
+def _run_facts(
     facts: RunFacts,
     found: Sequence[History],
     rows: Sequence[Row],
     owners: Mapping[Subscriber, tuple[int, int]],
     topic_index: Callable[[str], int],
 ) -> RunFacts:
-    """Add to what is known of a run who subscribed what, and who crashed and restarted."""
+    """Add the subscriptions, crashes and restarts of a run to its facts."""
     spans: dict[int, list[Span]] = {}
     nodes: dict[int, int] = {}
     down: set[str] = set()
@@ -418,7 +423,7 @@ def _column(table: pa.Table, name: str) -> Numbers:
 
 
 def _ends(table: pa.Table, lane_of: Numbers, unit_counts: Sequence[int]) -> tuple[Numbers, Numbers]:
-    """Join neighbouring stretches of time to units of equal size; tell where lanes end in them."""
+    """Merge stretches of time into units of equal size; return where lanes end."""
     runs, buckets, counts = (_column(table, name) for name in ("index", "bucket", "count"))
     cut_up = np.array(unit_counts, dtype=np.int64)[runs] > 1 if len(runs) else runs > 0
     if not cut_up.any():
@@ -434,8 +439,8 @@ def _ends(table: pa.Table, lane_of: Numbers, unit_counts: Sequence[int]) -> tupl
     codes = (lane_of << SEQ_BITS) | numbers
     order = np.lexsort((codes, units, lane_of))
     codes, units, lanes = codes[order], units[order], lane_of[order]
-    # Within a lane the ends must rise with the units; a number that was published early or late
-    # has its unit wrong, which costs a second look and nothing else. Lanes come one after another in
+    # Within a lane the ends must rise with the units; a number that was published early or late has
+    # its unit wrong, which costs a second look and nothing else. Lanes come one after another in
     # the codes, so that the running maximum never carries over.
     codes = np.maximum.accumulate(codes)
     last = np.ones(len(codes), dtype=np.bool_)

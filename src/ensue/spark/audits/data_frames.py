@@ -1,4 +1,4 @@
-"""Takes deliveries and publications from a data frame to the tasks that pack them, as numbers alone."""
+"""Pack the deliveries and publications of a data frame as numbers."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -7,45 +7,53 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ensue.spark.auditing import gather as g
-from ensue.spark.auditing import scan
-from ensue.spark.auditing.facts import Facts
+from ensue.spark.audits import collector as g
+from ensue.spark.audits import delivery_scan
+from ensue.spark.audits.facts import Facts
 
 __all__ = ["pack_frame"]
 
 
 def pack_frame(
-    trace: DataFrame, gathered: g.Gathered, reach: scan.Reach, *, sort: bool
+    trace: DataFrame, gathered: g.Gathered, reach: delivery_scan.Reach, *, sort: bool
 ) -> DataFrame:
     """Pack a trace; `sort` puts the deliveries of each subscriber in sequence first."""
     deliveries, publications = _deliveries(trace, gathered), _publications(trace, gathered)
     if sort:
         deliveries = deliveries.repartition("owner").sortWithinPartitions("owner", "step")
     facts = gathered.facts
-    packed = deliveries.mapInArrow(partial(_pack_deliveries, facts=facts, reach=reach), scan.PACKED)
+    packed = deliveries.mapInArrow(
+        partial(_pack_deliveries, facts=facts, reach=reach), delivery_scan.PACKED
+    )
     return packed.unionByName(
-        publications.mapInArrow(partial(_pack_publications, facts=facts, reach=reach), scan.PACKED)
+        publications.mapInArrow(
+            partial(_pack_publications, facts=facts, reach=reach), delivery_scan.PACKED
+        )
     )
 
 
 def _pack_deliveries(
-    batches: Iterable[pa.RecordBatch], facts: Facts, reach: scan.Reach
+    batches: Iterable[pa.RecordBatch], facts: Facts, reach: delivery_scan.Reach
 ) -> Iterator[pa.RecordBatch]:
-    return scan.pack_deliveries(scan.gathered(batches, facts.fragment_rows), facts, reach)
+    return delivery_scan.pack_deliveries(
+        delivery_scan.gathered(batches, facts.fragment_rows), facts, reach
+    )
 
 
 def _pack_publications(
-    batches: Iterable[pa.RecordBatch], facts: Facts, reach: scan.Reach
+    batches: Iterable[pa.RecordBatch], facts: Facts, reach: delivery_scan.Reach
 ) -> Iterator[pa.RecordBatch]:
-    return scan.pack_publications(scan.gathered(batches, facts.fragment_rows), facts, reach)
+    return delivery_scan.pack_publications(
+        delivery_scan.gathered(batches, facts.fragment_rows), facts, reach
+    )
 
 
 def _deliveries(trace: DataFrame, gathered: g.Gathered) -> DataFrame:
-    tagged = f.when(f.col("verdict") != "", scan.TAGGED).otherwise(0)
+    tagged = f.when(f.col("verdict") != "", delivery_scan.TAGGED).otherwise(0)
     return trace.where(f.col("action") == "delivered").select(
         g.subscriber_hash().alias("owner"),
         *_label(gathered),
-        f.coalesce("position", f.lit(scan.UNPLACED)).cast("long").alias("position"),
+        f.coalesce("position", f.lit(delivery_scan.UNPLACED)).cast("long").alias("position"),
         (tagged + _odd(gathered)).cast("byte").alias("flags"),
     )
 
@@ -82,10 +90,10 @@ def _label(gathered: g.Gathered) -> list[Column]:
 
 
 def _odd(gathered: g.Gathered) -> Column:
-    """Flag rows that can't be told as a code."""
+    """Flag rows that have no code."""
     odd = f.col("event").isNull()
     for name in ("topic", "publisher", "publisher_seq"):
         odd |= f.col(name).isNull()
     if not gathered.named:
         odd |= ~g.canonical()
-    return f.when(odd, scan.ODD).otherwise(0)
+    return f.when(odd, delivery_scan.ODD).otherwise(0)

@@ -1,6 +1,10 @@
-"""Find deliveries after their deadline, and what arrived in time and was not delivered: the rule `deadline` of `ensue.checkers`, as joins.
+"""Find late and missed deliveries by joins: the rule `deadline`.
 
-Times are readings of each node's own clock, and deadlines are those that came with the events; see the checker for what excuses a node.
+The rule is that of `ensue.checkers`: deliveries after their deadline, and events that arrived in
+time and were not delivered.
+
+Times are readings of each node's own clock, and deadlines are those that came with the events; see
+the checker for what excuses a node.
 """
 
 from typing import Any
@@ -10,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from ensue.checkers.deadline import EXCUSES
-from ensue.spark.auditing import words
+from ensue.spark.audits import judge
 
 __all__ = ["judge_deadlines"]
 
@@ -28,16 +32,16 @@ def judge_deadlines(trace: DataFrame, *, clock_error_ns: int, violations_max: in
     found = expired.unionByName(missed.withColumn("anomaly", f.lit("missed")))
     rows: list[dict[str, Any]] = []
     for anomaly, count in found.groupBy("anomaly").count().collect():
-        told = found.where(f.col("anomaly") == anomaly).orderBy(
+        sorted_rows = found.where(f.col("anomaly") == anomaly).orderBy(
             "run", "node", "at_ns", "event", "subscription"
         )
-        some = [row.asDict() for row in told.limit(violations_max).collect()]
+        some = [row.asDict() for row in sorted_rows.limit(violations_max).collect()]
         rows += (_row(one, len(rows) + place) for place, one in enumerate(some))
         if count > len(some):
             last = {**_empty(some[-1]["run"], len(rows)), "what": "untold", "anomaly": anomaly}
             rows.append({**last, "count": count - len(some)})
     rows += _share(arrived, delivered, len(rows))
-    return pa.Table.from_pylist(rows, schema=words.JUDGED_ARROW)
+    return pa.Table.from_pylist(rows, schema=judge.JUDGED_ARROW)
 
 
 def _first(rows: DataFrame) -> DataFrame:
@@ -96,7 +100,7 @@ def _share(arrived: DataFrame, delivered: DataFrame, place: int) -> list[dict[st
 
 
 def _empty(run: str | None, place: int) -> dict[str, Any]:
-    names = dict.fromkeys(words.JUDGED_ARROW.names)
+    names = dict.fromkeys(judge.JUDGED_ARROW.names)
     return {**names, "run": run, "checker": "deadline", "tile": 0, "place": place}
 
 
@@ -104,7 +108,10 @@ def _row(found: dict[str, Any], place: int) -> dict[str, Any]:
     apart_ns = abs(found["at_ns"] - found["deadline_ns"])
     apart = f"{apart_ns / MILLISECOND_NS:g} ms"
     if found["anomaly"] == "expired":
-        because = f"{found['node']} delivered {found['event']} {apart} after its deadline, and did not say so"
+        because = (
+            f"{found['node']} delivered {found['event']} {apart} after its deadline, "
+            "and did not say so"
+        )
     else:
         because = (
             f"{found['event']} arrived at {found['node']} {apart} before its deadline, and was not "

@@ -1,15 +1,15 @@
-"""Reads deliveries and publications once, and packs them for the tiles they belong to.
+"""Read deliveries and publications once, and pack them by tile.
 
-Rows never travel one by one between tasks: a task gathers what one subscriber delivered of one
-tile into a few arrays and hands those on as bytes. Whatever the input's sequence, each *fragment*
-of it is sorted here; files that are sorted by run, node and step already cost nothing more.
+Rows never travel one by one between tasks: a task gathers what one subscriber delivered of one tile
+into a few arrays and hands those on as bytes. Whatever the input's sequence, each *fragment* of it
+is sorted here; files that are sorted by run, node and step already cost nothing more.
 
 Two events whose units are further apart than neighbours share no tile. That they are in one order
 everywhere follows from the units themselves, if at each subscriber no delivery is more than one
 unit behind the furthest delivery before it. A fragment checks that for its own rows. Deliveries
-that break it are *outliers*: they are handed on with the range of tiles that they reach over, so that
-a second look can put them into all of these. What a fragment says of itself (steps and units from, to) is
-compared with the subscriber's other fragments in `look`.
+that break it are *outliers*: they are handed on with the range of tiles that they reach over, so
+that a second look can put them into all of these. What a fragment says of itself (steps and units
+from, to) is compared with the subscriber's other fragments in `tile_scan`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ensue.spark.auditing.facts import SEQ_MAX, Facts, UnitFinder, codes
-from ensue.spark.auditing.layers import Numbers
+from ensue.spark.audits.common_order import Numbers
+from ensue.spark.audits.facts import SEQ_MAX, Facts, UnitFinder, codes
 
 __all__ = [
     "BREAKS_MAX",
@@ -53,7 +53,7 @@ Columns = dict[str, Numbers]
 DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS, POSITIONS = range(7)
 """What a packed row holds."""
 TAGGED, ODD = 1, 2
-"""Flags of a delivery: its subscriber was told; its name or label can't be told as a code."""
+"""Flags of a delivery: it is tagged with a verdict; its name or label has no code."""
 TILE_BITS = 24
 NARROWED_MIN = 2
 """Of so many numbers or fewer, the narrowed form is no shorter."""
@@ -76,8 +76,8 @@ PACKED = t.StructType(
         t.StructField("names", t.BinaryType()),
     ]
 )
-"""`key` is the run and the tile; below zero, the run alone. Arrays are little-endian int64, steps of
-deliveries are `narrowed`, flags are one byte each and left out where none is set."""
+"""`key` is the run and the tile; below zero, the run alone. Arrays are little-endian int64, steps
+of deliveries are `narrowed`, flags are one byte each and left out where none is set."""
 _ARROW = to_arrow_schema(PACKED)
 
 
@@ -133,7 +133,7 @@ class _Packer:
             yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
     def tiles(self, event_codes: Numbers, units: Numbers) -> Iterator[tuple[int, bool, Numbers]]:
-        """List each tile with the rows that go there, its own ones first, then shared ones."""
+        """List each tile with its rows: its own first, then shared ones."""
         size = self.facts.tile_units
         own = units // size
         for tile, rows in _grouped(own):
@@ -160,7 +160,7 @@ def _grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
 
 
 def narrowed(numbers: Numbers) -> npt.NDArray[np.generic]:
-    """Return numbers in half the bytes, if they are near each other: the first one, and offsets."""
+    """Return numbers in half the bytes if they are close: the first and offsets."""
     if len(numbers) <= NARROWED_MIN:
         return numbers
     offsets = numbers - numbers[0]
@@ -214,7 +214,9 @@ def pack_deliveries(
     reach: Reach,
     tell_strays: Callable[[Numbers], npt.NDArray[np.uint8]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Pack rows (owner, lane or lane_index, seq, step, position, flags[, name]) of deliveries.
+    """Pack the rows of deliveries.
+
+    The columns are owner, lane or lane_index, seq, step, position, flags[, name].
 
     Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says. The
     position of a row that has none is `UNPLACED`.
@@ -243,10 +245,10 @@ def pack_deliveries(
 
 
 def _pack_positions(packer: _Packer, fragment: Columns) -> None:
-    """Hand on where positions do not follow each other, and where each subscriber begins and ends.
+    """Emit breaks in positions, and the first and last row of each subscriber.
 
-    A row holds pairs of neighbours as steps and positions: (step, next step, position, next position).
-    The first pair joins the fragment's first and last delivery.
+    A row holds pairs of neighbours as steps and positions: (step, next step, position, next
+    position). The first pair joins the fragment's first and last delivery.
     """
     rows = {name: fragment[name] for name in ("owner", "step", "position")}
     placed = rows["position"] != UNPLACED
@@ -321,7 +323,7 @@ def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
 
 
 def _in_place(units: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
-    """Mark deliveries that fit between their neighbours, and tell the unit of those around each.
+    """Mark deliveries that fit between their neighbours; return the unit around each.
 
     Of the marked ones none is more than a unit behind the furthest marked one before it. In a
     sequence that is sorted but for a few, the i-th smallest unit is the one to expect at place i.

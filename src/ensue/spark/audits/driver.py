@@ -11,32 +11,34 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ensue.checkers import rules_of, sum_up
-from ensue.checkers.complete import Terms
+from ensue.checkers import promise_of, rules_of, sum_up
+from ensue.checkers.completeness import Terms
 from ensue.checkers.history import Excerpt
 from ensue.checkers.positions import RULE as POSITIONS
 from ensue.checkers.verdict import Collector
-from ensue.errors import BadInput
-from ensue.spark.auditing import gather as g
-from ensue.spark.auditing import scan, words
-from ensue.spark.auditing.deadlines import judge_deadlines
-from ensue.spark.auditing.ended import excerpt, with_furthest
-from ensue.spark.auditing.facts import SEQ_BITS, SEQ_MAX, Facts
-from ensue.spark.auditing.files import Piece, pack_files, pieces
-from ensue.spark.auditing.frames import pack_frame
-from ensue.spark.auditing.look import FOUND, Found, look_at, read_found
-from ensue.spark.auditing.positions import judge_positions
-from ensue.spark.auditing.punctual import judge_times
-from ensue.spark.auditing.result import Audit, Totals
-from ensue.spark.auditing.topical import RULE, judge_topics
-from ensue.spark.auditing.transactions import audit_transactions
+from ensue.core.errors import BadInput
+from ensue.spark.audits import collector as g
+from ensue.spark.audits import delivery_scan
+from ensue.spark.audits import judge as words
+from ensue.spark.audits.data_frames import pack_frame
+from ensue.spark.audits.deadline import judge_deadlines
+from ensue.spark.audits.ended_subscriptions import excerpt, with_furthest
+from ensue.spark.audits.facts import SEQ_BITS, SEQ_MAX, Facts
+from ensue.spark.audits.latency import judge_times
+from ensue.spark.audits.positions import judge_positions
+from ensue.spark.audits.result import Audit, Totals
+from ensue.spark.audits.tile_scan import FOUND, Found, look_at, read_found
+from ensue.spark.audits.topic_causality import RULE, judge_topics
+from ensue.spark.audits.trace_files import Piece, pack_files, pieces
+from ensue.spark.audits.transactions import audit_transactions
 from ensue.spark.sessions import session
 from ensue.spark.traces import check_trace, is_local, read_trace
 
 __all__ = ["audit"]
 
 ATTEMPTS_MAX = 8
-"""One sorts the trace, others make units four times as large, the last one takes runs as one unit."""
+"""One sorts the trace, others make units four times as large, the last one takes runs as one
+unit."""
 OUTLIERS_SHARE = 0.01
 OUTLIERS_MIN = 1_000
 """More outliers than this share of the deliveries, and than this number: units are too small."""
@@ -66,13 +68,17 @@ def audit(
 
     `trace` is a directory, which is the fastest, or a data frame as `read_trace` gives it. The
     arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each rule
-    are told of each tile. `sizes` says how a trace is cut up.
+    are reported per tile. `sizes` says how a trace is cut up.
     """
+    promise = promise_of(order)
+    if promise.judges:
+        own = ", ".join(promise.judges)
+        raise BadInput(f"audit can't judge the rules of {order} order ({own}): use ensue check")
     rules = rules_of(order, causal=causal, lossy=lossy)
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
     terms = Terms(
-        settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=order != "none"
+        settle_ns=settle_ns, clock_error_ns=clock_error_ns, lossy=lossy, gaps=promise.owes_gaps
     )
     sizes = sizes or g.Sizes()
     found: list[Piece] = []
@@ -83,7 +89,7 @@ def audit(
         frame = read_trace(session(), trace)
         if is_local(trace):
             found = pieces(Path(trace), sizes.fragment_rows)
-    if order == "transactions":
+    if promise.check is not None:  # Rows of another kind: those of transactions.
         return audit_transactions(frame, violations_max=violations_max)
     auditor = _Auditor(frame, found, order, rules, terms, violations_max, sizes)
     return auditor.audit(within_ns)
@@ -115,10 +121,13 @@ class _Auditor:
         self._stray_counts: dict[str, int] = {}
         """By run: deliveries that have no code."""
         self._many_strays = False
-        """Whether there are more of them than were told."""
+        """Whether there are more of them than were reported."""
 
     def audit(self, within_ns: int | None) -> Audit:
-        """Judge by all rules, and by how long deliveries took if `within_ns` says what is too long."""
+        """Judge by all rules.
+
+        Deliveries that took longer than `within_ns` are violations too, if it is given.
+        """
         found = self._look_until_clear()
         names = [run.name for run in self._gathered.facts.runs]
         doubts, malformed = self._doubts(found, names)
@@ -128,9 +137,9 @@ class _Auditor:
         )
         if RULE in self._promised:
             judged = pa.concat_tables([judged, self._judge_topics(judged, malformed)])
-        told = _reasons(judged)
-        unknown |= {row["run"]: row["because"] for row in told}
-        unreadable = malformed | {row["run"] for row in told}
+        unreadable_rows = _reasons(judged)
+        unknown |= {row["run"]: row["because"] for row in unreadable_rows}
+        unreadable = malformed | {row["run"] for row in unreadable_rows}
         judged = pa.concat_tables(
             [
                 judged,
@@ -183,7 +192,7 @@ class _Auditor:
             yield judge_times(readable, simulated, within_ns=within_ns, **limits)
 
     def _look_until_clear(self) -> Found:
-        """Look at all deliveries, again with larger units or sorted rows where that is needed."""
+        """Scan all deliveries; repeat with larger units or sorted rows if needed."""
         coarser: dict[str, int] = {}
         for attempt in range(ATTEMPTS_MAX):
             self._gathered = with_furthest(
@@ -192,7 +201,7 @@ class _Auditor:
                 self._terms,
             )
             facts = self._gathered.facts
-            found = self._look(facts, scan.Reach())
+            found = self._look(facts, delivery_scan.Reach())
             if found.overlapping and not self._sorted:
                 self._sorted = True
                 continue
@@ -211,7 +220,7 @@ class _Auditor:
             found = self._look(facts, _reach(found.outliers.values()))
         return found
 
-    def _look(self, facts: Facts, reach: scan.Reach) -> Found:
+    def _look(self, facts: Facts, reach: delivery_scan.Reach) -> Found:
         if self._pieces and not self._sorted and not self._gathered.named:
             packed = pack_files(self._spark, self._pieces, self._gathered, reach)
         else:
@@ -225,7 +234,7 @@ class _Auditor:
         return read_found(by_tile.applyInArrow(_of_table(look), FOUND).toArrow())
 
     def _doubts(self, found: Found, names: list[str]) -> tuple[list[dict[str, Any]], set[str]]:
-        """Return doubtful events as (run, tile, event or name), and the runs that are malformed."""
+        """Return doubtful events as (run, tile, event or name), and malformed runs."""
         malformed = {names[run] for run in self._gathered.malformed | set(found.repeated_steps)}
         rows: list[dict[str, Any]] = []
         for (run, tile), codes in found.doubts.items():
@@ -254,11 +263,11 @@ class _Auditor:
         """Look up the deliveries that have no code, and count them."""
         rows: list[dict[str, Any]] = [
             {"run": run, "event": event, "unlabelled": unlabelled, "count": 1}
-            for run, event, unlabelled in found.told_strays
+            for run, event, unlabelled in found.named_strays
         ]
         if found.strays:
             rows += self._looked_up(found.strays)
-        self._many_strays = found.stray_count > len(found.told_strays) + len(found.strays)
+        self._many_strays = found.stray_count > len(found.named_strays) + len(found.strays)
         if self._many_strays:
             self._stray_counts = self._count_strays(found)
         else:
@@ -298,7 +307,7 @@ class _Auditor:
     def _split(
         self, found: Found, doubts: list[dict[str, Any]], malformed: set[str], names: list[str]
     ) -> tuple[set[str], set[str], dict[str, str]]:
-        """Return the runs to judge whole, those to judge by excerpts, and why others can't be judged."""
+        """Return the runs to judge whole, by excerpts, and not at all (with reasons)."""
         index = {name: number for number, name in enumerate(names)}
         whole: set[str] = set()
         excerpts: set[str] = set()
@@ -381,7 +390,8 @@ class _Auditor:
         """Add up what was looked at, and name the runs in which nothing was delivered."""
         spans = {run.name: len(run.spans) for run in self._gathered.facts.runs}
         known = {name: found.totals.get(index, {}) for index, name in enumerate(names)}
-        # Whoever delivered nothing but strays is in no tile, and a run of those in none at all.
+        # A subscriber that delivered only strays is in no tile, and a run of only those in none at
+        # all.
         stray = self._count_subscribers(self._stray_counts.keys() - unreadable)
         events = deliveries = subscribers = 0
         silent = []
@@ -414,7 +424,7 @@ class _Auditor:
     def _notes(
         self, found: Found, names: list[str], counted: set[str], judged: pa.Table
     ) -> dict[str, list[str]]:
-        """Return what is told once for all runs; those judged whole have counted by themselves."""
+        """Return notes that count over all runs; runs judged whole have their own counts."""
         collector = Collector("complete", violations_max=1)
         for index, known in found.totals.items():
             if index < len(names) and names[index] not in counted:
@@ -429,8 +439,8 @@ class _Auditor:
         if self._many_strays:
             for rule in self._rules:
                 notes.setdefault(rule, []).append(
-                    "there are more deliveries of events whose publisher and topic nobody published "
-                    "on than were looked at; there may be more violations"
+                    "there are more deliveries of events whose publisher never published on their "
+                    "topic than were looked at; there may be more violations"
                 )
         for run in sorted(found.sampled):
             for rule in self._rules:
@@ -455,12 +465,12 @@ def _of_table(function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], 
     return apply
 
 
-def _reach(outliers: Iterable[tuple[Any, Any, Any]]) -> scan.Reach:
+def _reach(outliers: Iterable[tuple[Any, Any, Any]]) -> delivery_scan.Reach:
     """Join what is known of each outlier: an event may be one at several subscribers."""
     codes, first, last = (np.concatenate(each) for each in zip(*outliers, strict=True))
     order = np.argsort(codes, kind="stable")
     distinct, starts = np.unique(codes[order], return_index=True)
-    return scan.Reach(
+    return delivery_scan.Reach(
         codes=distinct,
         first_tiles=np.minimum.reduceat(first[order], starts),
         last_tiles=np.maximum.reduceat(last[order], starts),

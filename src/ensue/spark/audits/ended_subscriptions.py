@@ -1,4 +1,4 @@
-"""How far ended subscriptions got: the one thing about completeness that no tile can see by itself.
+"""How far ended subscriptions got, which no tile can see by itself.
 
 An event is owed to a subscription that ended if a later one of its publisher and topic came; that
 later one may be in another tile.
@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from ensue.checkers.complete import Terms
+from ensue.checkers.completeness import Terms
 from ensue.checkers.history import Excerpt
-from ensue.spark.auditing.facts import RunFacts
-from ensue.spark.auditing.gather import Gathered, lane_hash, subscriber_hash
+from ensue.spark.audits.collector import Gathered, lane_hash, subscriber_hash
+from ensue.spark.audits.facts import RunFacts
 
 __all__ = ["excerpt", "with_furthest"]
 
@@ -27,7 +27,7 @@ _SPANS: dict[str, pa.DataType] = {
 
 
 def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathered:
-    """Find out how far ended subscriptions got with each publisher, where that is a promise."""
+    """Find how far ended subscriptions got with each publisher that promises it."""
     spans = [
         {
             "owner": owner,

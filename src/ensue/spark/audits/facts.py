@@ -1,18 +1,19 @@
-"""What every task of an audit knows: who subscribed what and when, and which numbers stand for what.
+"""What every task of an audit knows: subscriptions, and the codes of events.
 
 It is gathered once, by the driver, and travels with the tasks: it grows with subscriptions and with
 publishers times topics, never with events or deliveries.
 
-Events as numbers. A *lane* is what one publisher publishes on one topic in one run; the lane's index
-and `publisher_seq` together are one int64, `code`. Equal codes are equal events, and codes sort by
-lane and then by number.
+Events as numbers. A *lane* is what one publisher publishes on one topic in one run; the lane's
+index and `publisher_seq` together are one int64, `code`. Equal codes are equal events, and codes
+sort by lane and then by number.
 
 Units and tiles. The events of a run are cut into *units* by the time they were published, so that
-each has about the same number. `UnitFinder` finds the unit of an event from its code alone. A *tile*
-is a number of neighbouring units and the first unit of the next tile: any two events in the same
-or in neighbouring units are together in some tile.
+each has about the same number. `UnitFinder` finds the unit of an event from its code alone. A
+*tile* is a number of neighbouring units and the first unit of the next tile: any two events in the
+same or in neighbouring units are together in some tile.
 
-HAZARD: numbers beyond 2⁴⁰ and more than 2²³ lanes don't fit a code; such a trace is refused by name.
+HAZARD: numbers beyond 2⁴⁰ and more than 2²³ lanes don't fit a code; such a trace is refused by
+name.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ensue.spark.auditing.layers import Numbers
+from ensue.spark.audits.common_order import Numbers
 
 __all__ = [
     "NEVER",
@@ -68,7 +69,8 @@ class RunFacts:
     down: frozenset[int] = frozenset()
     """Hashes of the nodes that crashed for good."""
     restarted: dict[int, int] = field(default_factory=dict)
-    """By the hash of a node: the step of its first restart, after which it may say `published` again."""
+    """By the hash of a node: the step of its first restart, after which it may say `published`
+    again."""
     unit_count: int = 1
 
 
@@ -113,7 +115,7 @@ class UnitFinder:
         if not len(self._ends):
             return
         lane_count = len(lanes.hashes)
-        # Lanes without an end are of runs that are not cut up; nobody asks for them.
+        # Lanes without an end belong to runs that are not cut up; no task looks them up.
         starts = np.searchsorted(self._ends, codes(np.arange(lane_count + 1, dtype=np.int64), 0))
         first_ends = np.minimum(starts[:-1], len(self._ends) - 1)
         self._last_ends = np.maximum(starts[1:] - 1, first_ends)
@@ -131,7 +133,7 @@ class UnitFinder:
         self._first = np.searchsorted(self._ends, codes(lane_of, numbers))
 
     def of(self, wanted: Numbers) -> Numbers:
-        """Return the unit of each event; beyond the end of its lane, that of the lane's last."""
+        """Return the unit of each event; past its lane's end, the lane's last unit."""
         if not len(self._ends):
             return np.zeros(len(wanted), dtype=np.int64)
         lanes = wanted >> SEQ_BITS

@@ -1,9 +1,10 @@
-"""Judges what is in doubt, from the rows themselves and by the rules of `ensue.checkers`.
+"""Judge doubtful events from their rows, by the rules of `ensue.checkers`.
 
 A run that is small enough is judged as a whole. Of a larger one, the rows of the doubtful events of
 a tile are judged as an excerpt: every publication and delivery of these events, and all changes of
-subscription. A violation always has its events together in some tile, and adding or leaving out other
-events changes nothing for these two, so nothing is found that is not there and nothing is missed.
+subscription. A violation always has its events together in some tile, and adding or leaving out
+other events changes nothing for these two, so nothing is found that is not there and nothing is
+missed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,21 +17,21 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ensue import checkers
-from ensue.checkers.complete import Terms
+from ensue.checkers.completeness import Terms
 from ensue.checkers.history import Excerpt, History, histories
 from ensue.checkers.verdict import Collector, Finding, Subscriber
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 __all__ = [
     "JUDGED",
     "JUDGED_ARROW",
     "ROW_COLUMNS",
+    "finding_rows",
     "judge_excerpt",
     "judge_whole",
     "judged_table",
     "rows_of",
     "subscribers_of",
-    "told",
 ]
 
 ROW_COLUMNS = (
@@ -68,9 +69,10 @@ JUDGED = t.StructType(
         t.StructField("place", t.IntegerType()),
     ]
 )
-"""`what` is `violation`, or `untold` with the number of those not told, `note`, `unknown` for why one
-checker could not judge, `reason` for why the run could not be judged, or `tally` for a count told
-once for all runs. `place` is 0, 1, 2, … within the tile, so that what is told first stays first."""
+"""`what` is `violation`, or `untold` with the number of violations not reported, `note`, `unknown`
+for why one checker could not judge, `reason` for why the run could not be judged, or `tally` for a
+count reported once for all runs. `place` is 0, 1, 2, … within the tile, so that rows keep their
+order."""
 JUDGED_ARROW = to_arrow_schema(JUDGED)
 
 
@@ -113,7 +115,7 @@ def _judge(
         for rule in rules:
             collector = Collector(rule, violations_max=violations_max)
             checkers.judge(history, {rule: collector}, terms, violations_max)
-            judged += told(collector.finding())
+            judged += finding_rows(collector.finding())
             judged += [
                 {"what": "tally", "checker": rule, "anomaly": name, "count": count}
                 for name, count in collector.facts.items()
@@ -135,7 +137,7 @@ def rows_of(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> list[Row]:
 
 
 def subscribers_of(trace: DataFrame) -> dict[str, list[Subscriber]]:
-    """List by run all who ever subscribed or delivered, as they come in a history of the whole run."""
+    """List by run all subscribers, in the order of a history of the whole run."""
     who = {"run": f.col("run"), "node": f.col("node")}
     who["subscription"] = f.coalesce("subscription", f.lit(""))
     first = (
@@ -150,7 +152,7 @@ def subscribers_of(trace: DataFrame) -> dict[str, list[Subscriber]]:
     return found
 
 
-def told(finding: Finding) -> Iterator[dict[str, Any]]:
+def finding_rows(finding: Finding) -> Iterator[dict[str, Any]]:
     """Turn a finding into rows."""
     counts: dict[str, int] = {}
     for violation in finding.violations:

@@ -1,7 +1,8 @@
-"""Find deliveries that took too long: the rule `timely` of `ensue.checkers`, as one join.
+"""Find deliveries that took too long: the rule `timely`, as one join.
 
-Times are true times where all of a run has them, else readings of two clocks, which are given the clock error. Of an event that is
-published or delivered twice the first counts, and tagged deliveries are set aside, as everywhere.
+Times are true times where all of a run has them, else readings of two clocks, which are given the
+clock error. Of an event that is published or delivered twice the first counts, and tagged
+deliveries are set aside, as everywhere.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from pyspark.sql import functions as f
 
 from ensue.checkers.history import History, ordinal
 from ensue.checkers.verdict import Subscriber
-from ensue.spark.auditing import words
+from ensue.spark.audits import judge
 
 __all__ = ["judge_times"]
 
@@ -60,8 +61,10 @@ def judge_times(
     # What no clock of 64 bits can show never comes.
     last = f.try_add(f.col("published_ns"), bound)
     slow = delivered.join(published, ["run", "event"]).where(f.col("time") > last)
-    told = slow.withColumn("bound", bound).orderBy("run", "node", "time", "subscription", "event")
-    found = [row.asDict() for row in told.limit(violations_max).collect()]
+    sorted_rows = slow.withColumn("bound", bound).orderBy(
+        "run", "node", "time", "subscription", "event"
+    )
+    found = [row.asDict() for row in sorted_rows.limit(violations_max).collect()]
     names = _names(named) if found else {}
     rows = [_row(one, place, names) for place, one in enumerate(found)]
     untold = slow.count() - len(rows) if len(rows) == violations_max else 0
@@ -70,20 +73,20 @@ def judge_times(
         rows.append(
             {**_empty(last_run, len(rows)), "what": "untold", "anomaly": "slow", "count": untold}
         )
-    return pa.Table.from_pylist(rows, schema=words.JUDGED_ARROW)
+    return pa.Table.from_pylist(rows, schema=judge.JUDGED_ARROW)
 
 
 def _names(named: DataFrame) -> dict[Subscriber, str]:
     """Return what each subscriber is called in a sentence."""
     found: dict[Subscriber, str] = {}
-    for run, known in words.subscribers_of(named).items():
+    for run, known in judge.subscribers_of(named).items():
         history = History(run=run, simulated=False, delivered={one: [] for one in known})
         found |= {one: history.name(one) for one in known}
     return found
 
 
 def _empty(run: str, place: int) -> dict[str, Any]:
-    names = dict.fromkeys(words.JUDGED_ARROW.names)
+    names = dict.fromkeys(judge.JUDGED_ARROW.names)
     return {**names, "run": run, "checker": "timely", "tile": 0, "place": place}
 
 

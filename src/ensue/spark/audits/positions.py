@@ -1,8 +1,8 @@
-"""Judges whether positions count without a gap: the rule `positions` of `ensue.checkers`.
+"""Judge whether positions count without a gap: the rule `positions`.
 
 The scan finds neighbouring deliveries of a subscriber whose positions do not follow each other. A
-valid trace has next to none, so the driver looks at them one by one: it excuses those at restarts and
-changes of subscriptions, and fetches the events of the others.
+valid trace has next to none, so the driver looks at them one by one: it excuses those at restarts
+and changes of subscriptions, and fetches the events of the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from pyspark.sql import functions as f
 from ensue.checkers.history import Excerpt, History, histories
 from ensue.checkers.positions import RULE, Excuses, excuses, explanation
 from ensue.checkers.verdict import Collector, Subscriber
-from ensue.spark.auditing import gather as g
-from ensue.spark.auditing import words
-from ensue.spark.auditing.files import made_up
-from ensue.spark.auditing.look import Break, Found
-from ensue.spark.auditing.scan import BREAKS_MAX
-from ensue.trace import Row
+from ensue.core.trace import Row
+from ensue.spark.audits import collector as g
+from ensue.spark.audits import judge
+from ensue.spark.audits.delivery_scan import BREAKS_MAX
+from ensue.spark.audits.tile_scan import Break, Found
+from ensue.spark.audits.trace_files import made_up
 
 __all__ = ["judge_positions"]
 
@@ -39,10 +39,10 @@ def judge_positions(
 ) -> pa.Table:
     """Return what the rule found, as the other rules' findings are returned."""
     unexcused = _unexcused(found.breaks, gathered)
-    untold = words.judged_table("", list(_untold(found, gathered, unreadable)))
+    untold = judge.judged_table("", list(_untold(found, gathered, unreadable)))
     if not unexcused:
         return untold
-    every = words.subscribers_of(trace.where(~f.col("run").isin(*unreadable)))
+    every = judge.subscribers_of(trace.where(~f.col("run").isin(*unreadable)))
     breaks = _named(unexcused, every, trace)
     events = _events(trace, breaks)
     tables = [untold]
@@ -61,12 +61,12 @@ def judge_positions(
                 )
                 explain = partial(explanation, name, (first, position), (second, next_position))
                 collector.violation("position", (subscriber,), (first, second), explain)
-        tables.append(words.judged_table(run, list(words.told(collector.finding()))))
+        tables.append(judge.judged_table(run, list(judge.finding_rows(collector.finding()))))
     return pa.concat_tables(tables)
 
 
 def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterator[dict[str, Any]]:
-    """Say of which subscribers not all breaks were looked at: those left out may have no excuse."""
+    """Name subscribers whose breaks were not all checked: the rest may be faults."""
     known = [gathered.subscribers.get(owner) for owner in found.many_breaks]
     names = sorted(
         {f"{one.node} of run {one.run}" for one in known if one and one.run not in unreadable}
@@ -74,8 +74,8 @@ def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterato
     names += ["a node that never subscribed"] * (None in known)
     for name in names:
         because = (
-            f"{name} has over {BREAKS_MAX:,} positions that do not follow, and not all of them were "
-            "judged: ensue check judges all"
+            f"{name} has over {BREAKS_MAX:,} positions that do not follow, and not all of them "
+            "were judged: ensue check judges all"
         )
         yield {"what": "unknown", "checker": RULE, "because": because}
 
@@ -83,7 +83,7 @@ def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterato
 def _unexcused(
     breaks: Sequence[tuple[int, Break]], gathered: g.Gathered
 ) -> dict[int | Subscriber, list[Break]]:
-    """Sort breaks by subscriber, or by hash if nothing is known of it, without those that are excused."""
+    """Return unexcused breaks by subscriber, or by hash where it is unknown."""
     left: dict[int | Subscriber, list[Break]] = {}
     known: dict[Subscriber, Excuses] = {}
     for owner, two in breaks:
@@ -115,13 +115,13 @@ def _named(
     every: Mapping[str, Sequence[Subscriber]],
     trace: DataFrame,
 ) -> dict[Subscriber, list[Break]]:
-    """Find the names of the subscribers that never subscribed; drop those of unreadable runs."""
-    everybody = [one for ones in every.values() for one in ones]
+    """Name the subscribers that never subscribed; drop those of unreadable runs."""
+    unnamed = [one for ones in every.values() for one in ones]
     hashes: dict[int, Subscriber] = {}
     if any(isinstance(owner, int) for owner in breaks):
         table = pa.table(
             {
-                name: pa.array([getattr(one, name) for one in everybody], pa.string())
+                name: pa.array([getattr(one, name) for one in unnamed], pa.string())
                 for name in ("run", "node", "subscription")
             }
         )
@@ -129,7 +129,7 @@ def _named(
         rows = frame.select(g.subscriber_hash().alias("owner"), "run", "node", "subscription")
         for owner, *names in rows.collect():
             hashes[owner] = hashes[made_up(*names)] = Subscriber(*names)
-    wanted = set(everybody)
+    wanted = set(unnamed)
     named: dict[Subscriber, list[Break]] = {}
     for owner, found in breaks.items():
         subscriber = hashes.get(owner) if isinstance(owner, int) else owner

@@ -1,4 +1,4 @@
-"""What an audit says: a verdict, violations as a data frame, and sentences."""
+"""The result of an audit: a verdict, violations as a data frame, sentences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from ensue.checkers.verdict import Finding, Report, Subscriber, Verdict, Violati
 
 __all__ = ["Audit", "Totals"]
 
-TOLD_MAX = 20
-"""Violations of each rule that are told unless asked for more, as by `ensue.checkers.check`."""
+VIOLATIONS_SHOWN = 20
+"""Violations reported of each rule unless more are asked for, as by `ensue.checkers.check`."""
 
 VIOLATION_COLUMNS = (
     "run",
@@ -40,7 +40,7 @@ class Totals:
 
 
 class Audit:
-    """What came of an audit. Made by `ensue.spark.audit`."""
+    """The result of an audit. Made by `ensue.spark.audit`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Audit:
 
     @cached_property
     def violations(self) -> DataFrame:
-        """One row a violation: run, anomaly, node, first, second, because, and who disagreed."""
+        """One row per violation: run, anomaly, node, first, second, because, other nodes."""
         return self._spark.createDataFrame(self._violations.select(list(VIOLATION_COLUMNS)))
 
     @property
@@ -77,8 +77,8 @@ class Audit:
         """How many violations there are in `violations`."""
         return self._violations.num_rows
 
-    def report(self, *, violations_max: int = TOLD_MAX) -> Report:
-        """Return the same as `ensue.checkers.check` would, with so many violations of each rule."""
+    def report(self, *, violations_max: int = VIOLATIONS_SHOWN) -> Report:
+        """Return the report of `ensue.checkers.check`, with so many violations per rule."""
         rows = self._violations.to_pylist()
         findings = tuple(self._finding(rule, rows, violations_max) for rule in self._rules)
         unknown = [Verdict.UNKNOWN for _ in self._reasons]
@@ -93,11 +93,11 @@ class Audit:
             subscriber_count=self.totals.subscribers,
         )
 
-    def sentences(self, *, violations_max: int = TOLD_MAX) -> list[str]:
-        """Tell the verdict, then so many witnesses of each rule, reasons and notes: one line each.
+    def sentences(self, *, violations_max: int = VIOLATIONS_SHOWN) -> list[str]:
+        """Return the verdict, then witnesses of each rule, reasons and notes, as lines.
 
         Like the sentences of `ensue.checkers.check`, it says how many more there are;
-        `violations_max=audit.violation_count` tells all of them.
+        `violations_max=audit.violation_count` lists all of them.
         """
         return self.report(violations_max=violations_max).sentences()
 

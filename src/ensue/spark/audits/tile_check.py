@@ -1,4 +1,4 @@
-"""Looks for doubtful events in one tile: a stretch of a run that fits into memory.
+"""Find doubtful events in one tile: a stretch of a run that fits in memory.
 
 A tile holds every publication and every delivery of its events. Everything that can be proven right
 here is proven by arrays; whatever can't is named as a doubt, to be judged by `ensue.checkers` from
@@ -7,7 +7,7 @@ the rows themselves. So a doubt may turn out to be harmless, and no violation go
 - If one order fits the deliveries of all subscribers and every publisher's own sequence, then fifo
   and total hold; with the publishers' deliveries taken in as well, so does causal. Otherwise the
   events on cycles and those that break a publisher's sequence are in doubt.
-- Deliveries of events that nobody published, of void ones, repeated or uninvited ones are in doubt.
+- Deliveries of unpublished events, of void ones, repeated or uninvited ones are in doubt.
 - An event is in doubt if a subscriber that it was owed to did not deliver it.
 
 The rules are those of `ensue.checkers`, and so are the words: see there.
@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ensue.checkers import cycles
-from ensue.checkers.complete import Terms
-from ensue.spark.auditing.facts import NEVER, SEQ_BITS, SEQ_MAX, Lanes, RunFacts, Span
-from ensue.spark.auditing.layers import Numbers, one_order_fits
+from ensue.checkers.completeness import Terms
+from ensue.spark.audits.common_order import Numbers, one_order_fits
+from ensue.spark.audits.facts import NEVER, SEQ_BITS, SEQ_MAX, Lanes, RunFacts, Span
 
 __all__ = ["Deliveries", "Doubts", "Publications", "Tile", "find_doubts"]
 
 Flags = npt.NDArray[np.bool_]
 
 GHOST = -1
-"""The node of events that nobody published."""
+"""The node of events that no node published."""
 SEARCHED_MAX = 10_000
 """So few events are searched for, rather than looked up in a table of all lanes."""
 DOUBTS_MAX = 50_000
@@ -210,7 +210,7 @@ class _Search:
         return plain
 
     def _name_doubts(self) -> None:
-        """Tell doubts by the ids of the events, and doubt ids that go with another's label."""
+        """Name doubts by event id, and doubt ids that carry another event's label."""
         if self._names is None:
             return
         doubtful = np.array(sorted(self._doubts.codes), dtype=np.int64)
@@ -225,7 +225,10 @@ class _Search:
             self._doubts.names.update(delivered.names[renamed].tolist())
 
     def _forgive_the_dead(self, came: Flags) -> None:
-        """Leave out events that are owed to nobody: their publisher may never have sent them."""
+        """Leave out events that are owed to no subscriber.
+
+        Their publisher crashed, and may never have sent them.
+        """
         down = np.isin(self._nodes, np.array(sorted(self._run.down), dtype=np.int64))
         in_doubt = down & ~came & ~self._void
         self._doubts.events = int(np.count_nonzero(self._home & ~self._ghosts))
@@ -260,7 +263,7 @@ class _Search:
             self._doubts.add(np.unique(delivered.codes[~invited]))
 
     def _spans_by_topic(self, subscriber: int) -> Iterator[tuple[int, list[Span]]]:
-        """List a subscriber's subscriptions to topics of this tile, by the topic's place here."""
+        """List a subscriber's subscriptions in this tile, by the topic's place here."""
         by_topic: dict[int, list[Span]] = {}
         for span in self._run.spans.get(subscriber, ()):
             by_topic.setdefault(span.topic, []).append(span)
@@ -294,7 +297,7 @@ class _Search:
         return span.closed_ns is None and span.opened_ns + self._slack_ns < self._earliest[topic]
 
     def _owed(self, span: Span, events: Numbers) -> Flags:
-        """Mark what is owed within a span; see `ensue.checkers.complete`."""
+        """Mark what is owed within a span; see `ensue.checkers.completeness`."""
         times = self._times[events]
         after = times > span.opened_ns + self._slack_ns
         if span.closed_ns is None:
@@ -421,7 +424,7 @@ def _with_ghosts(published: Publications, ghosts: Numbers) -> Publications:
 
 
 def _out_of_place(events: Numbers) -> Numbers:
-    """Return those that come after a greater one, and the nearest greater one before each."""
+    """Return values after a greater one, with the nearest greater one before each."""
     wrong: set[int] = set()
     stack: list[int] = []
     for event in events.tolist():

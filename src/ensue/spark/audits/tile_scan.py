@@ -1,4 +1,4 @@
-"""Looks at each tile, and at whether what the fragments of a subscriber say fits together.
+"""Scan each tile, and check that the fragments of a subscriber fit together.
 
 One group of packed rows is either a tile, in which doubts are looked for, or everything that was
 said of one run. Of a run it is checked that the fragments of each subscriber follow each other:
@@ -17,11 +17,11 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ensue.checkers.complete import Terms
-from ensue.spark.auditing import scan
-from ensue.spark.auditing.facts import Facts
-from ensue.spark.auditing.layers import Numbers
-from ensue.spark.auditing.tile import Deliveries, Doubts, Publications, Tile, find_doubts
+from ensue.checkers.completeness import Terms
+from ensue.spark.audits import delivery_scan
+from ensue.spark.audits.common_order import Numbers
+from ensue.spark.audits.facts import Facts
+from ensue.spark.audits.tile_check import Deliveries, Doubts, Publications, Tile, find_doubts
 
 __all__ = ["FOUND", "Break", "Found", "look_at", "read_found"]
 
@@ -61,14 +61,14 @@ class Found:
     """By run: a subscriber and a step that two of its rows have."""
     strays: list[tuple[int, int]] = field(default_factory=list)
     """Subscriber and step of deliveries that have no code."""
-    told_strays: list[tuple[str, str | None, bool]] = field(default_factory=list)
+    named_strays: list[tuple[str, str | None, bool]] = field(default_factory=list)
     """The same where more is known: run, event, and whether the row lacks a label."""
     stray_count: int = 0
-    """How many there are in all; of each fragment only some are told."""
+    """How many there are in all; of each fragment only some are reported."""
     breaks: list[tuple[int, Break]] = field(default_factory=list)
     """Subscriber, and two neighbouring deliveries whose positions do not follow each other."""
     many_breaks: set[int] = field(default_factory=set)
-    """Subscribers that have more of them than were told."""
+    """Subscribers that have more of them than were reported."""
     overlapping: set[int] = field(default_factory=set)
     """Runs in which the rows of a subscriber are not in sequence."""
     torn: set[int] = field(default_factory=set)
@@ -111,7 +111,7 @@ def _row(
 def _tile_rows(
     table: pa.Table, key: int, facts: Facts, terms: Terms, rules: frozenset[str]
 ) -> list[Row]:
-    run, tile = key >> scan.TILE_BITS, key & ((1 << scan.TILE_BITS) - 1)
+    run, tile = key >> delivery_scan.TILE_BITS, key & ((1 << delivery_scan.TILE_BITS) - 1)
     packed = _unpack(table)
     doubts = find_doubts(packed, facts.runs[run], facts.lanes, terms, rules)
     totals = [doubts.events, 0, 0, doubts.owed, doubts.lost, doubts.in_doubt]
@@ -139,8 +139,8 @@ def _doubt_row(run: int, tile: int, doubts: Doubts) -> Row:
 def _unpack(table: pa.Table) -> Tile:
     """Put the pieces of a tile together again."""
     rows = table.to_pylist()
-    published = [row for row in rows if row["kind"] == scan.PUBLISHED]
-    voids = [row for row in rows if row["kind"] == scan.VOID]
+    published = [row for row in rows if row["kind"] == delivery_scan.PUBLISHED]
+    voids = [row for row in rows if row["kind"] == delivery_scan.VOID]
     named = any(row["names"] is not None for row in rows)
     half = [_numbers(row, "more").reshape(2, -1) for row in published]
     publications = Publications(
@@ -158,7 +158,7 @@ def _unpack(table: pa.Table) -> Tile:
     )
     pieces: dict[int, list[dict[str, bytes]]] = {}
     for row in rows:
-        if row["kind"] == scan.DELIVERED:
+        if row["kind"] == delivery_scan.DELIVERED:
             pieces.setdefault(row["owner"], []).append(row)
     return Tile(
         published=publications,
@@ -169,7 +169,7 @@ def _unpack(table: pa.Table) -> Tile:
 
 
 def _deliveries(pieces: list[dict[str, bytes]], named: bool) -> Deliveries:
-    steps = _joined(scan.widened(row["steps"], len(row["codes"]) // 8) for row in pieces)
+    steps = _joined(delivery_scan.widened(row["steps"], len(row["codes"]) // 8) for row in pieces)
     codes = _joined(_numbers(row, "codes") for row in pieces)
     tagged = np.concatenate([_flags(row) for row in pieces])
     names = _joined(_numbers(row, "names") for row in pieces) if named else None
@@ -201,14 +201,14 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
     fragments: dict[int, list[tuple[int, int, int, int, int]]] = {}
     positions: dict[int, list[Numbers]] = {}
     for row in table.to_pylist():
-        if row["kind"] == scan.POSITIONS:
+        if row["kind"] == delivery_scan.POSITIONS:
             positions.setdefault(row["owner"], []).append(_numbers(row, "codes").reshape(4, -1))
             if _numbers(row, "names").any():
                 rows.append(_row(run, -1, "breaks", totals=[row["owner"]]))
-        elif row["kind"] == scan.STRAYS:
+        elif row["kind"] == delivery_scan.STRAYS:
             count = _numbers(row, "names").tolist()
             rows.append((run, -1, "strays", count, row["codes"], row["steps"], row["more"]))
-        elif row["kind"] == scan.OUTLIERS:
+        elif row["kind"] == delivery_scan.OUTLIERS:
             codes, first, last = (_numbers(row, name) for name in ("codes", "steps", "more"))
             rows.append(_row(run, -1, "outliers", codes=codes, more=first, last=last))
         else:
@@ -238,7 +238,7 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
 
 
 def _breaks(stretches: list[Numbers]) -> list[Break]:
-    """List the breaks within the fragments of a subscriber, and those between one and the next."""
+    """List the breaks within and between the fragments of a subscriber."""
     stretches.sort(key=lambda pairs: int(pairs[0, 0]))
     inside = [two for pairs in stretches for two in pairs[:, 1:].T.tolist()]
     between = [
@@ -251,14 +251,14 @@ def _breaks(stretches: list[Numbers]) -> list[Break]:
 def _read_strays(row: dict[str, Any], found: Found) -> None:
     found.stray_count += row["totals"][0]
     if row["last"]:
-        found.told_strays += json.loads(row["last"])
+        found.named_strays += json.loads(row["last"])
     else:
         owners, steps = _numbers(row, "codes").tolist(), _numbers(row, "more").tolist()
         found.strays += zip(owners, steps, strict=True)
 
 
 def _read_break(row: dict[str, Any], found: Found) -> None:
-    """Take one break, or that its subscriber has more than were told."""
+    """Record one break, or that its subscriber has more than were reported."""
     owner, *two = row["totals"]
     if not two:
         found.many_breaks.add(owner)

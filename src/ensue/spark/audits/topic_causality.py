@@ -1,10 +1,11 @@
-"""Find effects before their causes within each topic: the rule `causal-topic` of `ensue.checkers`.
+"""Find effects before their causes within each topic: the rule `causal-topic`.
 
-Topics have nothing to do with each other here, so each topic of each run is judged by itself, by the
-checker, in one task. What a topic does not say itself is told to its task: which of all deliveries of
-its subscriber each one is, what other subscribers there are, and who restarted.
+Topics have nothing to do with each other here, so each topic of each run is judged by itself, by
+the checker, in one task. Its task also gets what the topic does not hold: which of all deliveries
+of its subscriber each one is, what other subscribers there are, and who restarted.
 
-HAZARD: what was published and delivered on one topic of one run has to fit into the memory of one task.
+HAZARD: what was published and delivered on one topic of one run has to fit into the memory of one
+task.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,8 +19,8 @@ from pyspark.sql import types as t
 from ensue.checkers import causal
 from ensue.checkers.history import Excerpt, histories
 from ensue.checkers.verdict import Collector
-from ensue.spark.auditing import words
-from ensue.trace import Row
+from ensue.core.trace import Row
+from ensue.spark.audits import judge as words
 
 __all__ = ["RULE", "judge_topics"]
 
@@ -59,9 +60,9 @@ def judge_topics(
             history.delivered = {one: history.delivered.get(one, []) for one in known}
             collector = Collector(RULE, violations_max=violations_max)
             causal.judge(history, collector)
-            judged += words.told(collector.finding())
-        told = words.judged_table(run, judged)
-        return told.append_column("topic", pa.array([topic] * told.num_rows, pa.string()))
+            judged += words.finding_rows(collector.finding())
+        judgement = words.judged_table(run, judged)
+        return judgement.append_column("topic", pa.array([topic] * judgement.num_rows, pa.string()))
 
     of_subscriber = Window.partitionBy("run", "node", "subscription", "action").orderBy("step")
     rows = (
@@ -74,7 +75,7 @@ def judge_topics(
 
 
 def _in_sequence(judged: pa.Table) -> pa.Table:
-    """Return findings topic by topic, topics being numbered as tiles are, and one reason a run."""
+    """Return findings by topic, numbered as tiles are, and one reason per run."""
     rows = sorted(judged.to_pylist(), key=lambda row: (row["run"], row["topic"], row["place"]))
     topics: dict[str, dict[str, int]] = {}
     reasons: dict[str, dict[str, Any]] = {}

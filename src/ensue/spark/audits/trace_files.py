@@ -1,8 +1,9 @@
-"""Reads the Parquet files of a trace straight into arrays, inside the tasks.
+"""Read the Parquet files of a trace into arrays, inside the tasks.
 
-A trace's columns of names are dictionaries on disk: their numbers are all that the scan needs, and they
-are had without making a string of each row, and without taking each row through Java and out of
-it again. That is several times faster than reading the same files as a data frame, and gives the same.
+A trace's columns of names are dictionaries on disk: their numbers are all that the scan needs, and
+they are had without making a string of each row, and without taking each row through Java and out
+of it again. That is several times faster than reading the same files as a data frame, and gives the
+same.
 
 Only where the trace is a directory that every task can open, and its ids are publisher, topic and
 number: anything else is read as a data frame.
@@ -22,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue import trace
-from ensue.spark.auditing import scan
-from ensue.spark.auditing.facts import Facts
-from ensue.spark.auditing.gather import Gathered
-from ensue.spark.auditing.layers import Numbers
+from ensue.core import trace
+from ensue.spark.audits import delivery_scan
+from ensue.spark.audits.collector import Gathered
+from ensue.spark.audits.common_order import Numbers
+from ensue.spark.audits.facts import Facts
 
 __all__ = ["Piece", "made_up", "pack_files", "pieces"]
 
@@ -74,7 +75,7 @@ def pieces(source: Path, rows: int) -> list[Piece]:
 
 
 def pack_files(
-    spark: SparkSession, found: Sequence[Piece], gathered: Gathered, reach: scan.Reach
+    spark: SparkSession, found: Sequence[Piece], gathered: Gathered, reach: delivery_scan.Reach
 ) -> DataFrame:
     """Pack the files of a trace, a task a piece."""
     lanes = gathered.facts.lanes
@@ -99,11 +100,11 @@ def pack_files(
             for number in batch.column("id").to_numpy().tolist():
                 yield from _pack_piece(found[number], facts, reach, names)
 
-    return spark.range(0, len(found), 1, len(found)).mapInArrow(pack, scan.PACKED)
+    return spark.range(0, len(found), 1, len(found)).mapInArrow(pack, delivery_scan.PACKED)
 
 
 def _pack_piece(
-    piece: Piece, facts: Facts, reach: scan.Reach, names: _Names
+    piece: Piece, facts: Facts, reach: delivery_scan.Reach, names: _Names
 ) -> Iterator[pa.RecordBatch]:
     """Pack the deliveries and publications of a piece."""
     file = pq.ParquetFile(piece.path, read_dictionary=list(_NAMES))
@@ -118,19 +119,22 @@ def _pack_piece(
     if len(delivered):
         rows = _Rows(_taken(table, delivered), names)
         tagged = verdict.numbers[delivered] != verdict.number("")
-        fragment = rows.columns(rows.subscribers(), np.where(tagged, scan.TAGGED, 0))
+        fragment = rows.columns(rows.subscribers(), np.where(tagged, delivery_scan.TAGGED, 0))
         fragment["position"] = rows.positions()
-        yield from scan.pack_deliveries([fragment], facts, reach, rows.tell_strays)
+        yield from delivery_scan.pack_deliveries([fragment], facts, reach, rows.tell_strays)
     if len(published):
         rows = _Rows(_taken(table, published), names)
         fragment = rows.columns(rows.nodes(), np.zeros(len(published), dtype=np.int64))
         fragment["void"] = void[published].astype(np.int64)
         fragment["time"] = _times(file, piece, facts, rows, published)
-        yield from scan.pack_publications([fragment], facts, reach)
+        yield from delivery_scan.pack_publications([fragment], facts, reach)
 
 
 def _taken(table: pa.Table, which: Numbers) -> pa.Table:
-    """Return these rows, without a copy where they lie side by side, as a node's deliveries do."""
+    """Return these rows, without a copy where they are adjacent.
+
+    The deliveries of one node usually are.
+    """
     first = int(which[0])
     if int(which[-1]) - first + 1 == len(which):
         return table.slice(first, len(which))
@@ -138,7 +142,7 @@ def _taken(table: pa.Table, which: Numbers) -> pa.Table:
 
 
 def _read(file: pq.ParquetFile, piece: Piece, columns: Sequence[str]) -> pa.Table:
-    """Read some columns of a piece; a damaged one is told by the name of its file."""
+    """Read some columns of a piece; an error on damage names the file."""
     try:
         return file.read_row_groups(list(piece.groups), columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
@@ -195,7 +199,7 @@ class _Rows:
         self._publisher, self._topic = _Coded(table, "publisher"), _Coded(table, "topic")
         self._numbers = _filled(table.column("publisher_seq"), -1)
 
-    def columns(self, owners: Numbers, flags: Numbers) -> scan.Columns:
+    def columns(self, owners: Numbers, flags: Numbers) -> delivery_scan.Columns:
         """Return what the scan asks for."""
         lanes, prefixes, which = self._lanes()
         expected = joined(prefixes.take(which), pa.array(self._numbers).cast(pa.string()), "/")
@@ -207,12 +211,12 @@ class _Rows:
             "lane_index": lanes,
             "seq": self._numbers,
             "step": self._table.column("step").to_numpy().astype(np.int64),
-            "flags": flags + np.where(odd, scan.ODD, 0),
+            "flags": flags + np.where(odd, delivery_scan.ODD, 0),
         }
 
     def positions(self) -> Numbers:
         """Return each row's position, or that there is none."""
-        return _filled(self._table.column("position"), scan.UNPLACED)
+        return _filled(self._table.column("position"), delivery_scan.UNPLACED)
 
     def subscribers(self) -> Numbers:
         """Return the hash of each row's subscriber."""
@@ -234,7 +238,7 @@ class _Rows:
         )
 
     def _lanes(self) -> tuple[Numbers, Any, Numbers]:
-        """Return each row's lane, the beginnings of the ids of all lanes, and which is whose."""
+        """Return each row's lane, the id prefixes of all lanes, and whose they are."""
         known = self._names.lanes
         prefixes: list[str] = []
         lanes: list[int] = []
@@ -248,17 +252,17 @@ class _Rows:
         return np.array(lanes, dtype=np.int64)[which], pa.array(prefixes), which
 
     def tell_strays(self, which: Numbers) -> npt.NDArray[np.uint8]:
-        """Tell deliveries that have no code, as JSON: run, event, and whether a label is missing."""
+        """Return deliveries without a code as JSON: run, event, is a label missing."""
         table = self._table.select(["run", "event", "topic", "publisher", "publisher_seq"])
-        told = [
+        strays = [
             (row.pop("run"), row.pop("event"), None in row.values())
             for row in table.take(which).to_pylist()
         ]
-        return np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
+        return np.frombuffer(json.dumps(strays).encode(), dtype=np.uint8)
 
 
 def _looked_up(columns: tuple[_Coded, ...], find: Callable[..., int]) -> Numbers:
-    """Return a number for each row, found once for each combination of names that there is."""
+    """Return a number for each row, computed once per combination of names."""
     rows = len(columns[0].numbers)
     if all(column.constant for column in columns):
         return np.full(rows, find(*(column.values[0] for column in columns)), dtype=np.int64)
@@ -288,6 +292,6 @@ def _looked_up(columns: tuple[_Coded, ...], find: Callable[..., int]) -> Numbers
 
 
 def made_up(*names: str) -> int:
-    """Return a hash for somebody that nothing is known of; the same in every task."""
+    """Return a hash for an unknown subscriber; the same in every task."""
     digest = blake2b("\0".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

@@ -1,8 +1,13 @@
-"""Audit transactions of several clients: the rules of `ensue.checkers.transactional`, and the same verdict.
+"""Audit transactions of several clients by the rules of `ensue.checkers`.
 
-Most rows of such a trace say that a broker has processed an operation, once for each broker, and what tables hold: those are judged where they lie, by windows and joins. *sequential* compares each
-operation that a broker processed within a transaction with the one before it; *converged* compares what brokers say they sent each other with what they have. *atomic* and *serializable* ask which
-subscriptions there were when an event was published, which depends on all commits before it: they are judged run by run, by the checker itself, from the rest of the rows.
+The verdict is that of `ensue.checkers.transactions`.
+
+Most rows of such a trace say that a broker has processed an operation, once for each broker, and
+what tables hold: those are judged where they lie, by windows and joins. *sequential* compares each
+operation that a broker processed within a transaction with the one before it; *converged* compares
+what brokers say they sent each other with what they have. *atomic* and *serializable* ask which
+subscriptions there were when an event was published, which depends on all commits before it: they
+are judged run by run, by the checker itself, from the rest of the rows.
 
 HAZARD: a run's rows without `received` and `held` must fit into the memory of one task.
 """
@@ -15,11 +20,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from ensue.checkers import transactional
+from ensue.checkers import transactions
 from ensue.checkers.verdict import Collector
-from ensue.errors import BadInput
-from ensue.spark.auditing import words
-from ensue.spark.auditing.result import Audit, Totals
+from ensue.core.errors import BadInput
+from ensue.spark.audits import judge as words
+from ensue.spark.audits.result import Audit, Totals
 
 __all__ = ["audit_transactions"]
 
@@ -37,13 +42,13 @@ def audit_transactions(trace: DataFrame, *, violations_max: int) -> Audit:
         return judge(table)
 
     unreadable = {
-        run: _unreadable(run, transactional.misnamed(event))
+        run: _unreadable(run, transactions.misnamed(event))
         for run, event in _misnamed(trace).items()
     }
     rest = _without(trace, unreadable).where("action NOT IN ('received', 'held')").select(*COLUMNS)
     whole = rest.groupBy("run").applyInArrow(judge_run, words.JUDGED).toArrow()
-    told = whole.to_pylist()
-    unreadable |= {row["run"]: row["because"] for row in told if row["what"] == "reason"}
+    found_rows = whole.to_pylist()
+    unreadable |= {row["run"]: row["because"] for row in found_rows if row["what"] == "reason"}
     readable = _without(trace, unreadable)
     judged = pa.concat_tables(
         [
@@ -57,13 +62,13 @@ def audit_transactions(trace: DataFrame, *, violations_max: int) -> Audit:
     if not runs:
         reasons.append("the trace is empty")
     tallies = dict.fromkeys(TALLIES, 0)
-    for row in told:
+    for row in found_rows:
         if row["what"] == "tally":
             tallies[row["anomaly"]] += row["count"]
     return Audit(
         trace.sparkSession,
         order="transactions",
-        rules=transactional.RULES,
+        rules=transactions.RULES,
         totals=Totals(runs=runs, **tallies),
         judged=judged,
         reasons=reasons,
@@ -78,14 +83,14 @@ def _judge_run(table: pa.Table, violations_max: int) -> pa.Table:
     judged: list[dict[str, Any]] = []
     counts = (0, 0, 0)
     try:
-        ledger = transactional.Ledger(run, words.rows_of(table, COLUMNS))
+        ledger = transactions.Ledger(run, words.rows_of(table, COLUMNS))
     except BadInput as error:
         judged.append({"what": "reason", "because": _unreadable(run, error)})
     else:
         counts = (len(ledger.events), _count(ledger), len(ledger.subscriptions))
-        transactional.judge(ledger, collectors)
+        transactions.judge(ledger, collectors)
     for collector in collectors.values():
-        judged += words.told(collector.finding())
+        judged += words.finding_rows(collector.finding())
     judged += [
         {"what": "tally", "anomaly": name, "count": count}
         for name, count in zip(TALLIES, counts, strict=True)
@@ -101,12 +106,12 @@ def _unreadable(run: str, why: object) -> str:
     return f"run {run} is not one of content: {why}"
 
 
-def _count(ledger: transactional.Ledger) -> int:
+def _count(ledger: transactions.Ledger) -> int:
     return sum(len(rows) for rows in ledger.delivered.values())
 
 
 def _found(violations: DataFrame, rule: str, violations_max: int) -> pa.Table:
-    """Return violations of a rule as all are told: the first few of each anomaly, and how many more there are."""
+    """Return violations of a rule: the first few of each anomaly, and a count."""
     sequence = Window.partitionBy("anomaly").orderBy("run", "node", "first", "because")
     ranked = violations.withColumns(
         {
@@ -141,14 +146,14 @@ def _place() -> Column:
 
 
 def _misnamed(trace: DataFrame) -> dict[str, str]:
-    """Return by run the first operation whose place can't be told."""
-    odd = trace.where(_OPERATIONS).where(~_place().rlike(f"^{transactional.PLACE}\\z"))
+    """Return by run the first operation whose place can't be read."""
+    odd = trace.where(_OPERATIONS).where(~_place().rlike(f"^{transactions.PLACE}\\z"))
     first = f.min_by("event", f.struct(_at(), "node", "step")).alias("event")
     return {row["run"]: row["event"] for row in odd.groupBy("run").agg(first).collect()}
 
 
 def _out_of_sequence(trace: DataFrame) -> DataFrame:
-    """Return, for each broker and transaction, the first operation that was processed after a later one."""
+    """Return each broker's first operation of a transaction that is out of order."""
     within = Window.partitionBy("run", "node", "transaction").orderBy(_at(), "step")
     # What stands behind a zero was planned to happen in any order.
     place = f.regexp_replace(_place(), r"(^|\.)0+(\..*)?$", "")
@@ -248,7 +253,7 @@ def _unlike(trace: DataFrame) -> DataFrame:
 
 
 def _orphans(last: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Return the entries that came from somebody who is neither a broker nor a client of the one that has it."""
+    """Return entries from a node that is no broker and no client of their holder."""
     known = (
         last.where("verdict = 'client'")
         .select("run", "node", "peer")
@@ -296,5 +301,6 @@ def _differences(last: DataFrame, brokers: DataFrame) -> list[DataFrame]:
 def _fault(found: DataFrame, anomaly: str, first: str, because: Column) -> DataFrame:
     return found.select(
         "run", "node", f.lit("").alias("subscription"), f.lit(anomaly).alias("anomaly"),
-        f.col(first).alias("first"), f.lit(None).cast("string").alias("second"), because.alias("because"),
+        f.col(first).alias("first"), f.lit(None).cast("string").alias("second"),
+        because.alias("because"),
     )  # fmt: skip

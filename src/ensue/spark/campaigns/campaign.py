@@ -1,16 +1,16 @@
-"""Play many cases on Spark, and watch the results come in.
+"""Play many cases on Spark, and watch the results as they arrive.
 
 `campaign` is for whatever is played case by case: seeds of a simulation, or parameters times seeds
 of an experiment. It guarantees
-- results in the order of the cases, whoever finishes first: what `watch` sees first to be wrong is
-  the first case that is wrong, on every machine and with any number of tasks;
-- a row for every case: one that raises, or takes its whole process down, has its error told there;
+- results in the order of the cases, whichever finishes first: what `watch` sees first to be wrong
+  is the first case that is wrong, on every machine and with any number of tasks;
+- a row for every case: one that raises, or takes its whole process down, has its error in that row;
 - that a campaign with a directory goes on where it was interrupted.
 
 How. The driver hands out jobs of one task each, a few more at a time than there is room for, and
 takes their results in order. The first tasks play one case each; from what cases took follows how
 many make a task worth starting. A task that dies is played again in halves, until the case that
-killed it is alone. Jobs run in a session of their own, so that ending them ends nobody else's.
+killed it is alone. Jobs run in a session of their own, so that ending them ends no other jobs.
 
 Assumptions: `play` can be pickled, and gives the same for the same case. The executors can import
 what it imports, Ensue included: on a cluster, install it there or ship it with `--py-files` (on
@@ -37,10 +37,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from ensue.errors import BadInput, EnsueError
-from ensue.spark.cases import INDEX, Cases, Play, failed, outcome_schema, play_in_task, unpacked
+from ensue.core.errors import BadInput, EnsueError
+from ensue.spark.campaigns.cases import (
+    INDEX,
+    Cases,
+    Play,
+    failed,
+    outcome_schema,
+    play_in_task,
+    unpacked,
+)
+from ensue.spark.campaigns.outcomes import Outcomes
 from ensue.spark.failures import SparkFailed, no_python
-from ensue.spark.outcomes import Outcomes
 
 __all__ = ["campaign"]
 
@@ -51,8 +59,8 @@ GROWTH_MAX = 8
 AHEAD = 4
 """Tasks handed out for each that can run at once, before the first of them is back."""
 GRACE_SECONDS = 2 * TASK_SECONDS
-"""How long tasks that nobody waits for any more may take to end by themselves. Spark tells on
-stderr of every one that is ended by force."""
+"""How long abandoned tasks may take to end by themselves. Spark logs every one that is ended by
+force on stderr."""
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
@@ -112,7 +120,7 @@ def campaign(
 
 
 class _Viewing:
-    """Shows every case to `watch`, those of an earlier run among the new ones, in their order."""
+    """Shows every case to `watch` in order, those of an earlier run included."""
 
     def __init__(self, cases: Cases, earlier: pa.Table, watch: Watch | None) -> None:
         self.ended = False
@@ -190,7 +198,7 @@ class _Crew:
 
     @contextmanager
     def work(self, pending: Sequence[int]) -> Iterator[Iterator[pa.Table]]:
-        """Give the rows of the cases at these places, in their order; end all tasks when left."""
+        """Yield the rows of the cases at these places in order; end all tasks on exit."""
         try:
             yield self._tables(pending)
         finally:
@@ -263,7 +271,7 @@ class _Crew:
 
 
 def _own_session(spark: SparkSession) -> SparkSession:
-    """Return a session whose jobs can be ended without touching those of the one given."""
+    """Return a session whose jobs can be ended without touching those of another."""
     # On Spark Connect a new session would lack the artifacts of the one given; a clone has them.
     clone = getattr(spark, "cloneSession", spark.newSession)
     session = clone()

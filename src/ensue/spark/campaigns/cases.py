@@ -1,8 +1,8 @@
 """The cases of a campaign, and how one task plays some of them.
 
 A case is a number, a text, or a mapping of parameter to value; what is played for it gives a row of
-results, or several. A row of the outcome has the case's columns, those of the result, `error` (null,
-or what was raised) and `seconds` (what the case took, the same in each of its rows).
+results, or several. A row of the outcome has the case's columns, those of the result, `error`
+(null, or what was raised) and `seconds` (what the case took, the same in each of its rows).
 
 Every case gives at least one row, whatever happens: with nulls for results if it gave none or
 raised. So nothing is lost, and a case that has a row is known to be done.
@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.simulation.seeds import raised
 
 __all__ = ["INDEX", "Cases", "Play", "failed", "outcome_schema", "play_in_task", "unpacked"]
@@ -40,7 +40,7 @@ CASES_MAX = 10_000_000
 
 
 class Cases:
-    """The cases of a campaign in their order, each with the columns that tell it from the others.
+    """The cases of a campaign in order, each with its identifying columns.
 
     `key` names the column of cases that are no mappings.
     """
@@ -65,7 +65,7 @@ class Cases:
         return dict(value) if self.mapped else {self.key: value}
 
     def identity(self, row: Mapping[str, Any]) -> str:
-        """Return what tells the case of a row, of a case or of an outcome, from every other."""
+        """Return what identifies the case of a row, of a case or of an outcome."""
         return repr([row[name] for name in self.schema.names])
 
     def _schema(self) -> pa.Schema:
@@ -93,7 +93,7 @@ class Cases:
 
 
 def outcome_schema(cases: pa.Schema, results: str | DataType) -> pa.Schema:
-    """Return the columns of an outcome: the case, its results, and those of every campaign."""
+    """Return the columns of an outcome: the case, its results, and common ones."""
     parsed = DataType.fromDDL(results) if isinstance(results, str) else results
     if not isinstance(parsed, StructType):
         raise BadInput(f"schema: expected columns such as 'count bigint', not {results!r}")
@@ -115,7 +115,7 @@ def play_in_task(
     cases: Sequence[tuple[int, Any, Row]],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Play cases, each given as its place, itself and its columns; yield all rows as one cell."""
+    """Play cases given as (place, case, columns); yield all rows as one cell."""
     for _ in batches:
         pass
     with contextlib.suppress(ValueError):  # Not the main thread, which alone gets the signal.
@@ -159,13 +159,13 @@ def _played(
             [{**each, **own} for each in rows] or [own], schema=schema
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this case's outcome
-        told = {"error": raised(error), "seconds": time.monotonic() - started}
-        batch = pa.RecordBatch.from_pylist([{**row, INDEX: index, **told}], schema=schema)
+        failure = {"error": raised(error), "seconds": time.monotonic() - started}
+        batch = pa.RecordBatch.from_pylist([{**row, INDEX: index, **failure}], schema=schema)
     yield batch
 
 
 def _check_result(result: Mapping[str, Any], case: Row, schema: pa.Schema) -> None:
-    """Refuse a column that the schema does not have: it would be dropped without a word."""
+    """Refuse a result column that the schema lacks: it would be dropped silently."""
     known = set(schema.names) - {*case, INDEX, "error", "seconds"}
     unknown = sorted(map(str, result.keys() - known))
     if unknown:

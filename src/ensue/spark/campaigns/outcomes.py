@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["Outcomes"]
 
@@ -35,7 +35,7 @@ class Outcomes:
         self._out = None if out is None else Path(out).absolute()
 
     def earlier(self) -> pa.Table:
-        """Return what an earlier run of the campaign left, having made sure that it is the same."""
+        """Return the rows of an earlier run, after checking that it is the same campaign."""
         if self._out is None:
             return self.schema.empty_table()
         if self._out.exists() and not self._out.is_dir():
@@ -75,7 +75,8 @@ class Outcomes:
         found = (table.schema.metadata or {}).get(_NAME, b"").decode()
         if found != self._name:
             raise BadInput(
-                f"out: {path} is of the campaign {found!r}, not {self._name!r}; name a new directory"
+                f"out: {path} is of the campaign {found!r}, not {self._name!r}; name a new "
+                "directory"
             )
         plain = table.replace_schema_metadata(None)
         if not plain.schema.equals(self.schema):

@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.simulation.seeds import DRAWS, SeedResult, play_seed
-from ensue.spark.campaigns import campaign
+from ensue.spark.campaigns.campaign import campaign
 
 __all__ = ["SWARM_SCHEMA", "play_seeds"]
 

@@ -1,13 +1,13 @@
-"""Which files of a lake count, and what becomes of those that don't.
+"""The committed files of a lake's tables, and removal of the others.
 
-A table that grows is written by Spark's Parquet sink. Its tasks write files into the table's folder,
-and when all are done a batch is committed: a file in `_spark_metadata` names them. A batch that was
-cut short leaves files that nothing names, some of them empty. Spark leaves them out; a tool that
-takes every file it finds reads rows twice, or stumbles over an empty one.
+A table that grows is written by Spark's Parquet sink. Its tasks write files into the table's
+folder, and when all are done a batch is committed: a file in `_spark_metadata` names them. A batch
+that was cut short leaves files that nothing names, some of them empty. Spark leaves them out; a
+tool that takes every file it finds reads rows twice, or stumbles over an empty one.
 
-They are removed when a pipeline starts, and when it ends. That is safe while nobody else writes: the
-driver's lock keeps out other pipelines, and `held_by_java` Spark's own process, which may live for
-a moment longer than a driver that was killed, and commit what it was at.
+They are removed when a pipeline starts, and when it ends. That is safe while no other process
+writes: the driver's lock keeps out other pipelines, and `held_by_java` Spark's own process, which
+may live for a moment longer than a driver that was killed, and commit what it was at.
 """
 
 import json
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["committed", "held_by_java", "sweep"]
 
@@ -56,7 +56,7 @@ def _committed(table: Path) -> set[str]:
 
 
 def sweep(table: Path) -> int:
-    """Remove what batches that were cut short left behind; return how many files. See above."""
+    """Remove files of interrupted batches; return how many. See above."""
     named = committed(table)
     left = [path for path in table.glob("*.parquet") if path.name not in named]
     for path in left:
@@ -69,7 +69,7 @@ def sweep(table: Path) -> int:
 
 @contextmanager
 def held_by_java(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Let Spark's own process hold a lock, so that it is free only when that process has ended."""
+    """Let Spark's own process hold a lock, which is free once that process has ended."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
     channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
     try:

@@ -1,13 +1,13 @@
-"""What a pipeline is made of: a recorded run, or only its trace, or only its event log."""
+"""The inputs of a pipeline: a recorded run, only its trace, or only its log."""
 
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from ensue import trace
-from ensue.errors import BadInput
-from ensue.spark.traces import read_trace
+from ensue.core import trace
+from ensue.core.errors import BadInput
+from ensue.spark.traces import check_files, is_local, read_trace
 from ensue.store import log_folder
 from ensue.store.layout import Layout
 from ensue.store.reader import local_path
@@ -26,9 +26,14 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     no_log: str = ""
     """Why there is no event log."""
 
+    def check_trace(self) -> None:
+        """Refuse files of another kind in place of a trace; a URL needs Spark."""
+        if self.trace is not None and is_local(self.trace) and _has_files(Path(self.trace)):
+            check_files(Path(self.trace))
+
     def check(self, spark: SparkSession) -> None:
-        """Refuse files of another kind where a trace should be."""
-        if self.trace is not None and ("://" in self.trace or _has_files(Path(self.trace))):
+        """Refuse a trace behind a URL that Spark can't read."""
+        if self.trace is not None and not is_local(self.trace):
             read_trace(spark, self.trace)
 
     def check_lake(self, lake: Path) -> None:
@@ -41,7 +46,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_inputs(source: str | Path) -> Inputs:
-    """Look what there is in a recorded run, or in a directory with only one of the two."""
+    """Find the inputs in a recorded run, or in a directory with only one of them."""
     if str(source).lower().startswith("ensue://"):
         why = "a server keeps the events, and no trace"
         return Inputs(source=str(source), log=str(source), no_trace=why)
@@ -52,8 +57,8 @@ def find_inputs(source: str | Path) -> Inputs:
     if not place.is_dir():
         what = "is a file" if place.exists() else "does not exist"
         raise BadInput(
-            f"{source} {what}; a pipeline is made of the directory of a recorded run, a trace or an "
-            "event log"
+            f"{source} {what}; a pipeline is made of the directory of a recorded run, a trace or "
+            "an event log"
         )
     log = log_folder(place).absolute()
     has_log = Layout(log).exists()
@@ -62,8 +67,8 @@ def find_inputs(source: str | Path) -> Inputs:
     has_trace = rows != place or (not (has_log and log == place) and _has_files(rows))
     if not has_log and not has_trace:
         raise BadInput(
-            f"{source} holds neither a trace (Parquet files, here or in trace/) nor an event log (a "
-            "folder _commits, here or in log/)"
+            f"{source} holds neither a trace (Parquet files, here or in trace/) nor an event log "
+            "(a folder _commits, here or in log/)"
         )
     return Inputs(
         source=str(place),
@@ -75,6 +80,9 @@ def find_inputs(source: str | Path) -> Inputs:
 
 
 def _has_files(place: Path) -> bool:
-    """Look for a trace's files: here, or below folders like `run=1`, but not in runs below."""
+    """Return whether a trace's files are here, or in folders like `run=1` below.
+
+    Files of runs below don't count.
+    """
     found = (path for pattern in ("*.parquet", "*=*/**/*.parquet") for path in place.glob(pattern))
     return any(path.name[0] not in "._" for path in found)

@@ -4,22 +4,22 @@
     _lock               held by the pipeline that runs
     _lock_java          held by its Spark
     _checkpoints/       how far each streaming query is
-    _versions/          the tables that are made anew; see `lake_shelf`
-    events/ …           the tables; see `lake_tables`
+    _versions/          the tables that are made anew; see `versioned_tables`
+    events/ …           the tables; see `tables`
 
 Tables that only grow are written by Spark's Parquet sink, whose `_spark_metadata` says which files
 count; the others are links to their current version. `read_table` reads both; so does
 `spark.read.parquet("lake/violations")`.
 
 HAZARD: while a pipeline runs, and after one was killed until the next has started, `events`,
-`ordered` and `trace` may hold files of batches that are not done (see `lake_files`). Spark leaves them
-out when it reads the directory; for other tools `table_files` names those that count.
+`ordered` and `trace` may hold files of batches that are not done (see `files`). Spark leaves
+them out when it reads the directory; for other tools `table_files` names those that count.
 
-A lake may be moved or copied, with its symbolic links: `read_table`, `table_files` and a pipeline work
-wherever it is (see `lake_location`).
+A lake may be moved or copied, with its symbolic links: `read_table`, `table_files` and a pipeline
+work wherever it is (see `location`).
 
-HAZARD: Spark's list of files holds absolute paths: until a pipeline has gone on with a lake that was
-moved or copied, `spark.read.parquet("lake/events")` reads the files where they were.
+HAZARD: Spark's list of files holds absolute paths: until a pipeline has gone on with a lake that
+was moved or copied, `spark.read.parquet("lake/events")` reads the files where they were.
 """
 
 import fcntl
@@ -33,11 +33,11 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ensue.errors import BadInput
-from ensue.spark.lake_files import committed, sweep
-from ensue.spark.lake_location import check_whole, relocate
-from ensue.spark.lake_shelf import Shelf
-from ensue.spark.lake_tables import APPENDED, OF_LOG, OF_TRACE, TABLES, arrow_schema
+from ensue.core.errors import BadInput
+from ensue.spark.lake.files import committed, sweep
+from ensue.spark.lake.location import check_whole, relocate
+from ensue.spark.lake.tables import APPENDED, OF_LOG, OF_TRACE, TABLES, arrow_schema
+from ensue.spark.lake.versioned_tables import Shelf
 from ensue.store.reader import local_path
 
 __all__ = ["Choices", "Lake", "read_table", "table_files"]
@@ -65,8 +65,8 @@ class Lake:
     def __init__(self, place: str | Path) -> None:
         if "://" in str(place) and not str(place).startswith("file://"):
             raise BadInput(
-                f"{place} can't be a lake: expected a directory, as a path or as file:///path; on a "
-                "cluster one that the driver and all executors share"
+                f"{place} can't be a lake: expected a directory, as a path or as file:///path; on "
+                "a cluster one that the driver and all executors share"
             )
         self.root = local_path(place).absolute()
         self.of_log = Shelf(self.root, "log", {name: arrow_schema(name) for name in OF_LOG})
@@ -75,7 +75,7 @@ class Lake:
 
     @contextmanager
     def opened(self, wanted: Choices) -> Iterator[Choices]:
-        """Have the lake for oneself, and say what it is made of.
+        """Lock the lake, and yield what it is made of.
 
         It is made if it is not there. One that was made of anything else is refused.
         """
@@ -100,7 +100,7 @@ class Lake:
             yield wanted
 
     def check(self, wanted: Choices) -> Choices:
-        """Refuse a place that can't be a lake of this; return what it is, or is to be, made of."""
+        """Refuse a place that can't be this lake; return what it is to be made of."""
         if self.root.exists() and not self.root.is_dir():
             raise BadInput(f"{self.root} is a file; a lake is a directory")
         found = self._found()
@@ -130,8 +130,8 @@ class Lake:
             raise BadInput(f"{self._choices} is damaged: {error}") from None
         if found.format not in FORMATS_READ:
             raise BadInput(
-                f"{self.root} is of format {found.format}; this release knows up to {FORMAT}: name a new "
-                "lake, or install the release that made it"
+                f"{self.root} is of format {found.format}; this release knows up to {FORMAT}: name "
+                "a new lake, or install the release that made it"
             )
         return msgspec.structs.replace(found, format=FORMAT)
 
@@ -171,7 +171,7 @@ class Lake:
         return self.of_log if table in OF_LOG else self.of_trace
 
     def sweep(self) -> int:
-        """Remove files of batches that were cut short; only while nobody writes."""
+        """Remove files of interrupted batches; only while no process writes."""
         return sum(sweep(self.root / table) for table in APPENDED)
 
     def files(self, table: str) -> list[Path]:
@@ -214,17 +214,18 @@ def _existing(lake: str | Path) -> Lake:
 
 
 def read_table(spark: SparkSession, lake: str | Path, table: str) -> DataFrame:
-    """Read a table of a lake, as it is now: `read_table(spark, "lake", "metrics/latency")`.
+    """Read a table of a lake as it is now.
 
-    What a pipeline that runs meanwhile adds or replaces is not seen, and does no harm.
+    `read_table(spark, "lake", "metrics/latency")`. Rows that a running pipeline adds or replaces
+    meanwhile are not seen, and do no harm.
     """
     return _existing(lake).read(spark, table)
 
 
 def table_files(lake: str | Path, table: str) -> list[str]:
-    """Return the Parquet files that a table consists of now, for tools other than Spark.
+    """Return the Parquet files of a table as it is now, for tools without Spark.
 
-    `pyarrow.dataset.dataset(table_files("lake", "events"))`. Starts no Spark. Empty for a table that
-    has had no batch yet.
+    `pyarrow.dataset.dataset(table_files("lake", "events"))`. Starts no Spark. Empty for a table
+    that has had no batch yet.
     """
     return [str(path) for path in _existing(lake).files(table)]

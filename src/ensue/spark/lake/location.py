@@ -1,12 +1,13 @@
-"""Lets a lake work wherever it was moved or copied to.
+"""Relocation: a lake works wherever it is moved or copied to.
 
-Spark writes absolute paths: the list of a table's files (`_spark_metadata`), what a query that follows a
-table has read, and where the schema of a query's state lies. In a lake that was moved they name files
-that are gone, which Spark leaves out in silence; in one that was copied, files of the other lake.
+Spark writes absolute paths: the list of a table's files (`_spark_metadata`), what a query that
+follows a table has read, and where the schema of a query's state lies. In a lake that was moved
+they name files that are gone, which Spark leaves out in silence; in one that was copied, files of
+the other lake.
 
-So they are made those of the place where the lake is, before a pipeline goes on with it. Lists of files
-are rewritten, file by file: done halfway, it is completed next time. What followed a table begins again:
-`gaps` and `audit` make anew what they make anyhow (see `lake_runs`).
+So they are made those of the place where the lake is, before a pipeline goes on with it. Lists of
+files are rewritten, file by file: done halfway, it is completed next time. What followed a table
+begins again: `gaps` and `audit` make anew what they make anyhow (see `runs`).
 """
 
 import json
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from ensue.errors import BadInput
-from ensue.spark.lake_files import committed
-from ensue.spark.lake_tables import APPENDED
+from ensue.core.errors import BadInput
+from ensue.spark.lake.files import committed
+from ensue.spark.lake.tables import APPENDED
 
 __all__ = ["check_whole", "relocate"]
 
@@ -27,7 +28,7 @@ FOLLOWERS = ("gaps", "audit")
 
 
 def relocate(root: Path) -> bool:
-    """Make a lake's paths those of the place where it is; return whether they were others."""
+    """Make a lake's paths those of its current place; return whether they changed."""
     changed = [*_moved_lists(root), *_moved_states(root)]
     if not changed:
         return False
@@ -58,17 +59,17 @@ def check_whole(root: Path, tables: Sequence[str] = APPENDED) -> None:
 
 
 def _moved_lists(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the lists of files that name another place, and what they should say."""
+    """Yield the file lists that name another place, and their new text."""
     for table in APPENDED:
         place = root / table
         for path in (place / "_spark_metadata").glob("[0-9]*"):
             version, *lines = path.read_text(encoding="utf-8").splitlines()
-            told = [_told_here(line, place) for line in lines]
-            if told != lines:
-                yield path, "\n".join((version, *told))
+            relocated = [_listed_here(line, place) for line in lines]
+            if relocated != lines:
+                yield path, "\n".join((version, *relocated))
 
 
-def _told_here(line: str, place: Path) -> str:
+def _listed_here(line: str, place: Path) -> str:
     """Return a line of a list of files, naming the same file at this place."""
     if not line:
         return line
@@ -80,12 +81,12 @@ def _told_here(line: str, place: Path) -> str:
 
 
 def _moved_states(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the descriptions of queries' states that name another place, and what they should say."""
+    """Yield the state descriptions that name another place, and their new text."""
     for path in root.glob("_checkpoints/*/state/*/_metadata/v2/[0-9]*"):
         version, *lines = path.read_text(encoding="utf-8").splitlines()
-        told = [_state_here(line, root, path) for line in lines]
-        if told != lines:
-            yield path, "\n".join((version, *told))
+        relocated = [_state_here(line, root, path) for line in lines]
+        if relocated != lines:
+            yield path, "\n".join((version, *relocated))
 
 
 def _state_here(line: str, root: Path, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""`pipeline`: a recorded run, or one that is still going on, as the tables of a lake.
+"""`pipeline`: a recorded run, complete or still growing, as a lake's tables.
 
 Five streaming queries, each with a checkpoint of its own:
 
@@ -6,23 +6,25 @@ Five streaming queries, each with a checkpoint of its own:
                └─ ordered
     trace ───── trace ────── audit (deliveries, violations, verdicts, metrics)
 
-`events`, `ordered` and `trace` end in Spark's Parquet sink, which takes every batch once. `gaps` and
-`audit` follow the tables of the lake: a batch tells them that something is new, and they make anew
-what depends on it, whole, from those tables (see `lake_runs` and `lake_shelf`). So whatever is
-killed, and whenever: started again, each query goes on where it was, and no row is lost or repeated.
+`events`, `ordered` and `trace` end in Spark's Parquet sink, which takes every batch once. `gaps`
+and `audit` follow the tables of the lake: a batch notifies them of new rows, and they rebuild all
+that depends on those from the tables (see `lake.runs` and `lake.versioned_tables`). So whichever
+process is killed, and whenever: started again, each query goes on where it was, and no row is lost
+or repeated.
 
-Once (`once=True`) one query after the other takes all that is there and ends. For ever, all run side by
-side and look for more every `every_s` seconds; each starts when the one before it has come up.
+Once (`once=True`) one query after the other takes all that is there and ends. Otherwise all run
+side by side and look for more every `every_s` seconds; each starts when the one before it has come
+up.
 
-A stage without input is left out, and one that fails is told; the others go on. What events can't be
-put in one order (topics that nobody subscribed together, events without a stamp) makes `ordered` fail.
-Order begins at the first common cut of the topics (see `cuts`), which is found once and kept: what is before
-it is in `ordered` without a position, with the verdict `before_cut`. A pipeline that goes on for ever waits
-for the first cut.
+A stage without input is left out, and one that fails is reported; the others go on. Events that
+have no common order (topics that no client subscribed together, events without a stamp) make
+`ordered` fail. Order begins at the first common cut of the topics (see `common_cuts`), which is
+found once and kept: what is before it is in `ordered` without a position, with the verdict
+`before_cut`. A pipeline that goes on waits for the first cut.
 
-HAZARD: the first cut is that of the log as it is then. If one topic alone has events by that time, order seems to
-have begun; where events of others follow before anybody subscribes them together, `ordered` fails with
-POSITION_CONFLICT, and a new lake has to be made.
+HAZARD: the first cut is that of the log as it is then. If one topic alone has events by that time,
+order seems to have begun; where events of others follow before a client subscribes them together,
+`ordered` fails with POSITION_CONFLICT, and a new lake has to be made.
 
 HAZARD: a file that turns up in the trace must be whole when it gets its name, as those of every run
 are. It must not be changed or removed afterwards.
@@ -45,28 +47,30 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ensue.checkers import Verdict, rules_of
-from ensue.errors import BadInput, EnsueError, UnsupportedOrder
-from ensue.spark.cuts import common_cut_of_log
+from ensue.core import trace
+from ensue.core.errors import BadInput, EnsueError, UnsupportedOrder
+from ensue.spark.common_cuts import common_cut_of_log
 from ensue.spark.failures import log_failures, sentence
-from ensue.spark.gone import telling_when_gone
-from ensue.spark.lake import Choices, Lake
-from ensue.spark.lake_files import held_by_java
-from ensue.spark.lake_inputs import Inputs, find_inputs
-from ensue.spark.lake_runs import RunVerdict, look_at_runs
-from ensue.spark.lake_shelf import ALL, key_of
-from ensue.spark.lake_starting import ATTEMPTS_MAX, Starts, worker_missing
-from ensue.spark.lake_tables import TABLES, arrow_schema
-from ensue.spark.missing import gaps
-from ensue.spark.ordering import order as put_in_order
-from ensue.spark.rules import rule_named
+from ensue.spark.jvm_watch import telling_when_gone
+from ensue.spark.lake.files import held_by_java
+from ensue.spark.lake.inputs import Inputs, find_inputs
+from ensue.spark.lake.lake import Choices, Lake
+from ensue.spark.lake.runs import RunVerdict, look_at_runs
+from ensue.spark.lake.stage_start import ATTEMPTS_MAX, Starts, worker_missing
+from ensue.spark.lake.tables import TABLES, arrow_schema
+from ensue.spark.lake.versioned_tables import ALL, key_of
+from ensue.spark.order_gaps import gaps
+from ensue.spark.order_rules import rule_named
+from ensue.spark.total_order import order as put_in_order
+from ensue.spark.traces import find_damage, is_local
 from ensue.store import open_log
 
-__all__ = ["Outcome", "check", "pipeline", "told_cut"]
+__all__ = ["Outcome", "check", "cut_text", "pipeline"]
 
 OFFSETS_PER_BATCH = 1_000_000
 """Events that a micro-batch takes of a log, so that a long one is not held in memory whole."""
 FILE_AGE_MAX = "36500d"
-"""Spark leaves out files that are a week older than the newest one, unless told otherwise."""
+"""Spark leaves out files that are a week older than the newest one, unless this is set."""
 POLL_S = 0.2
 
 Progress = Callable[[str], None]
@@ -79,8 +83,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     order: str
     topics: list[str] | None
     cut: dict[str, int] | None
-    """The offset of each topic from which on they are in order; None if none was found, or the lake is
-    of format 1, in which it is the first."""
+    """The offset of each topic from which on they are in order; None if none was found, or the lake
+    is of format 1, in which it is the first."""
     before_cut: int
     """Events before the cut, which have no common order."""
     tables: dict[str, int]
@@ -121,18 +125,18 @@ def pipeline(
     progress: Progress = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Outcome:
-    """Turn a recorded run, or only a trace or an event log, into the tables of a lake.
+    """Turn a recorded run, or only a trace or an event log, into a lake's tables.
 
-    `source` may be a run that goes on. Runs are judged by `order`. `topics` are put in one order; None
-    takes all that the log has when the first of them is ordered. Both are kept in the lake: it goes
-    on with them, and refuses others.
+    `source` may be a run that goes on. Runs are judged by `order`. `topics` are put in one order;
+    None takes all that the log has when the first of them is ordered. Both are kept in the lake: it
+    goes on with them, and refuses others.
 
     With `once` it takes all that is there and returns. Otherwise it looks for more every `every_s`
-    seconds until `stop` is set, and ends each query after its current batch. `progress` is told in
-    one line what each batch brought.
+    seconds until `stop` is set, and ends each query after its current batch. `progress` is called
+    with one line for each batch.
     """
     if every_s <= 0:
-        raise BadInput(f"every_s is {every_s}: expected more than nothing")
+        raise BadInput(f"every_s must be above 0, got {every_s}")
     inputs, place, wanted = check(source, lake, order=order, topics=topics, once=once)
     inputs.check(spark)
     lock = place.root / "_lock_java"
@@ -162,9 +166,10 @@ def check(
     inputs = find_inputs(source)
     place = Lake(lake)
     inputs.check_lake(place.root)
+    inputs.check_trace()
     wanted = Choices(source=inputs.source, order=order, topics=chosen)
     place.check(wanted)
-    # A server that does not answer is told of here.
+    # Reports a server that does not answer.
     known = {} if inputs.log is None else open_log(inputs.log).bounds()
     if once and chosen is not None and inputs.log is not None:
         unknown = [topic for topic in chosen if topic not in known]
@@ -178,7 +183,7 @@ def check(
 
 @contextmanager
 def _hushed(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark from writing four traces of each query that fails: `progress` is told why."""
+    """Keep Spark from logging four traces per failed query: `progress` gets why."""
     log_failures(spark, written=False)
     try:
         yield
@@ -226,8 +231,8 @@ class _Pipeline:
         self._left_out: dict[str, str] = {}
         self._failed: dict[str, str] = {}
         self._running: dict[str, StreamingQuery] = {}
-        self._told: dict[str, int] = {}
-        """The last batch of each query that was told."""
+        self._reported: dict[str, int] = {}
+        """The last batch of each query that was reported."""
         self._starts = Starts()
         self._stages = self._planned()
         self._waiting = list(self._stages)
@@ -256,7 +261,7 @@ class _Pipeline:
         self._progress(f"left out: {', '.join(stages)}: {why}")
 
     def run(self, stop: threading.Event) -> None:
-        """Run all stages until they end, or until told to stop."""
+        """Run all stages until they end, or until `stop` is set."""
         while not stop.is_set():
             for stage in list(self._waiting):
                 if self._may_start(stage) and self._ready(stage):
@@ -302,10 +307,10 @@ class _Pipeline:
         self._lake.choose(self._choices)
 
     def _has_cut(self) -> bool:
-        """Look for the first common cut of the topics; return whether their order may begin.
+        """Look for the topics' first common cut; return whether their order may begin.
 
-        It begins without one where it has begun already, and where there is nothing to wait for: what
-        has no order then fails, and says so.
+        It begins without one where it has begun already, and where there is nothing to wait for:
+        what has no order then fails, and says so.
         """
         topics, log = self._choices.topics, self._inputs.log
         assert topics is not None
@@ -320,7 +325,7 @@ class _Pipeline:
             self._lake.begin_again("ordered", "gaps")
             self._choose(cut=found)
             if any(found.values()):
-                self._progress(f"ordered: begins at the first common cut: {told_cut(found)}")
+                self._progress(f"ordered: begins at the first common cut: {cut_text(found)}")
         elif not self._once:
             self._progress("ordered: the topics have no common order yet: waits for it")
         return found is not None or self._once
@@ -342,12 +347,12 @@ class _Pipeline:
         self._progress(f"{stage} failed: {why}")
 
     def _look(self) -> None:
-        """Tell what the queries did, and which of them ended."""
+        """Report what the queries did, and which of them ended."""
         for stage, query in list(self._running.items()):
             active = query.isActive
             for batch in query.recentProgress:
-                if batch["batchId"] > self._told.get(stage, -1):
-                    self._told[stage] = batch["batchId"]
+                if batch["batchId"] > self._reported.get(stage, -1):
+                    self._reported[stage] = batch["batchId"]
                     self._starts.worked(stage)
                     if stage in ("events", "ordered", "trace") and batch["numInputRows"]:
                         rows = f"{batch['numInputRows']:,} rows"
@@ -363,16 +368,27 @@ class _Pipeline:
                     )
                     self._waiting.append(stage)
                 elif error:
-                    self._fail(stage, _why(error))
+                    damage = find_damage(self._reads(stage))
+                    self._fail(stage, _why(error) if damage is None else str(damage))
+
+    def _reads(self, stage: str) -> Iterator[Path]:
+        """Yield the Parquet files that a stage reads."""
+        found = self._inputs.trace
+        if stage == "trace" and found is not None and is_local(found):
+            yield from trace.files(Path(found))
+        for table in {"gaps": ("events", "ordered"), "audit": ("trace",)}.get(stage, ()):
+            yield from self._lake.files(table)
 
     def _wind_down(self) -> None:
         """Let every query finish the batch that it is at."""
-        # Told of everything that is done, one knows which batch each of them is at.
+        # Once every batch done so far is reported, the current batch of each query is known.
         self._look()
-        at = dict(self._told)
+        at = dict(self._reported)
         while self._running:
             for stage, query in list(self._running.items()):
-                if not query.status["isTriggerActive"] or self._told.get(stage) != at.get(stage):
+                if not query.status["isTriggerActive"] or self._reported.get(stage) != at.get(
+                    stage
+                ):
                     query.stop()
             self._look()
             threading.Event().wait(POLL_S)
@@ -481,26 +497,26 @@ class _Pipeline:
             trace = self._lake.read(self._spark, "trace")
             with self._lake.of_trace.replacing([key_of(run) for run in runs]) as draft:
                 found = look_at_runs(trace, runs, self._choices.order, draft)
-            told = ", ".join(f"{one.run} {one.verdict}" for one in found[:3])
+            shown = ", ".join(f"{one.run} {one.verdict}" for one in found[:3])
             more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
-            self._progress(f"audit: batch {number}: {told}{more}")
+            self._progress(f"audit: batch {number}: {shown}{more}")
 
         return self._each(self._table("trace").select("run"), "audit", make)
 
 
 def _why(error: str) -> str:
-    """Tell in one sentence why a stage failed, and what to do where another lake is needed."""
+    """Return in one sentence why a stage failed, and whether a new lake is needed."""
     advice = "; a lake keeps its cut: if the topics were joined later, name a new lake"
     return sentence(error) + advice * ("[POSITION_CONFLICT]" in error)
 
 
-def told_cut(cut: Mapping[str, int]) -> str:
-    """Tell where the order of topics begins."""
+def cut_text(cut: Mapping[str, int]) -> str:
+    """Return where the order of topics begins, as text."""
     return ", ".join(f"{topic} at offset {cut[topic]:,}" for topic in sorted(cut) if cut[topic])
 
 
 def _is_coming_up(query: StreamingQuery) -> bool:
-    """Return whether a query has neither done anything yet nor looked for more in vain."""
+    """Return whether a query has neither done anything yet nor polled in vain."""
     if not query.isActive or query.lastProgress is not None:
         return False
     status = query.status

@@ -1,8 +1,8 @@
-"""What a lake says of runs: their deliveries, the verdict on each, and its figures.
+"""Tables of a lake about runs: deliveries, verdicts and metrics.
 
-All of it is a function of the run's rows in the lake's trace, made anew for runs that have grown. So
-it does not matter how often it is made, nor after which batch: a pipeline that was killed makes it
-again, and gets the same. The price is that a run is looked at whole each time it grew.
+All of it is a function of the run's rows in the lake's trace, made anew for runs that have grown.
+So it does not matter how often it is made, nor after which batch: a pipeline that was killed makes
+it again, and gets the same. The price is that a run is looked at whole each time it grew.
 
 A delivery may come in an earlier batch than the publication of its event, as every node writes its
 own rows; made anew, it has its publication as soon as both are there.
@@ -22,16 +22,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from ensue.checkers import Verdict
-from ensue.spark.auditing import audit
-from ensue.spark.lake_shelf import Draft
-from ensue.spark.lake_tables import METRICS, arrow_schema
-from ensue.spark.measured import measure
-from ensue.spark.measuring import tables
+from ensue.spark.audits import audit
+from ensue.spark.lake.tables import METRICS, arrow_schema
+from ensue.spark.lake.versioned_tables import Draft
+from ensue.spark.trace_measurements import measure
+from ensue.spark.trace_metrics import tables
 
 __all__ = ["RunVerdict", "deliveries", "judge", "look_at_runs", "of_runs"]
 
 VIOLATIONS_MAX = 1_000_000
-"""Violations of each rule that are told of each tile of a run: all, as far as memory is finite."""
+"""Violations of each rule that are reported per tile of a run: all, as far as memory is finite."""
 NAMED_MAX = 1_000
 """More runs than this are joined with a trace instead of being named in the query."""
 JOBS_AT_ONCE = 3

@@ -1,4 +1,4 @@
-"""When a stage of a pipeline may start: one after the other, and again after a pause.
+"""When a stage of a pipeline may start: one by one, and again after a pause.
 
 A query needs Python processes, which on a busy machine may take longer to come up than Spark waits:
 ten seconds for those that a driver starts, sixty for those that are forked. PySpark 4.3 has no
@@ -11,7 +11,7 @@ beginning.
 import re
 from collections import Counter
 
-from ensue.errors import EnsueError
+from ensue.core.errors import EnsueError
 
 __all__ = ["ATTEMPTS_MAX", "MachineTooBusy", "Starts", "worker_missing"]
 
@@ -27,7 +27,7 @@ _MISSING = re.compile(r"Python worker (?:failed )?to connect back")
 
 
 def worker_missing(error: str) -> bool:
-    """Tell whether a query failed only because a Python process took too long to come up."""
+    """Return whether a query failed only because a Python process was slow to start."""
     return _MISSING.search(error) is not None
 
 
@@ -38,16 +38,16 @@ class MachineTooBusy(EnsueError, RuntimeError):
 
     def __init__(self, stage: str, attempts: int) -> None:
         super().__init__(
-            f"{stage}: Spark's Python process did not come up in time, {attempts} times in a row: this "
-            "machine is too busy. Start it again when less is running, or with fewer cores, as by "
-            "--master 'local[1]'; it goes on where it was"
+            f"{stage}: Spark's Python process did not come up in time, {attempts} times in a row: "
+            "this machine is too busy. Start it again when less is running, or with fewer cores, "
+            "as by --master 'local[1]'; it goes on where it was"
         )
         self.stage = stage
         self.attempts = attempts
 
 
 class Starts:
-    """Remembers of each stage how often it was started in vain, and when it may be again."""
+    """Failed starts of each stage, and when it may start again."""
 
     def __init__(self) -> None:
         self._vain: Counter[str] = Counter()
@@ -56,7 +56,7 @@ class Starts:
         """What was started last, and when."""
 
     def may_start(self, stage: str, coming_up: set[str], now_s: float) -> bool:
-        """Tell whether a stage may start, given those that run and have done nothing so far."""
+        """Return whether a stage may start, given those that are still coming up."""
         if now_s < self._not_before.get(stage, 0.0):
             return False
         last = self._last
@@ -71,7 +71,7 @@ class Starts:
         self._vain.pop(stage, None)
 
     def in_vain(self, stage: str, now_s: float) -> float:
-        """Return for how long a stage waits whose process did not come up; raise at the limit."""
+        """Return how long a stage waits after a failed start; raise at the limit."""
         self._vain[stage] += 1
         if self._vain[stage] >= ATTEMPTS_MAX:
             raise MachineTooBusy(stage, ATTEMPTS_MAX)

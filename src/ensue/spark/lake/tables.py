@@ -1,16 +1,17 @@
 """The tables of a lake: what each holds, column by column.
 
 `TABLES` is the one description. The empty tables that a new lake begins with are made of it, the
-documentation is compared with it, and `metrics/` stands before the names that `measuring` knows.
+documentation is compared with it, and `metrics/` stands before the names that `trace_metrics`
+knows.
 """
 
 from collections.abc import Mapping
 
 import pyarrow as pa
 
-from ensue import trace
-from ensue.spark import measuring
-from ensue.spark.measuring import Table
+from ensue.core import trace
+from ensue.spark import trace_metrics
+from ensue.spark.trace_metrics import Table
 from ensue.store import log_schema
 
 __all__ = ["APPENDED", "OF_LOG", "OF_TRACE", "TABLES", "arrow_schema"]
@@ -76,8 +77,8 @@ TABLES: Mapping[str, Table] = {
     "events": Table(description="The event log, one row an event, voids too.", columns=_EVENT),
     "ordered": Table(
         description="The events of the chosen topics in their order: sort by `position`. An event "
-        "is here once all before it are. Events from before the topics were subscribed together lie "
-        "before the cut: they have no common order.",
+        "is here once all before it are. Events from before the topics were subscribed together "
+        "lie before the cut: they have no common order.",
         columns={
             **_EVENT,
             "position": (
@@ -138,7 +139,7 @@ TABLES: Mapping[str, Table] = {
                 "the rule that was broken: fifo, total, global, causal, positions, complete",
             ),
             "subscription": ("string", "which of the node's subscriptions"),
-            "other_node": ("string", "who disagreed; null where nobody did"),
+            "other_node": ("string", "who disagreed; null where no node did"),
             "other_subscription": ("string", "which of that node's subscriptions"),
         },
     ),
@@ -156,7 +157,7 @@ TABLES: Mapping[str, Table] = {
             "rows": ("bigint", "rows of the trace that it is a verdict on"),
         },
     ),
-    **{f"{METRICS}{name}": table for name, table in measuring.TABLES.items()},
+    **{f"{METRICS}{name}": table for name, table in trace_metrics.TABLES.items()},
 }
 """Every table of a lake, by its place below the lake's directory."""
 

@@ -1,4 +1,4 @@
-"""Tables that are made anew a part at a time, and change for a reader all at once.
+"""Tables that are rebuilt one part at a time and change atomically for readers.
 
 A part is what belongs to one key, such as all rows of one run. Below `_versions/<shelf>` lies one
 directory a version, with a directory a table, with the files of each key:
@@ -7,16 +7,16 @@ directory a version, with a directory a table, with the files of each key:
     _versions/<shelf>/current -> 00000007
     <table> -> _versions/<shelf>/current/<table>
 
-A change is drafted under a name that nobody reads. Files of keys that it is not about are linked
-into it (a hard link, so no byte is copied), it gets the next number, and `current` is put in
-its place: one rename, before which a reader sees all of the old version and after which all of the
-new one, of every table of the shelf. A process killed at any moment leaves at most a draft behind,
+A change is drafted under a name that no reader uses. Files of keys that it is not about are linked
+into it (a hard link, so no byte is copied), it gets the next number, and `current` is put in its
+place: one rename, before which a reader sees all of the old version and after which all of the new
+one, of every table of the shelf. A process killed at any moment leaves at most a draft behind,
 which the next one removes.
 
 Keys are hashes, so that what a run is called never becomes part of a path. A table without rows has
 one empty file, so that its columns can be read.
 
-Whoever reads through a link while it moves may find a file gone, and has to read again; `directory`
+A reader that follows a link while it moves may find a file gone, and has to read again; `directory`
 gives the version itself, of which the last few are kept.
 
 HAZARD: the directory must be on a file system with hard and symbolic links, the same for the driver
@@ -35,12 +35,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 
 __all__ = ["ALL", "Draft", "Shelf", "key_of"]
 
 VERSIONS_KEPT = 3
-"""The current version, and those before it that somebody may still be reading."""
+"""The current version, and those before it that a reader may still have open."""
 ALL = "all"
 """The key of a table that has one part."""
 
@@ -104,7 +104,7 @@ class Shelf:
         self.link = self.place / "current"
 
     def prepare(self) -> None:
-        """Make the shelf, with empty tables, if it is not there; remove what was left unfinished."""
+        """Make the shelf with empty tables if it is absent; remove unfinished drafts."""
         heads = dict.fromkeys(table.split("/")[0] for table in self.tables)
         for link in (self.link, *(self.root / head for head in heads)):
             if link.exists() and not link.is_symlink():
@@ -141,7 +141,7 @@ class Shelf:
 
     @contextmanager
     def replacing(self, keys: Collection[str]) -> Iterator[Draft]:
-        """Give a draft to write the parts of these keys to; it is the new version when left.
+        """Yield a draft to write the parts of these keys to; on exit it is current.
 
         A table that nothing is written to has no rows of these keys from then on.
         """

@@ -1,4 +1,4 @@
-"""A report of a trace: one self-contained HTML page with plots, and the verdict on each run.
+"""A report of a trace: one self-contained HTML page with plots and verdicts.
 
     from ensue.spark import session
     from ensue.spark.report import report
@@ -6,12 +6,12 @@
     page = report(session(), "runs/demo", order="total")
     page.write("report.html")
 
-`measuring` makes the tables, `figures` brings them to the driver, `judging` gives the verdict,
+`trace_metrics` makes the tables, `figures` brings them to the driver, `verdicts` gives the verdict,
 `windows` gathers what the space-time diagrams show, and `page` puts it together with `sections`,
 `charts`, `spacetime` and `svg`, which know nothing of Spark.
 """
 
-from ensue.spark.report.making import Report, report
+from ensue.spark.report.builder import Report, report
 from ensue.spark.report.runs import read_runs
 from ensue.spark.report.windows import Span
 

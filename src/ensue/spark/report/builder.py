@@ -1,7 +1,8 @@
 """Makes a report: measure, judge, gather the diagrams, and put the page together.
 
-A run's diagram is of its first violation if it has one, and of its beginning if not; a span of time or
-an event can be chosen instead. At most `DIAGRAMS_MAX` runs get one, those with a violation first.
+A run's diagram is of its first violation if it has one, and of its beginning if not; a span of time
+or an event can be chosen instead. At most `DIAGRAMS_MAX` runs get one, those with a violation
+first.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,16 +12,16 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.checkers import ORDERS, Verdict, Violation
-from ensue.errors import BadInput
-from ensue.spark.measured import measure
-from ensue.spark.measuring import tables
+from ensue.checkers import Verdict, Violation, promise_of
+from ensue.core.errors import BadInput
 from ensue.spark.report.figures import Figures, collect
-from ensue.spark.report.judging import Judgement, judge
 from ensue.spark.report.page import Content, Drawing, render
 from ensue.spark.report.runs import read_runs
 from ensue.spark.report.spacetime import Diagram
+from ensue.spark.report.verdicts import Judgement, judge
 from ensue.spark.report.windows import Span, View, gather
+from ensue.spark.trace_measurements import measure
+from ensue.spark.trace_metrics import tables
 
 __all__ = ["DIAGRAMS_MAX", "Report", "report"]
 
@@ -34,7 +35,7 @@ _TITLES = {
     "causal": "an effect came before its cause",
     "lost": "A was owed and never came",
     "duplicate": "A came twice",
-    "phantom": "A came, and nobody had published it so",
+    "phantom": "A was delivered, and no node had published it so",
     "uninvited": "A came without a subscription to its topic",
     "void": "A came, and was void",
     "expired": "A came after its deadline",
@@ -87,13 +88,12 @@ def report(
     around: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Make a report of a trace, or of the traces below a directory, side by side.
+    """Make a report of a trace, or of the traces below a directory.
 
-    Every run is judged by `order`. The space-time diagrams are of `span`, or of the time `around` an
-    event, rather than of the first violation. `progress` is told what is being done.
+    Every run is judged by `order`. The space-time diagrams are of `span`, or of the time `around`
+    an event, rather than of the first violation. `progress` is called with each step.
     """
-    if order not in ORDERS:
-        raise BadInput(f"there is no order {order!r} to check; expected one of {', '.join(ORDERS)}")
+    promise_of(order)  # Refuses an unknown one.
     if span is not None and around is not None:
         raise BadInput("a diagram is of a span of time or around an event, not both")
     progress("reading the trace")
@@ -136,10 +136,10 @@ def _drawings(
 
 
 def _title(first: Violation) -> str:
-    told = _TITLES.get(first.anomaly, first.anomaly)
+    anomaly = _TITLES.get(first.anomaly, first.anomaly)
     if first.anomaly == "total" and len(set(first.nodes)) == 1:
-        return told.replace("two nodes", f"two subscriptions of {first.nodes[0]}")
-    return told
+        return anomaly.replace("two nodes", f"two subscriptions of {first.nodes[0]}")
+    return anomaly
 
 
 def _drawing(trace: DataFrame, figures: Figures, judged: Judgement, view: View) -> Drawing:
@@ -150,8 +150,8 @@ def _drawing(trace: DataFrame, figures: Figures, judged: Judgement, view: View) 
         title = f"{view.run}: around {view.event}"
     elif judged.first is not None:
         view = View(run=view.run, violation=judged.first)
-        told = _title(judged.first)
-        title = f"{view.run}: the first violation, {told}"
+        anomaly = _title(judged.first)
+        title = f"{view.run}: the first violation, {anomaly}"
         because = f"{judged.first.because}."
     else:
         title = f"{view.run}: its first events"

@@ -1,8 +1,8 @@
-"""Charts as inline SVG: what is drawn is decided here, colours and type by the page's style sheet.
+"""Charts as inline SVG; colours and type come from the page's style sheet.
 
 A chart is 560 by 270 units, and scales with the page. Series have a number, which the style sheet
-turns into a colour (`s0`, `s1`, …): light, dark and print differ in it, and in nothing else. Hovering
-over a mark tells its figures. A chart of nothing is a sentence that says why.
+turns into a colour (`s0`, `s1`, …): light, dark and print differ in it, and in nothing else.
+Hovering over a mark shows its figures. A chart of nothing is a sentence that says why.
 """
 
 import math
@@ -49,7 +49,7 @@ def empty(reason: str) -> str:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Return the names of the series with their colours and marks; nothing for a single name."""
+    """Return the series' names with colours and marks; empty for a single name."""
     if len(series) < 2 and not any(one.marks for one in series):
         return ""
     chips = (
@@ -107,7 +107,7 @@ def spread(series: Sequence[Series], *, title: str, unit: str = "share of delive
 
 
 def _marks(series: Sequence[Series], across: svg.Scale, low: float, high: float) -> str:
-    """Point out values, with labels in rows of their own that don't run into each other."""
+    """Label values in rows of their own that don't overlap."""
     parts = []
     taken: list[tuple[int, float]] = []
     for one in series:
@@ -131,7 +131,7 @@ def _marks(series: Sequence[Series], across: svg.Scale, low: float, high: float)
 
 
 def _low(bins: Sequence[Bin]) -> float:
-    """Return where the fastest few end, which would take up most of a logarithmic axis."""
+    """Return where the fastest few end, which would fill most of a log axis."""
     passed, total = 0.0, sum(each.weight for each in bins)
     for each in bins:
         passed += each.weight
@@ -149,7 +149,7 @@ def _factor(series: Sequence[Series]) -> int:
 
 
 def _merged(one: Series, factor: int) -> list[Bin]:
-    """Merge each so many neighbours on one logarithmic grid, and fill the gaps with nothing."""
+    """Merge each so many neighbours on one log grid; fill gaps with empty bins."""
     ratio = math.log(one.bins[0].high / one.bins[0].low)
     weights: dict[int, float] = {}
     for each in one.bins:
@@ -179,18 +179,18 @@ def lines(series: Sequence[Series], *, title: str, unit: str, tell: Callable[[fl
     width = max(one.bins[0].high - one.bins[0].low for one in series)
     for place in range(math.ceil(end / width)):
         low = place * width
-        told = [
+        figures = [
             f"{one.name}: {tell(each.weight)}"
             for one in series
             for each in one.bins
             if each.low <= low < each.high
         ]
-        if told:
+        if figures:
             at = f"{svg.duration_text(low)} to {svg.duration_text(low + width)}"
             parts.append(
                 svg.element(
                     "rect",
-                    svg.element("title", escape("\n".join([at, *told]))),
+                    svg.element("title", escape("\n".join([at, *figures]))),
                     x=across(low),
                     y=TOP,
                     width=across(min(end, low + width)) - across(low),

@@ -1,4 +1,6 @@
-"""The figures of a report as plain values: the tables of `measuring`, cut to what a page can hold.
+"""The figures of a report as plain values, cut to what a page can hold.
+
+They come from the tables of `trace_metrics`.
 
 What is collected is small whatever the trace: a row a run, a bucket of time or of latency, and the
 busiest topics. Of many runs the first are shown, by name.
@@ -16,7 +18,7 @@ __all__ = ["RUNS_MAX", "TOPICS_MAX", "Figures", "collect"]
 RUNS_MAX = 8
 """Runs that a page compares: as many as there are colours."""
 TOPICS_MAX = 20
-"""Topics of a run that are told one by one."""
+"""Topics of a run that are listed one by one."""
 ROWS_MAX = 20_000
 """Rows of any table that are brought to the page."""
 
@@ -32,14 +34,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int
     """Rows of the whole trace."""
     tables: Mapping[str, Rows]
-    """Rows of `latency` also say how many `topics` there are, told or not."""
+    """Rows of `latency` also say how many `topics` there are, listed or not."""
 
     def of(self, table: str, run: str) -> list[Mapping[str, Any]]:
         """Return the rows of a run."""
         return [row for row in self.tables[table] if row["run"] == run]
 
     def one(self, table: str, run: str) -> Mapping[str, Any] | None:
-        """Return the row of a run as a whole, or None; of several orders, that with most rows."""
+        """Return the row of a whole run, or None; of several orders, the largest."""
         rows = [row for row in self.of(table, run) if row.get("topic") is None]
         return max(rows, key=lambda row: row.get("count") or 0, default=None)
 

@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, to be looked at, printed, or sent around.
+"""The page: one HTML file that needs nothing else, to view, print or send.
 
 Its policy forbids the browser to load anything, so that even a hostile name in a trace could not
 make it. There is no script. Colours follow the reader's choice of light or dark.
@@ -13,21 +13,21 @@ import msgspec
 from ensue.checkers import Verdict
 from ensue.spark.report import charts, spacetime, svg
 from ensue.spark.report.figures import RUNS_MAX, Figures
-from ensue.spark.report.judging import Judgement
 from ensue.spark.report.sections import card, cards
 from ensue.spark.report.spacetime import Diagram
+from ensue.spark.report.verdicts import Judgement
 
 __all__ = ["Content", "Drawing", "render"]
 
 SENTENCES_MAX = 6
-"""Sentences of a verdict that are told."""
+"""Sentences of a verdict that are shown."""
 
 _STYLE = Path(__file__).with_name("page.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _VERDICTS = {
     Verdict.VALID: "the order was kept",
     Verdict.INVALID: "the order was broken",
-    Verdict.UNKNOWN: "can't be told",
+    Verdict.UNKNOWN: "could not be judged",
 }
 
 
@@ -84,16 +84,16 @@ def _header(content: Content) -> str:
     subscribers = sum(row["subscribers"] for row in totals)
     longest = max((row["duration_ms"] for row in totals), default=0.0)
     runs = f"{len(figures.runs)} runs, each up to" if len(figures.runs) > 1 else "One run of"
-    told = (
+    summary = (
         f"{runs} {svg.duration_text(longest)}: {events:,} events, {deliveries:,} deliveries, "
         f"{subscribers:,} subscribers. Judged by {content.order} order."
     )
     if figures.run_count > len(figures.runs):
-        told += f" The trace holds {figures.run_count:,} runs; the first {RUNS_MAX} are shown."
+        summary += f" The trace holds {figures.run_count:,} runs; the first {RUNS_MAX} are shown."
     return svg.element(
         "header",
         svg.element("h1", escape(content.title)),
-        svg.element("p", escape(told), class_="sub"),
+        svg.element("p", escape(summary), class_="sub"),
     )
 
 
@@ -131,16 +131,16 @@ def _drawings(drawings: Sequence[Drawing]) -> str:
             picture = spacetime.draw(one.diagram, title=one.title, mark=f"window-{number}")
             content.append(spacetime.key(one.diagram))
             content.append(svg.element("div", picture, class_="scroll"))
-            told = one.because
+            note = one.because
             if one.diagram.left_out:
-                told += f" {one.diagram.left_out} more nodes are not shown."
-            if told:
-                content.append(svg.element("p", escape(told.strip()), class_="because"))
+                note += f" {one.diagram.left_out} more nodes are not shown."
+            if note:
+                content.append(svg.element("p", escape(note.strip()), class_="because"))
         parts.append(svg.element("div", *content, class_="run"))
     return card(
         "Who saw what when",
-        "A line for each node, or for each of its subscriptions, time to the right; an arrow runs from the publication of an event to "
-        "its delivery.",
+        "A line for each node, or for each of its subscriptions, time to the right; an arrow runs "
+        "from the publication of an event to its delivery.",
         *parts,
     )
 
@@ -177,7 +177,7 @@ def _figures_of(content: Content, run: str) -> dict[str, str]:
     totals = figures.one("totals", run)
     assert totals is not None
     seconds = (totals["duration_ms"] or 0.0) / 1_000
-    told = {
+    shown = {
         "verdict": str(content.judgements[run].verdict),
         "order asked for": totals["order"],
         "events": f"{totals['events']:,}",
@@ -187,40 +187,40 @@ def _figures_of(content: Content, run: str) -> dict[str, str]:
         "time from first to last": svg.duration_text(totals["duration_ms"] or 0.0),
     }
     if seconds:
-        told["events per second"] = svg.count_text(round(totals["events"] / seconds, 1))
-        told["deliveries per second"] = svg.count_text(round(totals["deliveries"] / seconds, 1))
+        shown["events per second"] = svg.count_text(round(totals["events"] / seconds, 1))
+        shown["deliveries per second"] = svg.count_text(round(totals["deliveries"] / seconds, 1))
     latency = figures.one("latency", run)
     if latency is not None:
         for name in ("mean", "p50", "p90", "p99", "p999", "max"):
             label = name.replace("p999", "p99.9")
-            told[f"latency, {label}"] = svg.duration_text(latency[f"{name}_ms"])
+            shown[f"latency, {label}"] = svg.duration_text(latency[f"{name}_ms"])
     held = figures.one("hold_back", run)
     if held is not None:
-        told["held back"] = f"{held['held_count']:,} ({held['held_share']:.1%})"
+        shown["held back"] = f"{held['held_count']:,} ({held['held_share']:.1%})"
         if held["held_count"]:
-            told["held back for, mean"] = svg.duration_text(held["mean_ms"])
-            told["held back for, p99"] = svg.duration_text(held["p99_ms"])
+            shown["held back for, mean"] = svg.duration_text(held["mean_ms"])
+            shown["held back for, p99"] = svg.duration_text(held["p99_ms"])
     stamps = figures.one("stamps", run)
     if stamps is not None:
-        told["stamp entries, mean"] = f"{stamps['mean_entries']:.1f}"
-        told["stamp entries, max"] = f"{stamps['max_entries']:,}"
+        shown["stamp entries, mean"] = f"{stamps['mean_entries']:.1f}"
+        shown["stamp entries, max"] = f"{stamps['max_entries']:,}"
         if stamps["mean_bytes"] is not None:
-            told["stamp bytes, mean"] = f"{stamps['mean_bytes']:.1f}"
+            shown["stamp bytes, mean"] = f"{stamps['mean_bytes']:.1f}"
     for row in figures.of("verdicts", run):
         action = "tagged" if row["action"] == "delivered" else row["action"]
-        told[f"{action} as {row['verdict'] or 'nothing'}"] = f"{row['count']:,}"
+        shown[f"{action} as {row['verdict'] or 'nothing'}"] = f"{row['count']:,}"
     if totals["crashes"]:
-        told["crashes"] = f"{totals['crashes']:,}"
-    return told
+        shown["crashes"] = f"{totals['crashes']:,}"
+    return shown
 
 
 def _footer() -> str:
     return svg.element(
         "footer",
-        "<p>Latency runs from publication to delivery: by simulated time where the trace has it, and "
-        "otherwise by the clocks of the two nodes, whose difference it then includes. A delivery was "
-        "held back if an event that its node received later was delivered before it. The bytes of a "
-        "stamp are what sending the event took more than the bare event.</p>"
-        "<p>Percentiles are by nearest rank: exact up to 5,000 figures, beyond that with a rank within "
-        "1 / 10,000. Verdicts come from deliveries alone; stamps are not believed.</p>",
+        "<p>Latency runs from publication to delivery: by simulated time where the trace has it, "
+        "and otherwise by the clocks of the two nodes, whose difference it then includes. A "
+        "delivery was held back if an event that its node received later was delivered before it. "
+        "The bytes of a stamp are what sending the event took more than the bare event.</p>"
+        "<p>Percentiles are by nearest rank: exact up to 5,000 figures, beyond that with a rank "
+        "within 1 / 10,000. Verdicts come from deliveries alone; stamps are not believed.</p>",
     )

@@ -1,12 +1,12 @@
-"""The runs that a report compares: those of one trace, or of several side by side.
+"""The runs that a report compares: of one trace, or of several side by side.
 
-A directory with Parquet files is one trace, whatever runs are in it. A directory of directories, such
-as `ensue demo` leaves behind, is several traces; they may all call their run the same, so that each
-run is called after its directory.
+A directory with Parquet files is one trace, whatever runs are in it. A directory of directories,
+such as `ensue demo` leaves behind, is several traces; they may all call their run the same, so that
+each run is called after its directory.
 
-Clients in several processes write a trace each, of one run, as `ensue check` reads them. They are told
-from traces of several runs by what they say: all name one run, none has a node of another, and
-somebody delivered what only another one published.
+Clients in several processes write a trace each, of one run, as `ensue check` reads them. They
+differ from traces of several runs in their rows: all name one run, no two share a node, and a node
+of one delivered an event that only another one published.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ensue import trace
-from ensue.errors import BadInput
+from ensue.core import trace
+from ensue.core.errors import BadInput
 from ensue.spark.traces import read_trace
 
 __all__ = ["read_runs"]
@@ -39,7 +39,7 @@ def read_runs(spark: SparkSession, source: str | Path) -> DataFrame:
 
 
 def _folders(directory: Path) -> list[Path]:
-    """Return the directories of several traces; none if this is a single trace, or no trace."""
+    """Return the directories of several traces; none for a single trace or no trace."""
     if not directory.exists():
         raise BadInput(f"{directory} does not exist; a report is made of a trace, or of several")
     if directory.is_file():

@@ -1,4 +1,4 @@
-"""The figures of a report as cards: a heading, a sentence that says how to read it, a chart.
+"""The figures of a report as cards: a heading, how to read it, a chart.
 
 Every run has one colour throughout the page. A card that has nothing to show says why.
 """
@@ -84,8 +84,8 @@ def _latency(figures: Figures) -> str:
         )
     note = ""
     if early:
-        told = f"{early:,} deliveries came before their publication by their nodes' clocks."
-        note = svg.element("p", escape(told), class_="because")
+        sentence = f"{early:,} deliveries came before their publication by their nodes' clocks."
+        note = svg.element("p", escape(sentence), class_="because")
     return card(
         "Latency",
         "How long deliveries took, on a logarithmic axis: half are faster than p50, "
@@ -124,9 +124,9 @@ def _topics(figures: Figures) -> str:
     )
     more = any(row["topics"] > TOPICS_MAX for row in rows)
     note = f"The {TOPICS_MAX} busiest topics of each run are shown." if more else ""
-    told = svg.element("p", note, class_="because") if note else ""
+    below = svg.element("p", note, class_="because") if note else ""
     return card(
-        title, why, _scroll(table), told, shape="tall" if len(rows) > ROWS_BESIDE_CHART else ""
+        title, why, _scroll(table), below, shape="tall" if len(rows) > ROWS_BESIDE_CHART else ""
     )
 
 
@@ -154,7 +154,7 @@ def _over_time(
     name: str = "{}",
     filled: bool = False,
 ) -> list[Series]:
-    """Return a series a run. If `filled`, buckets of which the table says nothing are zero."""
+    """Return one series per run; if `filled`, buckets without a row are zero."""
     found = []
     for colour, run in enumerate(figures.runs):
         rows: dict[float, float] = {}
@@ -237,9 +237,11 @@ def _held_time(figures: Figures) -> str:
     median = _over_time(figures, "hold_back_over_time", lambda row: row["p50_ms"])
     tail = _over_time(figures, "hold_back_over_time", lambda row: row["p99_ms"], dashed=True)
     series = [
-        Series(name=f"{one.name}, {told}", colour=one.colour, bins=one.bins, dashed=one.dashed)
+        Series(
+            name=f"{one.name}, {percentile}", colour=one.colour, bins=one.bins, dashed=one.dashed
+        )
         for pair in zip(median, tail, strict=True)
-        for one, told in zip(pair, ("p50", "p99"), strict=True)
+        for one, percentile in zip(pair, ("p50", "p99"), strict=True)
     ]
     otherwise = _NOT_RECEIVED
     if figures.tables["hold_back"]:

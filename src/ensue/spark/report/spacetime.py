@@ -1,12 +1,15 @@
-"""A space-time diagram: a horizontal line a node, time to the right, an arrow for each delivery.
+"""A space-time diagram: a line per node, time to the right, arrows.
 
-A node that has several subscriptions has a line for each of them; below, all lines are called nodes.
+Each arrow is a delivery.
 
-An arrow runs from the publication of an event to its delivery at a node. Events that matter, such as
-the two that two subscribers delivered in opposite orders, have a letter and a colour; the deliveries that
-disagree carry the letter in a disc beside the line, above it for what the node delivered first and
-below for what came next, with its position. Everything else is grey, or coloured by topic if nothing
-matters more than the rest.
+A node that has several subscriptions has a line for each of them; below, all lines are called
+nodes.
+
+An arrow runs from the publication of an event to its delivery at a node. Events that matter, such
+as the two that two subscribers delivered in opposite orders, have a letter and a colour; the
+deliveries that disagree carry the letter in a disc beside the line, above it for what the node
+delivered first and below for what came next, with its position. Everything else is grey, or
+coloured by topic if nothing matters more than the rest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,7 +57,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """Something else at a node: it crashed, restarted or discarded an event that matters."""
+    """Another event at a node: a crash, a restart, or a discarded event that matters."""
 
     node: str
     at_ms: float
@@ -115,7 +118,7 @@ def key(diagram: Diagram) -> str:
 
 
 def draw(diagram: Diagram, *, title: str, mark: str) -> str:
-    """Return the picture. `mark` is unique on the page: it names what others must not cut off."""
+    """Return the picture; `mark` is unique on the page and names its clip path."""
     nodes = _nodes(diagram)
     left = 28 + 8.2 * max((len(svg.shortened(node, NAME_LENGTH)) for node in nodes), default=0)
     right = WIDTH - 20
@@ -159,7 +162,7 @@ def draw(diagram: Diagram, *, title: str, mark: str) -> str:
 
 
 def _nodes(diagram: Diagram) -> list[str]:
-    """Return the nodes from top to bottom: publishers, then whoever disagrees, then the others."""
+    """Return the nodes, top down: publishers, then those that disagree, then the rest."""
     marked = [one.node for one in diagram.deliveries if one.marked]
     concerned = [*sorted(set(marked)), *diagram.absent]
     chosen = [one.node for one in diagram.publications if one.event in diagram.events]
@@ -186,8 +189,8 @@ def _axis(diagram: Diagram, across: svg.Scale, bottom: float) -> Iterable[str]:
     for value in svg.ticks_linear(low, high, 9):
         x = across(value * factor)
         yield svg.element("line", x1=x, x2=x, y1=TOP - 6, y2=bottom, class_="grid")
-        told = f"{value:,.6f}".rstrip("0").rstrip(".")
-        yield svg.text(told, x, bottom + 16, anchor="middle", class_="tick")
+        label = f"{value:,.6f}".rstrip("0").rstrip(".")
+        yield svg.text(label, x, bottom + 16, anchor="middle", class_="tick")
     middle = across((diagram.begin_ms + diagram.end_ms) / 2)
     yield svg.text(
         f"time since the run began, {unit}", middle, bottom + 36, anchor="middle", class_="axis"
@@ -205,18 +208,18 @@ def _arrows(
         x, y = across(one.at_ms), rows[one.node]
         style = diagram.colour(one.event, one.topic)
         place = f", its {ordinal(one.position)}," if one.position else ""
-        told = svg.element(
+        tooltip = svg.element(
             "title",
             escape(f"{one.event} at {one.node}{place} after {svg.duration_text(one.at_ms)}"),
         )
         if start is not None and start.node in rows:
             from_x, from_y = across(start.at_ms), rows[start.node]
             yield svg.element(
-                "line", told, x1=from_x, y1=from_y, x2=x, y2=y, class_=f"arrow {style}"
+                "line", tooltip, x1=from_x, y1=from_y, x2=x, y2=y, class_=f"arrow {style}"
             )
             yield _head(from_x, from_y, x, y, style, 9.0 if important else 5.0)
         else:
-            yield svg.element("circle", told, cx=x, cy=y, r=3, class_=f"dot {style}")
+            yield svg.element("circle", tooltip, cx=x, cy=y, r=3, class_=f"dot {style}")
 
 
 def _head(from_x: float, from_y: float, x: float, y: float, style: str, size: float) -> str:
@@ -235,16 +238,16 @@ def _publications(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -
         if one.node not in rows or not diagram.begin_ms <= one.at_ms <= diagram.end_ms:
             continue
         x, y = across(one.at_ms), rows[one.node]
-        told = svg.element("title", escape(f"{one.node} published {one.event}"))
+        tooltip = svg.element("title", escape(f"{one.node} published {one.event}"))
         style = diagram.colour(one.event, one.topic)
         if one.event in diagram.events:
-            yield _disc(x, y, diagram.events.index(one.event), told)
+            yield _disc(x, y, diagram.events.index(one.event), tooltip)
         else:
-            yield svg.element("circle", told, cx=x, cy=y, r=3, class_=f"dot {style}")
+            yield svg.element("circle", tooltip, cx=x, cy=y, r=3, class_=f"dot {style}")
 
 
-def _disc(x: float, y: float, number: int, told: str = "") -> str:
-    circle = svg.element("circle", told, cx=x, cy=y, r=9, class_=f"disc e{number}")
+def _disc(x: float, y: float, number: int, tooltip: str = "") -> str:
+    circle = svg.element("circle", tooltip, cx=x, cy=y, r=9, class_=f"disc e{number}")
     return circle + svg.text(LETTERS[number], x, y + 4, anchor="middle", class_="letter")
 
 
@@ -264,11 +267,11 @@ def _discs(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -> Itera
         yield svg.element("line", x1=x, x2=x, y1=line, y2=y, class_=style)
         yield svg.element("circle", cx=x, cy=line, r=3.5, class_=f"dot e{number}")
         yield _disc(x, y, number)
-        told = _position(one, place)
+        label = _position(one, place)
         if above:
-            yield svg.text(told, x - 13, y + 4, anchor="end", class_="told halo")
+            yield svg.text(label, x - 13, y + 4, anchor="end", class_="told halo")
         else:
-            yield svg.text(told, x + 13, y + 4, class_="told halo")
+            yield svg.text(label, x + 13, y + 4, class_="told halo")
 
 
 def _when(one: Delivery) -> tuple[float, int]:
@@ -291,9 +294,9 @@ def _happenings(
         style = "cross"
         if one.event in diagram.events:
             style = f"cross e{diagram.events.index(one.event)}"
-        told = svg.element("title", escape(f"{one.node}: {one.name} {one.event or ''}".strip()))
+        tooltip = svg.element("title", escape(f"{one.node}: {one.name} {one.event or ''}".strip()))
         cross = f"M{x - 5:.1f},{y - 5:.1f}L{x + 5:.1f},{y + 5:.1f}M{x - 5:.1f},{y + 5:.1f}"
-        yield svg.element("path", told, d=f"{cross}L{x + 5:.1f},{y - 5:.1f}", class_=style)
+        yield svg.element("path", tooltip, d=f"{cross}L{x + 5:.1f},{y - 5:.1f}", class_=style)
         yield svg.text(one.name, x, y - 9, anchor="middle", class_="told halo")
     for node in diagram.absent:
         if node in rows:

@@ -28,15 +28,20 @@ _UNITS = ((1e-6, "ns"), (1e-3, "µs"), (1.0, "ms"), (1e3, "s"), (60e3, "min"), (
 
 
 def element(name: str, *content: str, **attributes: object) -> str:
-    """Return an element; `content` is markup, and attributes are escaped. `class_` is `class`."""
-    told = "".join(
+    """Return an element; `content` is markup, attributes are escaped.
+
+    `class_` is `class`.
+    """
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     inside = "".join(content)
     return (
-        f"<{name}{told}>{inside}</{name}>" if inside or name not in _EMPTY else f"<{name}{told}/>"
+        f"<{name}{written}>{inside}</{name}>"
+        if inside or name not in _EMPTY
+        else f"<{name}{written}/>"
     )
 
 
@@ -63,7 +68,7 @@ def shortened(name: str, length: int) -> str:
 
 
 def linear(low: float, high: float, start: float, end: float) -> Scale:
-    """Return the scale from values to places; a range without extent maps to the start."""
+    """Return the scale from values to places; an empty range maps to the start."""
     span = high - low
     return lambda value: start + (end - start) * ((value - low) / span if span else 0.0)
 
@@ -87,16 +92,16 @@ def ticks_linear(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def ticks_log(low: float, high: float, count: int = 8) -> list[float]:
-    """Return round values between two positive ones, about so many, for a logarithmic axis."""
+    """Return about so many round values between two, for a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     choices: tuple[Sequence[float], ...] = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7))
     found: list[float] = []
     for factors in choices:
-        told = [factor * 10.0**decade for decade in decades for factor in factors]
-        told = [value for value in told if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(told) > count and found:
+        ticks = [factor * 10.0**decade for decade in decades for factor in factors]
+        ticks = [value for value in ticks if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(ticks) > count and found:
             return found
-        found = told
+        found = ticks
     if len(found) < 3:
         return [value for value in ticks_linear(low, high, count) if value > 0]
     every = math.ceil(len(found) / count)
@@ -130,7 +135,7 @@ def count_text(value: float) -> str:
 
 
 def time_unit(span_ms: float) -> tuple[float, str]:
-    """Return what an axis of that length is told in: milliseconds in the unit, and its name."""
+    """Return the unit of an axis of that length: its milliseconds and its name."""
     if span_ms < 3_000:
         return 1.0, "ms"
     if span_ms < 300_000:

@@ -13,19 +13,21 @@ from pyspark.sql import DataFrame
 from ensue import checkers
 from ensue.checkers import Finding, Report, Verdict, Violation
 from ensue.checkers.total import SEARCH_ENDED
-from ensue.spark.auditing import audit
-from ensue.trace import Row
+from ensue.core.trace import Row
+from ensue.spark.audits import audit
 
 __all__ = ["ROWS_MAX", "Judgement", "judge"]
 
 ROWS_MAX = 1_000_000
 """Rows of a trace that are judged in memory, all runs together."""
 COUNTED_MAX = 1_000
-"""Violations of each rule that are looked for: as many as an audit does, so that both say the same."""
+"""Violations of each rule that are looked for: as many as an audit does, so that both say the
+same."""
 
 _FIRST = ("total", "global", "causal", "causal-topic", "deadline")
 _LAST = ("fifo", "positions", "complete")
-"""A disagreement is the best picture; an event lost is the poorest. What breaks other rules is no single delivery, and not drawn."""
+"""A disagreement is the best picture; an event lost is the poorest. What breaks other rules is no
+single delivery, and not drawn."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +51,10 @@ def judge(
     for run in runs:
         rows = trace.where(trace["run"] == run)
         if row_count > ROWS_MAX:
-            told = audit(rows, order, violations_max=COUNTED_MAX).report()
+            report = audit(rows, order, violations_max=COUNTED_MAX).report()
         else:
-            told = checkers.check(_rows(rows), order, violations_max=COUNTED_MAX)
-        found[run] = _judgement(told)
+            report = checkers.check(_rows(rows), order, violations_max=COUNTED_MAX)
+        found[run] = _judgement(report)
     return found
 
 
@@ -93,14 +95,14 @@ def _worst_first(report: Report) -> list[Finding]:
 
 
 def _sentences(report: Report) -> Iterator[str]:
-    """Tell of each rule how often it was broken, with its first witness; then whatever was noted."""
+    """Yield how often each rule was broken with its first witness, then notes."""
     for finding in _worst_first(report):
         if finding.violations:
             ended = any(note.startswith(SEARCH_ENDED) for note in finding.notes)
             count = f"{finding.violation_count:,}{' or more' if ended else ''}"
             several = ended or finding.violation_count > 1
-            told = f"{count} times, for example: " if several else "once: "
-            yield f"{finding.checker} broken {told}{finding.violations[0].because}"
+            times = f"{count} times, for example: " if several else "once: "
+            yield f"{finding.checker} broken {times}{finding.violations[0].because}"
     yield from report.reasons
     for finding in report.findings:
         yield from (f"{finding.checker}: {reason}" for reason in finding.reasons)

@@ -1,12 +1,12 @@
-"""Gathers what a space-time diagram shows: a few rows of a trace, however large it is.
+"""Gather the rows of a space-time diagram: a few, however large the trace.
 
 A *view* says what a diagram is about: a violation, a chosen event, a chosen span of time, or the
 beginning of the run. Each takes a handful of queries, each limited to so many rows; what does not
 fit is left out, farthest from the middle of the window first. Of the nodes those that matter come
 first.
 
-A node has one line, or if several of its subscriptions are seen, one for each of them and one for what
-it publishes.
+A node has one line, or if several of its subscriptions are seen, one for each of them and one for
+what it publishes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from ensue.checkers import Violation
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.spark.report.spacetime import Delivery, Diagram, Happening, Publication
 
 __all__ = ["Span", "View", "gather"]
@@ -58,8 +58,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         """The events that matter, if any."""
         if self.violation is None:
             return () if self.event is None else (self.event,)
-        told = (self.violation.first_event, self.violation.second_event)
-        return tuple(dict.fromkeys(event for event in told if event is not None))
+        events = (self.violation.first_event, self.violation.second_event)
+        return tuple(dict.fromkeys(event for event in events if event is not None))
 
 
 def gather(trace: DataFrame, view: View, *, begin_ns: int) -> Diagram | None:
@@ -122,7 +122,10 @@ def _around(view: View, matter: Sequence[dict[str, Any]]) -> Span:
 
 
 def _beginning(context: Sequence[dict[str, Any]], delivered: Sequence[dict[str, Any]]) -> Span:
-    """Return the time that nine of ten deliveries took: the slowest may be out of all proportion."""
+    """Return the time that nine of ten deliveries took.
+
+    The slowest may be out of all proportion.
+    """
     ends = sorted(row["at_ms"] for row in delivered) or [context[-1]["at_ms"]]
     begin = min(row["at_ms"] for row in context)
     end = max(ends[len(ends) * 9 // 10 - (len(ends) > 9)], begin)
@@ -162,12 +165,12 @@ class _Lines:
 def _diagram(
     view: View,
     span: Span,
-    told: Sequence[dict[str, Any]],
+    shown: Sequence[dict[str, Any]],
     delivered: Sequence[dict[str, Any]],
     happened: Sequence[dict[str, Any]],
 ) -> Diagram:
     concerned = _concerned(view)
-    given = [*delivered, *(row for row in told if row["action"] != "published")]
+    given = [*delivered, *(row for row in shown if row["action"] != "published")]
     lines = _Lines([*concerned, *map(_subscriber, given)])
     publications: dict[str, Publication] = {}
     happenings = [
@@ -175,7 +178,7 @@ def _diagram(
         for row in happened
         for line in lines.all_of(row["node"])
     ]
-    for row in told:
+    for row in shown:
         if row["action"] == "published":
             publication = Publication(
                 event=row["event"], topic=row["topic"] or "", node=row["node"], at_ms=row["at_ms"]
@@ -191,7 +194,7 @@ def _diagram(
         # It may have come, and not been let through.
         happenings += [
             Happening(node=line, at_ms=r["at_ms"], name=r["verdict"], event=r["event"])
-            for r in told
+            for r in shown
             if r["action"] == "discarded" and (line := lines.of(*_subscriber(r))) in absent
         ]
     nodes, left_out = _nodes(view, matter, publications.values(), deliveries)
@@ -240,7 +243,7 @@ def _nodes(
     publications: Iterable[Publication],
     deliveries: Sequence[Delivery],
 ) -> tuple[set[str], int]:
-    """Choose whose lines are drawn: those that matter, then publishers, then subscribers."""
+    """Choose which lines are drawn: those that matter, publishers, subscribers."""
     begun = list(publications)
     chosen = dict.fromkeys(
         [

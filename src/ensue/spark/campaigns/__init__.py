@@ -1,0 +1,1 @@
+"""Campaigns: many independent cases on Spark, and swarms as one of them."""

@@ -1,0 +1,1 @@
+"""A lake: the tables that `ensue pipeline` writes from a recorded run."""
