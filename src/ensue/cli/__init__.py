@@ -1,8 +1,8 @@
 """The command line: `ensue`.
 
-Each command is a function in a module of this package; `build` puts them together. Nothing at all is
-imported before `main` waits for Ctrl-C, and nothing outside the standard library before it has looked
-whether the extra is installed.
+Each command is a function in a module of this package; `build` assembles them. Nothing is imported
+before `main` handles Ctrl-C, and nothing outside the standard library before it has checked that
+the extra is installed.
 """
 
 import sys
@@ -20,14 +20,14 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line."""
     try:
-        _see_to_streams()
-        _look_for_extras()
+        _replace_closed_streams()
+        _check_extras()
         build()()
     except KeyboardInterrupt:
         # Commands handle their own; this is the moment while they are being imported.
         pass
     except SystemExit as ended:
-        # Typer's word for an interrupt that came while it read the options; it prints nothing.
+        # Typer exits with this code, and prints nothing, if interrupted while it parses options.
         if ended.code != INTERRUPTED:
             raise
     else:
@@ -36,11 +36,11 @@ def main() -> None:
     raise SystemExit(2) from None
 
 
-def _see_to_streams() -> None:
-    """Fill in for standard streams that were closed by whoever started this.
+def _replace_closed_streams() -> None:
+    """Replace standard streams that the parent process has closed.
 
-    Their numbers would go to the next file or socket. Who reads or writes there is told as if they were closed; but stderr,
-    where that would have to be said, takes everything.
+    Otherwise the next file or socket would get their descriptors. Reading stdin and writing stdout
+    still fail as if they were closed; stderr, where that error is printed, discards its input.
     """
     import os  # noqa: PLC0415 - see above
 
@@ -56,7 +56,7 @@ def _see_to_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
-def _look_for_extras() -> None:
+def _check_extras() -> None:
     from importlib.util import find_spec  # noqa: PLC0415 - see above
 
     missing = [name for name in NEEDED if find_spec(name) is None]
@@ -74,24 +74,23 @@ def build() -> "typer.Typer":
 
     import typer  # noqa: PLC0415 - an extra
 
-    from ensue.cli.auditing import audit  # noqa: PLC0415 - they need the extra
-    from ensue.cli.checking import check  # noqa: PLC0415 - as above
+    from ensue.cli.audit import audit  # noqa: PLC0415 - they need the extra
+    from ensue.cli.check import check  # noqa: PLC0415 - as above
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
-    from ensue.cli.experimenting import experiment  # noqa: PLC0415 - as above
-    from ensue.cli.helping import Command, Group, paragraphs  # noqa: PLC0415 - as above
+    from ensue.cli.help_format import Command, Group, paragraphs  # noqa: PLC0415 - as above
     from ensue.cli.pipeline import pipeline  # noqa: PLC0415 - as above
-    from ensue.cli.publishing import pub  # noqa: PLC0415 - as above
-    from ensue.cli.reporting import report  # noqa: PLC0415 - as above
-    from ensue.cli.serving import serve, token  # noqa: PLC0415 - as above
-    from ensue.cli.simulation import replay, sim, swarm  # noqa: PLC0415 - as above
+    from ensue.cli.pub import pub  # noqa: PLC0415 - as above
+    from ensue.cli.report import report  # noqa: PLC0415 - as above
+    from ensue.cli.serve import serve, token  # noqa: PLC0415 - as above
+    from ensue.cli.sim import replay, sim, swarm  # noqa: PLC0415 - as above
     from ensue.cli.status import status  # noqa: PLC0415 - as above
-    from ensue.cli.subscribing import sub  # noqa: PLC0415 - as above
-    from ensue.cli.transacting import tx  # noqa: PLC0415 - as above
+    from ensue.cli.sub import sub  # noqa: PLC0415 - as above
+    from ensue.cli.tx import tx  # noqa: PLC0415 - as above
 
     app = typer.Typer(
         name="ensue",
         cls=Group,
-        help="Ordered publish/subscribe: simulate it, search it for faults, and check what it did.",
+        help="Ordered publish/subscribe: run it, simulate it, search it for faults, check traces.",
         epilog="Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.",
         no_args_is_help=True,
         add_completion=False,
@@ -117,7 +116,7 @@ def build() -> "typer.Typer":
     ) -> None:
         pass
 
-    # Commands appear in the help in this order. A new one is a line here.
+    # The help lists commands in this order.
     for function in (
         demo,
         serve,
@@ -135,5 +134,4 @@ def build() -> "typer.Typer":
         pipeline,
     ):
         app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
-    app.add_typer(experiment())
     return app

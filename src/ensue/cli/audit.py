@@ -1,26 +1,25 @@
-"""The command `audit`: judge a large trace, on Spark."""
+"""The command `audit`: judge a large trace on Spark."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ensue import trace
 from ensue.cli import output
-from ensue.cli.checking import (
+from ensue.cli.check import (
     ALL_MAX,
     EXPLAINED_MAX,
     CausalOption,
     ClockErrorOption,
     LossyOption,
-    Order,
+    PromiseOption,
     SettleOption,
     WithinOption,
     check_causal,
 )
-from ensue.cli.spark_work import on_spark
-from ensue.errors import BadInput
-from ensue.simulation.scenario_values import parse_duration
+from ensue.cli.spark_runs import on_spark
+from ensue.core.errors import BadInput
+from ensue.simulation.scenario_file.values import parse_duration
 
 __all__ = ["MasterOption", "audit"]
 
@@ -43,7 +42,7 @@ def audit(
             metavar="DIR", help="The trace or recorded run: a directory, or a URL that Spark reads."
         ),
     ],
-    order: Annotated[Order, typer.Option(help="The order that was promised.")],
+    order: PromiseOption,
     *,
     master: MasterOption = None,
     causal: CausalOption = None,
@@ -57,15 +56,15 @@ def audit(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Tell every violation, not only the first of each checker."),
+        typer.Option("--all", help="Explain every violation, not only the first of each checker."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
     """Judge a large trace on Spark, by the order that was promised.
 
-    Says the same as [bold]ensue check[/bold], which holds a trace in memory.
-    On this machine by default, on a cluster by its master URL. To judge causal order, which total
-    order implies, one task holds a run whole that has no true times; [bold]--no-causal[/bold] cuts it up.
+    Its verdicts are those of [bold]ensue check[/bold], which holds a trace in memory. Runs on this
+    machine by default, on a cluster by its master URL. To judge causal order, which total order
+    implies, one task holds a whole run without true times; [bold]--no-causal[/bold] splits it.
 
     Example: [bold]ensue audit runs/tuesday --order total[/bold]
     """
@@ -78,15 +77,17 @@ def audit(
         within_ns = None if within is None else parse_duration(within)
     if violations is not None and violations.exists():
         raise BadInput(f"--violations: {violations} exists already; name a new directory")
-    if "://" not in directory:
-        trace.files(Path(directory))  # Spark takes seconds to start.
     from ensue import spark as es  # noqa: PLC0415 - an extra, and slow to load
+    from ensue.spark.traces import check_files, is_local  # noqa: PLC0415 - as above
 
-    with on_spark(master, "ensue audit") as (_, work):
+    if is_local(directory):
+        check_files(Path(directory))  # Spark takes seconds to start.
+
+    with on_spark(master, "ensue audit", reads=directory) as (_, work):
         work.at("auditing")
         found = es.audit(
             directory,
-            order.value,
+            order,
             causal=causal,
             lossy=lossy,
             settle_ns=settle_ns,
@@ -101,5 +102,5 @@ def audit(
         output.print_json(report.to_dict())
     else:
         output.print_findings(report)
-        output.print_witnesses(report, every=every, more="--all tells every one")
+        output.print_witnesses(report, every=every, more="--all explains every one")
     return output.exit_code(report.verdict)

@@ -1,22 +1,22 @@
 """The command `check`: judge a trace that is on disk."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ensue import trace as traces
 from ensue.checkers import check as judge
+from ensue.checkers import promise_of, promises
 from ensue.cli import output
-from ensue.errors import BadInput
-from ensue.simulation.scenario_values import parse_duration
+from ensue.core import trace as traces
+from ensue.core.errors import BadInput
+from ensue.simulation.scenario_file.values import parse_duration
 
 __all__ = [
     "CausalOption",
     "ClockErrorOption",
     "LossyOption",
-    "Order",
+    "PromiseOption",
     "SettleOption",
     "WithinOption",
     "check",
@@ -25,28 +25,26 @@ __all__ = [
 EXPLAINED_MAX = 20
 """Violations of each checker that are explained, for `--json` too."""
 ALL_MAX = 1_000_000
-"""The same with `--all`. HAZARD: the search for disagreements then goes on to its end."""
+"""The same with `--all`. HAZARD: the search for disagreements is then exhaustive."""
 
 
-class Order(StrEnum):
-    """The orders a trace can be checked for."""
-
-    TOTAL = "total"
-    CAUSAL = "causal"
-    CAUSAL_TOPIC = "causal-topic"
-    MERGED = "merged"
-    DEADLINE = "deadline"
-    FIFO = "fifo"
-    NONE = "none"
-    TRANSACTIONS = "transactions"
+PromiseOption = Annotated[
+    str,
+    typer.Option(
+        parser=output.choice(promises),
+        metavar="|".join(promises()),
+        help="The order that was promised.",
+    ),
+]
 
 
-def check_causal(order: Order, causal: bool | None) -> None:
+def check_causal(order: str, causal: bool | None) -> None:
     """Refuse `--causal` and `--no-causal` where they would change nothing."""
-    if causal is False and order is not Order.TOTAL:
-        raise BadInput(f"--no-causal is for --order total alone, not for {order.value}")
-    if causal and order is Order.TRANSACTIONS:
-        raise BadInput("--causal does not go with --order transactions: it has rules of its own")
+    promise = promise_of(order)
+    if causal is False and not promise.causal_unless_lossy:
+        raise BadInput(f"--no-causal is for --order total alone, not for {order}")
+    if causal and promise.check is not None:
+        raise BadInput(f"--causal does not go with --order {order}: it has rules of its own")
 
 
 CausalOption = Annotated[
@@ -65,16 +63,16 @@ SettleOption = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="How long before its end a subscription is sure to get what is published, "
-        "such as 5s. Without it, nothing is owed to subscriptions that ended.",
+        help="Events published this long before a subscription's end must reach it, "
+        "such as 5s. Without it, ended subscriptions may lack events.",
     ),
 ]
 ClockErrorOption = Annotated[
     str,
     typer.Option(
         metavar="DURATION",
-        help="By how much the clocks of two nodes may differ, such as 10ms. "
-        "Simulated traces hold true time and don't need it.",
+        help="Largest difference between the clocks of two nodes, such as 10ms. "
+        "Simulated traces have true times and don't need it.",
     ),
 ]
 WithinOption = Annotated[
@@ -92,7 +90,7 @@ def check(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="The trace or recorded run: a directory.")
     ],
-    order: Annotated[Order, typer.Option(help="The order that was promised.")],
+    order: PromiseOption,
     *,
     causal: CausalOption = None,
     lossy: LossyOption = False,
@@ -101,7 +99,7 @@ def check(
     within: WithinOption = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Tell every violation, not only the first of each checker."),
+        typer.Option("--all", help="Explain every violation, not only the first of each checker."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
@@ -120,7 +118,7 @@ def check(
         within_ns = None if within is None else parse_duration(within)
     report = judge(
         traces.read(directory),
-        order.value,
+        order,
         causal=causal,
         lossy=lossy,
         settle_ns=settle_ns,
@@ -132,5 +130,5 @@ def check(
         output.print_json(report.to_dict())
     else:
         output.print_findings(report)
-        output.print_witnesses(report, every=every, more="--all tells every one")
+        output.print_witnesses(report, every=every, more="--all explains every one")
     return output.exit_code(report.verdict)

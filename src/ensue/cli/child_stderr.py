@@ -1,8 +1,8 @@
-"""What Spark's processes write to stderr, without the lines that say nothing.
+"""The stderr of Spark's processes, without noise.
 
-PySpark 4.3 writes some that can't be switched off: a warning when Java starts, lines about each worker of
-an ordered stream, and a traceback of `pyspark.daemon` for each task that ends before it has read all it was
-given. Everything else is passed on.
+PySpark 4.3 writes lines that can't be switched off: a warning when Java starts, lines about each
+worker of an ordered stream, and a traceback of `pyspark.daemon` for each task that ends before it
+has read all of its input. Everything else is passed on.
 """
 
 import os
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 __all__ = ["Noise", "filtered"]
 
 IDLE_S = 0.5
-"""So long a traceback that has not ended is waited for."""
+"""How long to wait for the rest of a traceback."""
 LINES_MAX = 1_000
 """A traceback of more lines is passed on, whatever it ends with."""
 
@@ -30,17 +30,17 @@ _DAEMON = "daemon.py"
 
 
 class Noise:
-    """Passes lines on to `write` that are worth it."""
+    """A filter that passes lines on to `write`, except noise."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._held: list[str] = []
-        """Lines of tracebacks that have not ended; those of several processes may be mixed."""
+        """Lines of unfinished tracebacks, possibly of several processes."""
         self._dropped = False
-        """Whether the line before was dropped: an empty one belongs to it."""
+        """Whether the previous line was dropped: an empty one belongs to it."""
 
     def add(self, line: str) -> None:
-        """Take a line, without its end."""
+        """Add a line, without its newline."""
         if line.startswith(_DROPPED) or (self._dropped and not line.strip()):
             self._dropped = True
             return
@@ -57,13 +57,13 @@ class Noise:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on what is held: it did not end as a broken pipe of a daemon does."""
+        """Pass on held lines, which are no broken pipe of a daemon."""
         held, self._held = self._held, []
         for line in held:
             self._write(line)
 
     def _ended(self) -> bool:
-        """Tell whether all that is held are tracebacks of daemons that end with a broken pipe."""
+        """Return whether all held lines are broken pipe tracebacks of daemons."""
         begun = sum(line.strip() == _TRACEBACK for line in self._held)
         ended = sum(line.startswith(_BROKEN_PIPE) for line in self._held)
         return begun == ended and any(_DAEMON in line for line in self._held)
@@ -71,10 +71,10 @@ class Noise:
 
 @contextmanager
 def filtered(write: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Have what processes started meanwhile write to stderr, for as long as they live, filtered.
+    """Filter the stderr of processes started meanwhile, for as long as they live.
 
-    What is worth it goes to stderr, or to `write`, which must not use file descriptor 2. What this
-    process itself writes there meanwhile goes the same way.
+    Other lines go to stderr, or to `write`, which must not use file descriptor 2. What this process
+    itself writes there meanwhile goes the same way.
     """
     reader, writer = os.pipe()
     sys.stderr.flush()
@@ -94,9 +94,9 @@ def filtered(write: Callable[[str], object] | None = None) -> Iterator[None]:
 
 
 def _pass_on(reader: int, mine: int, write: Callable[[str], object] | None) -> None:
-    """Pass on what processes write until the last of them has ended; `mine` is this process's stderr.
+    """Pass on lines until the last process has ended; `mine` is this process's stderr.
 
-    A stderr that is closed does not end it: the processes would block on a full pipe.
+    A closed stderr does not end it: the processes would block on a full pipe.
     """
     noise = Noise(write or (lambda line: os.write(mine, f"{line}\n".encode())))
     rest, ended = b"", False

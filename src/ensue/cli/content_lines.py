@@ -1,4 +1,4 @@
-"""What `pub --where` makes of lines: events that are described by their attributes."""
+"""Lines of `pub --where` as events by content, with attributes instead of a topic."""
 
 import asyncio
 import re
@@ -9,15 +9,15 @@ import msgspec
 
 from ensue import Bus
 from ensue.cli import output
-from ensue.errors import BadInput, EventRefused
-from ensue.event import Event
-from ensue.protocols.overlay.parsing import parse
-from ensue.tables import TableReader, parse_json
+from ensue.core.errors import BadInput, EventRefused
+from ensue.core.event import Event
+from ensue.core.toml_file import TableReader, parse_json
+from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["ContentSource"]
 
 UNDER_WAY_MAX = 256
-"""Events that are on their way to the broker at once."""
+"""Unacknowledged events at once."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,12 +32,12 @@ _LINES = TableReader(_Line)
 
 
 class ContentSource:
-    """Turns lines into events by content, which its broker has when they are settled."""
+    """A source of events by content; settled events have reached the broker."""
 
     def __init__(self, where: str, *, json: bool, what: str) -> None:
         parse(where)
         self.published = 0
-        """Events that the broker has."""
+        """Events that have reached the broker."""
         self.line = 0
         self.timeout_s: float | None = None
         """How long a line waits to be published."""
@@ -48,11 +48,11 @@ class ContentSource:
 
     @property
     def settled(self) -> bool:
-        """Whether these are all that may be out."""
+        """Whether no other event may have been published."""
         return not self._under_way
 
     async def begin(self, bus: Bus) -> None:
-        """Say what will be published."""
+        """Advertise the filter."""
         await bus.advertise(where=self._where)
 
     async def publish(self, bus: Bus, line: bytes) -> None:
@@ -73,7 +73,7 @@ class ContentSource:
         )
 
     async def settle(self) -> None:
-        """Wait until the broker has everything."""
+        """Wait until all events have reached the broker."""
         while self._under_way:
             await self._settle_one()
 
@@ -89,7 +89,7 @@ class ContentSource:
         self.published += 1
 
     def wrong(self, number: int, why: str) -> BadInput:
-        """Return what is wrong with a line."""
+        """Return the error of an invalid line."""
         return BadInput(
             f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
         )
@@ -107,7 +107,7 @@ class ContentSource:
 
 
 def _wrong_with(line: bytes) -> str:
-    """Tell what is wrong with a line of attributes alone, as is told of those in an object."""
+    """Return what is wrong with a line of attributes, in the reader's words."""
     try:
         _LINES.read({"attributes": parse_json(line)}, json=True)
     except BadInput as error:

@@ -16,10 +16,10 @@ from ensue.checkers.disagreement import Orders
 from ensue.checkers.history import histories
 from ensue.checkers.statistics import RunStatistics, statistics
 from ensue.cli import output
-from ensue.cli.demo_run import Workload, run
-from ensue.errors import MissingExtra
-from ensue.order import Order, Total
-from ensue.trace import Row, read
+from ensue.cli.demo_workload import Workload, run
+from ensue.core.errors import MissingExtra
+from ensue.core.order import Order, Total
+from ensue.core.trace import Row, read
 
 __all__ = ["demo"]
 
@@ -45,15 +45,15 @@ def demo(
     ] = 12.0,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Where to record both runs; by default a new folder below runs/."),
+        typer.Option(help="Where to record both runs; by default a new directory below runs/."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides who publishes what, and the jitter.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the workload and the jitter.")] = 1,
     spark: Annotated[
         bool, typer.Option(help="Audit both recorded runs on Spark at the end.")
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Show the problem and the cure: a busy shop, first with no order, then with total order.
+    """Show the problem and the cure: a busy shop, with no order and with total order.
 
     Eight services publish on eight topics, eight others listen to four topics each, over a
     notification service that takes up to 60 ms for each notification. Without order, services
@@ -73,10 +73,10 @@ def demo(
         _show_cure(unordered, total)
     audits = _audits(halves) if spark else {}
     if json:
-        told = {half.name: _to_dict(half) for half in halves}
+        results = {half.name: _to_dict(half) for half in halves}
         for name, report in audits.items():
-            told[name]["audit"] = report.to_dict()
-        output.print_json(told)
+            results[name]["audit"] = report.to_dict()
+        output.print_json(results)
     else:
         _show_audits(audits)
     verdicts = [total.report.verdict, *(report.verdict for report in list(audits.values())[1:])]
@@ -114,12 +114,14 @@ def _show_problem(half: _Half) -> None:
     output.print_lines(
         [
             "",
-            f"With no order, {displaced} were seen in a different order by somebody:",
+            f"With no order, {displaced} were seen in different orders by two services:",
             f"services saw {pairs} in opposite orders.",
         ]
     )
     if found.sides is None or found.events is None:
-        output.print_lines(["This time nobody disagreed; try a longer run with --seconds."])
+        output.print_lines(
+            ["This time no two services disagreed; try a longer run with --seconds."]
+        )
         return
     output.print_lines(["One of them, side by side:", ""])
     marks = {found.events[0]: "→ ", found.events[1]: "⇒ "}
@@ -144,7 +146,7 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
     output.print_lines(
         [
             "",
-            f"With total order, {displaced} were seen in a different order by somebody:",
+            f"With total order, {displaced} were seen in different orders by two services:",
             f"services saw {pairs} in opposite orders.",
             "",
         ]
@@ -180,7 +182,7 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
         output.print_witnesses(total.report, every=False, more=f"every one: {again} --all")
     output.print_lines(
         [
-            f"The recorded runs lie in {unordered.trace} and {total.trace}.",
+            f"The recorded runs are in {unordered.trace} and {total.trace}.",
             f"Check them yourself: {again}",
             f"                     {ensue} check {unordered.trace} --order total",
         ]
@@ -188,7 +190,7 @@ def _show_cure(unordered: _Half, total: _Half) -> None:
 
 
 def _audits(halves: Sequence[_Half]) -> dict[str, Report]:
-    """Judge the recorded runs on Spark; nothing, and a word why, where there is no Spark."""
+    """Judge the recorded runs on Spark; without Spark, print why and return nothing."""
     try:
         from ensue import spark as es  # noqa: PLC0415 - an extra
         from ensue.spark.java import MissingJava  # noqa: PLC0415 - as above
@@ -220,7 +222,7 @@ def _show_audits(audits: Mapping[str, Report]) -> None:
 
 
 def _displaced(rows: Sequence[Row]) -> int:
-    """Count the events that two subscribers saw on different sides of some other event."""
+    """Count events that two subscribers saw on different sides of another event."""
     runs, _ = histories(rows)
     count = 0
     for orders in map(Orders, runs):
@@ -235,7 +237,7 @@ def _displaced(rows: Sequence[Row]) -> int:
 
 
 def _out_of_place(events: list[int], rank: dict[int, int]) -> set[int]:
-    """Return those with one of higher rank before them, or one of lower rank behind them."""
+    """Return events with one of higher rank before, or one of lower rank behind them."""
     found: set[int] = set()
     highest = -1
     for event in events:

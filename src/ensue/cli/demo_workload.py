@@ -1,8 +1,9 @@
-"""The workload of the demo: a shop whose services publish and subscribe over a jittery service.
+"""The workload of the demo: services of a shop that publish and subscribe.
 
-Every publisher and every subscriber is a client of its own on one in-process hub. Notifications take
-up to `jitter_ms`, each its own time, so they overtake each other. The same workload runs once with
-no order and once with total order; both are recorded, and everything shown is read from the trace.
+Every publisher and every subscriber is a client of its own on one in-process hub. Notifications
+take up to `jitter_ms`, each its own time, so they overtake each other. The same workload runs once
+with no order and once with total order; both are recorded, and everything shown is read from the
+trace.
 """
 
 import asyncio
@@ -31,11 +32,11 @@ SUBSCRIBERS = (
 )
 POLL_S = 0.05
 PATIENCE_S = 60.0
-"""How long after the last event everything may take to arrive."""
+"""How long deliveries may take after the last event."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """Who does how much for how long."""
+    """The parameters of the workload."""
 
     seconds: float = 12.0
     publishers: int = 8
@@ -55,12 +56,15 @@ def run(
     record: str,
     progress: Callable[[float, int, int], None],
 ) -> None:
-    """Run the workload once; `progress` is told the share done, and events and deliveries so far."""
+    """Run the workload once.
+
+    `progress` is called with the share done, and the events and deliveries so far.
+    """
     asyncio.run(_Demo(workload, order, record, progress).run())
 
 
 def _services(names: tuple[str, ...], count: int) -> list[str]:
-    """Name so many services: once through the names, then `web-2` and so on."""
+    """Return `count` names of services: first the names, then `web-2` and so on."""
     rounds = ((index // len(names), names[index % len(names)]) for index in range(count))
     return [f"{name}-{number + 1}" if number else name for number, name in rounds]
 
@@ -80,7 +84,7 @@ class _Demo:
         self._published: dict[str, int] = dict.fromkeys(TOPICS, 0)
         self._delivered = 0
         self._owed: int | None = None
-        """How many deliveries there have to be; known once everything is published."""
+        """Expected deliveries; known once everything is published."""
         self._all_here = asyncio.Event()
 
     def _connect(self, name: str, *, record: str | None = None) -> ensue.Bus:
@@ -138,7 +142,7 @@ class _Demo:
             await asyncio.sleep(POLL_S)
 
     async def _settle(self, subscriptions: list[ensue.Subscription]) -> None:
-        """Wait until everybody has everything, or report what the checkers will say anyway."""
+        """Wait for all deliveries, or give up: the checkers report what is missing."""
         owed = sum(self._published[topic] for each in subscriptions for topic in each.topics)
         self._owed = owed
         if self._delivered < owed:

@@ -1,4 +1,4 @@
-"""How `--help` is laid out: whole names, flags without a value, paragraphs that fill the line."""
+"""The layout of `--help`: whole names, flags without a value, filled paragraphs."""
 
 import inspect
 import re
@@ -15,9 +15,9 @@ __all__ = ["Command", "Group", "paragraphs"]
 
 
 def paragraphs(text: str) -> str:
-    """Join the lines of each paragraph: the terminal decides where a line ends.
+    """Join the lines of each paragraph, which the terminal wraps.
 
-    What stands between backquotes is shown as it is: `[[operations]]` is no markup.
+    Text between backquotes is not markup: `[[operations]]` is shown as it is.
     """
     plain = re.sub(r"`[^`]*`", lambda found: escape(found[0]), inspect.cleandoc(text))
     parts = plain.split("\n\n")
@@ -25,7 +25,7 @@ def paragraphs(text: str) -> str:
 
 
 class _Table(Table):
-    """A table that never shortens the name of an option: other columns wrap instead."""
+    """A table that never truncates names of options: other columns wrap instead."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         """Add a row, and keep the columns of names whole."""
@@ -39,7 +39,7 @@ rich_utils.Table = _Table  # type: ignore[attr-defined] # Typer has no setting f
 
 
 def _bare_flags(parameters: list[Any]) -> list[Any]:
-    """Show flags without a kind of value, `--help` included: they take none."""
+    """Show flags, `--help` included, without a type of value."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -50,7 +50,7 @@ class Command(TyperCommand):
     """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, and say of a bad value no more than what is wrong with it."""
+        """Parse the command line, without Typer's prefix on errors."""
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:

@@ -1,8 +1,8 @@
-"""How commands talk: tables and sentences for people, one JSON object for programs, exit codes.
+"""Output of commands: tables and sentences, JSON for programs, exit codes.
 
-What a command found goes to stdout; progress and what went wrong go to stderr. With `--json`,
-stdout gets exactly one object, also when the input was bad; where stdout or the input is events
-(`pub`, `sub`), what went wrong is on stderr alone.
+Results go to stdout; progress and errors go to stderr. With `--json`, stdout gets exactly one
+object, also when the input was bad; where stdout or the input is events (`pub`, `sub`), errors are
+on stderr alone.
 
 Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.
 """
@@ -28,12 +28,13 @@ from rich.text import Text
 from ensue.checkers import Finding, Report, Verdict
 from ensue.checkers.statistics import RunStatistics
 from ensue.checkers.total import SEARCH_ENDED
-from ensue.errors import BadInput, EnsueError
+from ensue.core.errors import BadInput, EnsueError
 
 __all__ = [
     "EXIT_UNKNOWN",
     "EXIT_VALID",
     "EXIT_VIOLATION",
+    "choice",
     "command",
     "counted",
     "exit_code",
@@ -60,7 +61,7 @@ EXIT_UNKNOWN = 2
 _STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "stuck": "bold red"}
 
 WITNESSES_TOLD = 3
-"""So many violations of each checker are told in words unless all are asked for."""
+"""Violations of each checker that are explained, unless all are requested."""
 
 _KINDS = {
     "fifo": (
@@ -72,7 +73,7 @@ _KINDS = {
     "slow": ("slow delivery", "slow deliveries"),
     "lost": ("event lost", "events lost"),
     "duplicate": ("event delivered twice", "events delivered twice"),
-    "phantom": ("event that nobody published", "events that nobody published"),
+    "phantom": ("event that was not published", "events that were not published"),
     "uninvited": ("event without a subscription", "events without a subscription"),
     "void": ("event that was void", "events that were void"),
     "split": (
@@ -89,13 +90,13 @@ _KINDS = {
     "mixed": ("event routed by two states", "events routed by two states"),
     "tables": ("fault in routing tables", "faults in routing tables"),
 }
-"""What checkers count: of one, and of several."""
+"""Names of anomalies, in the singular and the plural."""
 
 Parameters = ParamSpec("Parameters")
 
 
 class _Console(Console):
-    """Goes on in silence when whoever reads stops reading, so that the exit code stays true."""
+    """A console that ignores a closed stdout, so that the exit code stays true."""
 
     def on_broken_pipe(self) -> None:
         _silence()
@@ -109,13 +110,13 @@ def _silence() -> None:
 def command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
     """Turn a function that returns an exit code into a command that ends with it.
 
-    What a person or the machine got wrong is told in one line, and never as a traceback.
+    Errors of the user or the system are printed in one line, without a traceback.
     """
     return _command(function, tells_json=True)
 
 
 def stream_command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
-    """Turn a function into a command whose `--json` is about events: stdout is theirs alone."""
+    """Turn a function into a command whose stdout is for events alone."""
     return _command(function, tells_json=False)
 
 
@@ -134,23 +135,23 @@ def _command(
         except OSError as error:
             problem = f"{error.filename or 'system'}: {error.strerror or error}"
         except Exception as error:
-            told = _told_by_spark(error)
-            if told is None:
+            sentence = _spark_sentence(error)
+            if sentence is None:
                 raise
-            problem = told
+            problem = sentence
         else:
             raise typer.Exit(code)
         print_error(problem)
         if tells_json and options.get("json"):
-            with suppress(OSError):  # It may be that which went wrong.
+            with suppress(OSError):  # A failing stdout may be the problem itself.
                 print_json({"error": problem})
         raise typer.Exit(EXIT_UNKNOWN)
 
     return run
 
 
-def _told_by_spark(error: Exception) -> str | None:
-    """Return in one sentence what Spark could not do; None for any other error."""
+def _spark_sentence(error: Exception) -> str | None:
+    """Return an error of Spark in one sentence; None for any other error."""
     if "pyspark" not in sys.modules and "pyarrow" not in sys.modules:
         return None
     from ensue.spark.failures import is_of_spark, sentence  # noqa: PLC0415 - an extra
@@ -160,7 +161,7 @@ def _told_by_spark(error: Exception) -> str | None:
 
 @contextmanager
 def option(name: str) -> Iterator[None]:
-    """Name the option whose value is refused."""
+    """Prefix errors with the name of an option."""
     try:
         yield
     except BadInput as error:
@@ -168,13 +169,26 @@ def option(name: str) -> Iterator[None]:
 
 
 def counted(number: int, what: str) -> str:
-    """Return so many of what a word names, as 1 event or 2 events."""
+    """Return a number with its noun, such as `1 event` or `2 events`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def were(number: int) -> str:
-    """Return how many were something, as 1 was or 2 were."""
+    """Return a number with its verb, such as `1 was` or `2 were`."""
     return f"{number:,} was" if number == 1 else f"{number:,} were"
+
+
+def choice(known: Callable[[], Iterable[str]]) -> Callable[[str], str]:
+    """Return an option parser that accepts the names that `known` returns."""
+
+    def name(text: str) -> str:
+        names = tuple(known())
+        if text not in names:
+            listed = ", ".join(map(repr, names))
+            raise typer.BadParameter(f"{text!r} is not one of {listed}.")
+        return text
+
+    return name
 
 
 def exit_code(verdict: Verdict) -> int:
@@ -184,7 +198,7 @@ def exit_code(verdict: Verdict) -> int:
 
 
 def program() -> str:
-    """Return what this program is called by, as for a hint: it may not be on the path."""
+    """Return how to call this program in a hint: it may not be on the path."""
     called = sys.argv[0]
     if Path(called).name != "ensue":
         return "ensue"
@@ -194,7 +208,7 @@ def program() -> str:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print the one object a program reads."""
+    """Print one JSON object."""
     try:
         sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
         sys.stdout.flush()
@@ -203,19 +217,19 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def tell(line: str) -> None:
-    """Say something on stderr. If there is no room for it, nobody is told, and the work goes on."""
+    """Print a line on stderr; ignore an stderr that can't be written."""
     with suppress(OSError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 def print_error(line: str) -> None:
-    """Say what went wrong, or how things are, in one line on stderr."""
+    """Print an error or a state in one line on stderr."""
     tell(f"ensue: {line}")
 
 
 class _Warnings(logging.Handler):
-    """Writes what is logged as commands say things."""
+    """A log handler that prints lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tell(self.format(record))
@@ -223,7 +237,7 @@ class _Warnings(logging.Handler):
 
 @contextmanager
 def warnings_told() -> Iterator[None]:
-    """Meanwhile, say what the bus warns of, and when a server is away and back."""
+    """Meanwhile, print warnings of the bus, and when a server is away and back."""
     logger, link = logging.getLogger("ensue"), logging.getLogger("ensue.link")
     handler, level = _Warnings(), link.level
     handler.setFormatter(logging.Formatter("ensue: %(message)s"))
@@ -237,7 +251,7 @@ def warnings_told() -> Iterator[None]:
 
 
 def print_lines(lines: Iterable[str], *, style: str | None = None) -> None:
-    """Print sentences as they are, never cut nor wrapped, so that they can be searched for."""
+    """Print sentences unwrapped, so that they can be searched for."""
     console = _Console(highlight=False)
     for line in lines:
         console.print(line, style=style, markup=False, emoji=False, soft_wrap=True)
@@ -251,7 +265,10 @@ def print_table(
     right: Sequence[int] = (),
     whole: Sequence[int] = (),
 ) -> None:
-    """Print a table; the columns numbered in `right` hold figures, those in `whole` what people copy. Empty headers aren't shown."""
+    """Print a table, without a header row if all headers are empty.
+
+    Columns in `right` are right-aligned figures; those in `whole` are never wrapped.
+    """
     if title:
         # A line of its own: Rich would wrap it where the table happens to end.
         print_lines([title], style="bold")
@@ -288,7 +305,7 @@ def print_findings(report: Report, title: str = "") -> None:
 
 
 def _counts(finding: Finding) -> str:
-    """Tell how many violations of each kind there are, and where there may be more."""
+    """Return the number of violations of each kind, and whether there may be more."""
     ended = any(note.startswith(SEARCH_ENDED) for note in finding.notes)
     more = " or more" if ended else ""
     return ", ".join(
@@ -298,26 +315,26 @@ def _counts(finding: Finding) -> str:
 
 
 def print_witnesses(report: Report, *, every: bool, more: str) -> None:
-    """Print the report in sentences, with the first witnesses of each checker or every one kept.
+    """Print the report in sentences, with the first or all witnesses of each checker.
 
-    `more` says how to get at those that are left out.
+    `more` is the hint on how to get those that are left out.
     """
-    told = report
+    shown = report
     if not every:
-        told = msgspec.structs.replace(
+        shown = msgspec.structs.replace(
             report,
             findings=tuple(
                 msgspec.structs.replace(each, violations=each.violations[:WITNESSES_TOLD])
                 for each in report.findings
             ),
         )
-    print_lines(told.sentences())
-    if told != report:
+    print_lines(shown.sentences())
+    if shown != report:
         print_lines([more])
 
 
 def statistics_rows(statistics: RunStatistics) -> list[tuple[str, str]]:
-    """Return the figures of a run as rows of a table, without those that don't apply."""
+    """Return the figures of a run that apply, as rows of a table."""
     rows = [
         ("events", f"{statistics.events:,}"),
         ("deliveries", f"{statistics.deliveries:,}"),
@@ -349,5 +366,5 @@ def statistics_rows(statistics: RunStatistics) -> list[tuple[str, str]]:
 
 
 def _styled(cell: str) -> Text:
-    # Not as markup: names are whatever clients made them, and mean nothing to Rich.
+    # Not as markup: clients choose names.
     return Text(cell, style=_STYLES.get(cell, ""))

@@ -1,4 +1,4 @@
-"""The command `pipeline`: a run as the tables of a lake, once or for ever, on Spark."""
+"""The command `pipeline`: a run as tables of a lake, on Spark."""
 
 import signal
 import threading
@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ensue.checkers import promises
 from ensue.cli import output
-from ensue.cli.auditing import MasterOption
-from ensue.cli.checking import Order
-from ensue.cli.spark_work import on_spark
-from ensue.errors import BadInput
-from ensue.simulation.scenario_values import parse_duration
+from ensue.cli.audit import MasterOption
+from ensue.cli.order_options import DEFAULT_ORDER
+from ensue.cli.spark_runs import on_spark
+from ensue.core.errors import BadInput
+from ensue.simulation.scenario_file.values import parse_duration
 
 if TYPE_CHECKING:
-    from ensue.spark.lake_pipeline import Outcome
+    from ensue.spark.lake.pipeline import Outcome
 
 __all__ = ["pipeline"]
 
-VERDICTS_TOLD = 20
-"""Runs that the summary names; all of them are in the table `verdicts`."""
+VERDICTS_SHOWN = 20
+"""Runs listed in the summary; the table `verdicts` has all."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -31,7 +32,7 @@ LakeOption = Annotated[
     typer.Option(
         "--lake",
         metavar="OUT",
-        help="Where the tables go: a new directory, or that of a pipeline to go on with.",
+        help="Where the tables go: a new directory, or that of a pipeline to continue.",
     ),
 ]
 TopicsOption = Annotated[
@@ -44,6 +45,15 @@ TopicsOption = Annotated[
     ),
 ]
 
+_PromiseOption = Annotated[
+    str,
+    typer.Option(
+        parser=output.choice(promises),
+        metavar="|".join(promises()),
+        help="The order that every run is judged by, and events are put in.",
+    ),
+]
+
 
 @output.command
 def pipeline(
@@ -51,44 +61,40 @@ def pipeline(
         str,
         typer.Argument(
             metavar="DIR|URL",
-            help="A recorded run, or only its trace or its event log; it may still be going on.",
+            help="A recorded run, or only its trace or its event log; it may still be growing.",
         ),
     ],
     *,
     lake: LakeOption,
-    once: Annotated[
-        bool, typer.Option("--once", help="Take all that is there, then stop.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process what is there, then stop.")] = False,
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="How often to look for more, such as 5s.")
     ] = "30s",
-    order: Annotated[
-        Order, typer.Option(help="The order that every run is judged by, and events are put in.")
-    ] = Order.TOTAL,
+    order: _PromiseOption = DEFAULT_ORDER,
     topics: TopicsOption = None,
     master: MasterOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object in the end instead.")
     ] = False,
 ) -> int:
-    """Turn a run into tables: its events in order, deliveries, violations, verdicts and metrics.
+    """Turn a run into tables: ordered events, deliveries, violations, verdicts, metrics.
 
-    Runs for ever, or [bold]--once[/bold]. Ctrl-C ends it after the batches at hand. Killed and started
-    again, it goes on where it was: no row is lost and none is there twice. docs/spark.md has every
-    table with its columns.
+    Runs until stopped, or [bold]--once[/bold]. Ctrl-C ends it after the current batches. Killed and
+    started again, it continues where it was: no row is lost or duplicated. docs/reference/spark.md
+    has every table with its columns.
 
-    The exit code is that of the worst verdict: 0 valid, 1 invalid, 2 unknown, or a stage failed. Without
-    a trace, as of a server, there is nothing to judge: 0 if all stages did their work.
+    The exit code is that of the worst verdict: 0 valid, 1 invalid, 2 unknown, or a stage failed.
+    Without a trace, as of a server, there is nothing to judge: 0 if all stages succeeded.
 
     Example: [bold]ensue pipeline runs/tuesday --lake lake --once[/bold]
     """
     every_s = _parse_every(every)
     names = _parse_topics(topics)
     from ensue import spark as es  # noqa: PLC0415 - an extra
-    from ensue.spark.lake_pipeline import check  # noqa: PLC0415 - as above
+    from ensue.spark.lake.pipeline import check  # noqa: PLC0415 - as above
 
-    # What can be refused at once is, before Spark starts.
-    check(source, lake, order=order.value, topics=names, once=once)
+    # Refuse bad input before Spark starts.
+    check(source, lake, order=order, topics=names, once=once)
 
     with on_spark(master, "ensue pipeline") as (spark, work), _stopping(work.tell) as stop:
         work.at("running the pipeline")
@@ -98,7 +104,7 @@ def pipeline(
             spark,
             source,
             lake,
-            order=order.value,
+            order=order,
             topics=names,
             once=once,
             every_s=every_s,
@@ -119,7 +125,7 @@ def _parse_every(every: str) -> float:
     with output.option("--every"):
         every_ns = parse_duration(every)
         if every_ns <= 0:
-            raise BadInput("expected more than nothing")
+            raise BadInput(f"expected a duration above 0, not {every}")
     return every_ns / _SECOND_NS
 
 
@@ -136,9 +142,9 @@ def _parse_topics(topics: str | None) -> list[str] | None:
 def _stopping(tell: Callable[[str], None]) -> Iterator[threading.Event]:
     """Let the first Ctrl-C set an event; the next one interrupts.
 
-    Spark's own handler, in whose place this one is, would cancel the batches at hand.
+    It replaces Spark's own handler, which would cancel the current batches.
     """
-    from ensue.spark.gone import SparkGone, hush_py4j  # noqa: PLC0415 - an extra
+    from ensue.spark.jvm_watch import SparkGone, hush_py4j  # noqa: PLC0415 - an extra
 
     stop = threading.Event()
 
@@ -146,7 +152,7 @@ def _stopping(tell: Callable[[str], None]) -> Iterator[threading.Event]:
         del number, frame
         if stop.is_set():
             raise KeyboardInterrupt
-        tell("ending after the batches at hand; Ctrl-C again ends at once")
+        tell("ending after the current batches; Ctrl-C again ends at once")
         hush_py4j()  # Spark may have got the same signal.
         stop.set()
 
@@ -154,7 +160,7 @@ def _stopping(tell: Callable[[str], None]) -> Iterator[threading.Event]:
     try:
         yield stop
     except SparkGone:
-        if stop.is_set():  # Whoever ended this ended Spark with it, as by a signal to the group.
+        if stop.is_set():  # A signal to the process group has ended Spark too.
             raise KeyboardInterrupt from None
         raise
     finally:
@@ -170,7 +176,7 @@ def _print(found: "Outcome") -> None:
         right=(1,),
     )
     if found.verdicts:
-        told = found.verdicts[:VERDICTS_TOLD]
+        shown = found.verdicts[:VERDICTS_SHOWN]
         output.print_table(
             f"runs, by {found.order} order",
             ("run", "verdict", "events", "deliveries", "violations", ""),
@@ -183,12 +189,12 @@ def _print(found: "Outcome") -> None:
                     f"{one.violations:,}",
                     one.because,
                 )
-                for one in told
+                for one in shown
             ],
             right=(2, 3, 4),
         )
-        if len(told) < len(found.verdicts):
-            output.print_lines([f"and {len(found.verdicts) - len(told):,} more, in verdicts"])
+        if len(shown) < len(found.verdicts):
+            output.print_lines([f"and {len(found.verdicts) - len(shown):,} more, in verdicts"])
     why: dict[str, list[str]] = {}
     for stage, reason in found.left_out.items():
         why.setdefault(reason, []).append(stage)
@@ -205,13 +211,14 @@ def _print(found: "Outcome") -> None:
 
 
 def _told_order(found: "Outcome") -> Iterator[str]:
-    """Tell which events are not in order, and why."""
-    from ensue.spark.lake_pipeline import told_cut  # noqa: PLC0415 - an extra
+    """Yield which events are not in order, and why."""
+    from ensue.spark.lake.pipeline import cut_text  # noqa: PLC0415 - an extra
 
     if found.cut is not None and found.before_cut:
         yield (
-            f"ordered from the first common cut on ({told_cut(found.cut)}): "
-            f"{output.counted(found.before_cut, 'event')} before it have no common order, and the verdict "
+            f"ordered from the first common cut on ({cut_text(found.cut)}): "
+            f"{output.counted(found.before_cut, 'event')} before it have no common order, and the "
+            "verdict "
             "before_cut"
         )
     if found.tables["gaps"] and "ordered" not in found.failed:

@@ -13,8 +13,9 @@ import typer
 
 from ensue import Bus, connect
 from ensue.cli import output
-from ensue.cli.by_content import ContentSource
-from ensue.cli.ordering import (
+from ensue.cli.content_lines import ContentSource
+from ensue.cli.order_options import (
+    DEFAULT_ORDER,
     DeltaOption,
     EpsilonOption,
     MsOption,
@@ -23,24 +24,24 @@ from ensue.cli.ordering import (
     check_content,
     chosen_order,
 )
-from ensue.cli.streams import LineTooLong, as_bytes, lines_of
-from ensue.client.checks import check_seconds, check_topics
-from ensue.errors import BadInput, EnsueError, EventsInDoubt, TransportError
-from ensue.order import Order
-from ensue.tables import TableReader
+from ensue.cli.stdio import LineTooLong, as_bytes, lines_of
+from ensue.client.validation import check_seconds, check_topics
+from ensue.core.errors import BadInput, EnsueError, EventsInDoubt, TransportError
+from ensue.core.order import Order
+from ensue.core.toml_file import TableReader
 from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
-from ensue.transports.tcp_options import TcpOptions, write_address
+from ensue.transports.tcp.options import TcpOptions, write_address
 
 __all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
 
 RETRY_S = 0.25
-TOLD_S = 1.0
-"""How long a server that is not up is waited for in silence."""
+NOTICE_S = 1.0
+"""How long to wait for a server before a notice is printed."""
 END_S = 5.0
-"""How long events may take to be safe once somebody wants the program to end."""
+"""How long to wait for receipts after a signal."""
 ATTEMPT_S_MIN = 2.0
-"""How long somebody who is there may take to answer, however short the wait."""
+"""How long a connected server may take to answer, however short the wait."""
 
 UrlOption = Annotated[
     str,
@@ -59,8 +60,8 @@ TimeoutOption = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=0.0,
-        help="How long events may lack their receipts once the input has ended, and lines wait for room; "
-        "unless given, for ever, and 5 s once it is told to end by a signal.",
+        help="How long to wait for receipts after the end of the input, and for room for a line; "
+        "without it, for ever, and 5 s after a signal.",
     ),
 ]
 
@@ -79,14 +80,14 @@ _LINES = TableReader(_Line)
 
 SeparatorOption = Annotated[
     str | None,
-    typer.Option(metavar="TEXT", help="What stands before it in a line is the event's key."),
+    typer.Option(metavar="TEXT", help="Separates the event's key from its payload in a line."),
 ]
 JsonOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Each line is an object: payload (text, or any other JSON as it is; nothing unless given), and if "
-        "wished key, headers, topic; with --where: attributes and payload.",
+        help="Each line is an object with payload (text, or any other JSON as it is), key, headers "
+        "and topic, all optional; with --where: attributes and payload.",
     ),
 ]
 
@@ -99,7 +100,7 @@ def pub(
     *,
     where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: OrderOption = "total",
+    order: OrderOption = DEFAULT_ORDER,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
     ms: MsOption = None,
@@ -113,18 +114,19 @@ def pub(
         typer.Option("--message", "-m", help="Publish this instead of standard input."),
     ] = None,
     json: JsonOption = False,
-    name: Annotated[str | None, typer.Option(help="What this publisher is called.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of this publisher.")] = None,
     wait: WaitOption = 10.0,
     timeout: TimeoutOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the end.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
 ) -> int:
     """Publish each line of standard input as an event, in order.
 
-    Ends when everything is durable at the server, or, where order is not total, on its way to whoever listens; a server that is
-    restarted meanwhile is waited for. With `--timeout` it gives up after so long, names the events that are in doubt, and ends with 2; so it does
-    within 5 s after SIGTERM or Ctrl-C.
+    Ends when all events are durable at the server or, in orders other than total, sent to the
+    subscribers; it waits for a server that restarts meanwhile. With `--timeout` it gives up after
+    that time, prints the events in doubt, and ends with 2; after SIGTERM or Ctrl-C, within 5 s.
 
-    With `--where` there is no topic: lines are JSON objects, the attributes of events, which all match that filter.
+    With `--where` there is no topic: lines are JSON objects, the attributes of events, which must
+    match the filter.
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
@@ -133,11 +135,9 @@ def pub(
     chosen = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms)
     headers = parse_headers(header or [])
     if key_separator == "":
-        raise BadInput("--key-separator: expected what stands behind a key, such as '='; not ''")
+        raise BadInput("--key-separator: expected a text that follows the key, such as '='; not ''")
     if json and (key is not None or key_separator is not None):
-        raise BadInput(
-            "--json lines say their keys themselves: leave --key and --key-separator out"
-        )
+        raise BadInput("--json lines have their own keys: leave --key and --key-separator out")
     what = "line" if message is None else "message"
     source: _Source | ContentSource
     if where is not None:
@@ -148,7 +148,7 @@ def pub(
             source = ContentSource(where, json=json, what=what)
     else:
         if topic is None:
-            raise BadInput("say on which TOPIC to publish, or what by content with --where")
+            raise BadInput("TOPIC is missing: name the topic to publish on, or use --where")
         check_topics((topic,))
         source = _Source(
             topic,
@@ -165,7 +165,7 @@ def pub(
 
 @contextmanager
 def _telling(source: "_Source | ContentSource", *, quiet: bool) -> Iterator[None]:
-    """Tell how many events were published: somebody at a terminal, and who interrupts."""
+    """Print the number of published events, on a terminal and on an interrupt."""
     tells = not quiet and sys.stderr.isatty()
     try:
         yield
@@ -180,7 +180,7 @@ def _telling(source: "_Source | ContentSource", *, quiet: bool) -> Iterator[None
 
 
 class _Source:
-    """Turns lines into events."""
+    """A source of events from lines."""
 
     def __init__(
         self,
@@ -193,9 +193,9 @@ class _Source:
         what: str,
     ) -> None:
         self.published = 0
-        """Events that were taken over."""
+        """Events that the bus has accepted."""
         self.settled = True
-        """Whether these are all that may be out."""
+        """Whether no other event may have been published."""
         self.timeout_s: float | None = None
         """How long a line waits for room."""
         self.line = 0
@@ -207,10 +207,10 @@ class _Source:
         self._what = what
 
     async def begin(self, bus: Bus) -> None:
-        """Do nothing: topics need not be announced."""
+        """Do nothing: topics need no advertisement."""
 
     async def settle(self) -> None:
-        """Wait for nothing: the bus knows what is not safe yet."""
+        """Do nothing: the bus tracks receipts."""
 
     async def publish(self, bus: Bus, line: bytes) -> None:
         """Publish one line."""
@@ -225,7 +225,7 @@ class _Source:
         self.published += 1
 
     def wrong(self, number: int, why: str) -> BadInput:
-        """Return what is wrong with a line."""
+        """Return the error of an invalid line."""
         return BadInput(
             f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
         )
@@ -237,7 +237,7 @@ class _Source:
                 found, separator, payload = line.partition(self._separator)
                 if not separator:
                     separator_text = self._separator.decode(errors="backslashreplace")
-                    raise BadInput(f"there is no {separator_text!r} to part its key")
+                    raise BadInput(f"there is no {separator_text!r} after a key")
                 key = found
             return self._topic, payload, key, self._headers
         read = _LINES.loads_json(line)
@@ -278,7 +278,7 @@ async def _publish(
     except ValueError as error:
         raise error if isinstance(error, EnsueError) else BadInput(str(error)) from None
     finally:
-        await _see_through(bus, signals, timeout_s, told=interrupted)
+        await _see_through(bus, signals, timeout_s, interrupted=interrupted)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -288,21 +288,22 @@ async def _until_done(future: "asyncio.Future[Bus]") -> None:
 
 
 async def _see_through(
-    bus: Bus, signals: "asyncio.Queue[None]", timeout_s: float | None, *, told: bool
+    bus: Bus, signals: "asyncio.Queue[None]", timeout_s: float | None, *, interrupted: bool
 ) -> None:
-    """Wait until what was taken over is safe, whatever ended the input; or until told not to, or for too long."""
-    if told:
+    """Wait for all receipts, until a signal or a timeout, and close the bus."""
+    if interrupted:
         timeout_s = END_S if timeout_s is None else min(timeout_s, END_S)
         if bus.unsettled:
             are = "is" if bus.unsettled == 1 else "are"
             output.print_error(
-                f"waiting up to {timeout_s:g} s until {output.counted(bus.unsettled, 'event')} {are} safe; "
+                f"waiting up to {timeout_s:g} s until {output.counted(bus.unsettled, 'event')} "
+                f"{are} safe; "
                 "Ctrl-C again gives up waiting"
             )
     flushed = False
     try:
         if timeout_s != 0:
-            # Closing says which events are in doubt.
+            # `close` raises with the events in doubt.
             with contextlib.suppress(EventsInDoubt):
                 flushed = await _before(signals, bus.flush(timeout=timeout_s))
     finally:
@@ -328,7 +329,7 @@ async def _publish_all(source: _Source | ContentSource, bus: Bus, messages: list
 
 
 async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None]) -> bool:
-    """Do some work, but no longer than until a signal; tell whether it was done."""
+    """Run a coroutine until it ends or a signal comes; return whether it ended."""
     task = asyncio.ensure_future(work)
     stop = asyncio.ensure_future(signals.get())
     try:
@@ -349,11 +350,11 @@ async def connect_patiently(
     name: str | None,
     wait_s: float,
 ) -> Bus:
-    """Enter a bus; a server that does not answer yet is asked again for a while."""
+    """Connect a bus; retry for a while if the server is not up."""
     options = parse_url(url, expected=SERVED)
     if isinstance(options, MemoryOptions):
         raise BadInput(
-            f"{url} is within one process, this one: nobody else would see its events; expected "
+            f"{url} is within one process: no other program would see its events; expected "
             "ensue://HOST:PORT or a broker"
         )
     loop = asyncio.get_running_loop()
@@ -371,7 +372,7 @@ async def connect_patiently(
             except TransportError as error:
                 if not error.retriable or loop.time() + RETRY_S > deadline_s:
                     raise
-                if loop.time() - begun_s >= TOLD_S:
+                if loop.time() - begun_s >= NOTICE_S:
                     waiting.tell()
                 await asyncio.sleep(RETRY_S)
             else:
@@ -381,7 +382,7 @@ async def connect_patiently(
 
 
 class _Waiting:
-    """Says once that a server is waited for, and that it was in vain."""
+    """The notice, printed once, that a server does not answer."""
 
     def __init__(self, options: TcpOptions | BrokerOptions, wait_s: float) -> None:
         self._options = options
@@ -390,24 +391,24 @@ class _Waiting:
             self._where = write_address(options.host, options.port)
         else:
             self._where = options.url
-        self._told = wait_s <= TOLD_S
-        # Whoever is there and slow is not told of: it answers soon.
+        self._printed = wait_s <= NOTICE_S
+        # No notice for a server that is up and slow: it answers soon.
         self._timer = asyncio.get_running_loop().call_later(ATTEMPT_S_MIN, self.tell)
 
     def tell(self) -> None:
-        """Say that it is waited for, unless that was said."""
-        if not self._told:
-            self._told = True
+        """Print the notice, once."""
+        if not self._printed:
+            self._printed = True
             output.print_error(
                 f"waiting up to {self._wait_s:g} s for {self._where} to answer (--wait)"
             )
 
     def end(self) -> None:
-        """Say no more."""
+        """Cancel the notice."""
         self._timer.cancel()
 
     def in_vain(self) -> TransportError:
-        """Return what is wrong if nobody has answered."""
+        """Return the error of a wait without an answer."""
         waited = f"within {max(self._wait_s, ATTEMPT_S_MIN):g} s"
         if isinstance(self._options, TcpOptions):
             return TransportError(f"no answer from {self._where} {waited}")
@@ -418,7 +419,7 @@ class _Waiting:
 
 
 def parse_headers(given: list[str]) -> dict[str, str]:
-    """Read headers given as NAME=VALUE."""
+    """Parse headers of the form NAME=VALUE."""
     headers: dict[str, str] = {}
     for each in given:
         name, separator, value = each.partition("=")

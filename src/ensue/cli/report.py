@@ -1,21 +1,30 @@
-"""The command `report`: a trace as a page to look at."""
+"""The command `report`: a trace as an HTML page."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ensue import trace
+from ensue.checkers import promises
 from ensue.cli import output
-from ensue.cli.auditing import MasterOption
-from ensue.cli.checking import Order
-from ensue.cli.spark_work import on_spark
-from ensue.errors import BadInput
-from ensue.simulation.scenario_values import parse_duration
+from ensue.cli.audit import MasterOption
+from ensue.cli.order_options import DEFAULT_ORDER
+from ensue.cli.spark_runs import on_spark
+from ensue.core.errors import BadInput
+from ensue.simulation.scenario_file.values import parse_duration
 
 __all__ = ["report"]
 
 _MS_NS = 1_000_000
+
+_PromiseOption = Annotated[
+    str,
+    typer.Option(
+        parser=output.choice(promises),
+        metavar="|".join(promises()),
+        help="The order that every run is judged by.",
+    ),
+]
 
 
 @output.command
@@ -30,14 +39,12 @@ def report(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
     ] = Path("report.html"),
-    order: Annotated[
-        Order, typer.Option(help="The order that every run is judged by.")
-    ] = Order.TOTAL,
+    order: _PromiseOption = DEFAULT_ORDER,
     window: Annotated[
         str | None,
         typer.Option(
             metavar="START:END",
-            help="The span of time, since the run began, that the space-time diagram shows, such as "
+            help="The time span, since the run began, of the space-time diagram, such as "
             "1500ms:1700ms; by default that of the first violation.",
         ),
     ] = None,
@@ -52,9 +59,9 @@ def report(
 ) -> int:
     """Draw what happened in a trace: one HTML page that needs nothing else.
 
-    Latency, hold-back, stamp sizes, throughput, the verdict on each run, and a space-time diagram of
-    the first violation. Of a directory with several traces, the runs are compared. The exit code says
-    whether the page was written, and nothing of the verdict.
+    Latency, hold-back, stamp sizes, throughput, the verdict on each run, and a space-time diagram
+    of the first violation. Of a directory with several traces, the runs are compared. The exit code
+    is 0 if the page was written, whatever the verdict.
 
     Example: [bold]ensue report runs/tuesday -o tuesday.html[/bold]
     """
@@ -63,16 +70,18 @@ def report(
         raise BadInput("--window and --around: give one of them")
     _check_writable(out)
     if "://" not in directory and not Path(directory).exists():
-        raise BadInput(f"{directory} does not exist; a report is made of a trace, or of several")
-    if "://" not in directory:
-        trace.files(Path(directory))  # Spark takes seconds to start.
+        raise BadInput(f"{directory} does not exist; name a trace, or a directory of several")
     from ensue.spark import report as reports  # noqa: PLC0415 - an extra, and slow to load
+    from ensue.spark.traces import check_files, is_local  # noqa: PLC0415 - as above
 
-    with on_spark(master, "ensue report") as (spark, work):
+    if is_local(directory):
+        check_files(Path(directory))  # Spark takes seconds to start.
+
+    with on_spark(master, "ensue report", reads=directory) as (spark, work):
         made = reports.report(
             spark,
             directory,
-            order=order.value,
+            order=order,
             span=None if begin_end_ms is None else reports.Span(*begin_end_ms),
             around=around,
             progress=work.at,
@@ -83,12 +92,12 @@ def report(
     else:
         for run, judged in made.judgements.items():
             output.print_lines([f"{run}: {judged.verdict}", *(f"  {s}" for s in judged.sentences)])
-        output.print_lines([f"The report lies in {out}."])
+        output.print_lines([f"The report is in {out}."])
     return output.EXIT_VALID
 
 
 def _parse_window(window: str | None) -> tuple[float, float] | None:
-    """Return where a window begins and ends, in ms."""
+    """Return the start and end of a window, in ms."""
     if window is None:
         return None
     with output.option("--window"):
@@ -102,11 +111,11 @@ def _parse_window(window: str | None) -> tuple[float, float] | None:
 
 
 def _check_writable(out: Path) -> None:
-    """Refuse a place that can't be written before any work is done for it."""
+    """Raise, before any work is done, if the page can't be written."""
     if out.is_dir():
         raise BadInput(f"--output: {out} is a directory; name a file in it")
     if not out.parent.is_dir():
-        raise BadInput(f"--output: {out.parent} does not exist; make it first")
+        raise BadInput(f"--output: {out.parent} does not exist; create it first")
     probe = out.with_name(f".{out.name}.unfinished")
     probe.touch()
     probe.unlink()

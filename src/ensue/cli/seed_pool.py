@@ -1,9 +1,9 @@
-"""Play the scenarios of many seeds, spread over processes or over Spark.
+"""Scenarios of many seeds, spread over processes or over Spark.
 
-Results come in the order of the seeds, whoever finishes first, so that what is reported as the
-first failure is the lowest failing seed, on every machine and with any number of processes.
+Results come in the order of the seeds, whichever process finishes first, so that the first failure
+reported is the lowest failing seed, on every machine and with any number of processes.
 
-The death of a process is a failure too, which is told of the lowest seed that has no result.
+The death of a process is a failure too, reported for the lowest seed without a result.
 """
 
 import multiprocessing
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ensue.cli.spark_work import start
-from ensue.errors import BadInput
+from ensue.cli.spark_runs import start
+from ensue.core.errors import BadInput
 from ensue.simulation.seeds import SeedResult, play_seed
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["parse_seeds", "play_all", "play_on_spark", "progress", "start_spark"]
 
 AHEAD = 4
-"""Seeds handed out for each process before the first of them is back."""
+"""Seeds submitted for each process before the first result."""
 PLAIN_SECONDS = 10.0
-"""How often progress is told where there is no terminal."""
+"""Interval between progress lines without a terminal."""
 
 
 def parse_seeds(text: str) -> range:
-    """Read `A:B`, the seeds from A up to but not including B; or `A`, that one alone."""
+    """Parse `A:B`, the seeds from A up to but not including B, or one seed `A`."""
     if text.isdecimal():
         return range(int(text), int(text) + 1)
     first, colon, last = text.partition(":")
@@ -51,7 +51,7 @@ def parse_seeds(text: str) -> range:
 
 
 def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedResult]:
-    """Play many seeds and give their results in the order of the seeds."""
+    """Play many seeds, and yield their results in the order of the seeds."""
     if jobs == 1:
         yield from (play_seed(protocol, seed) for seed in seeds)
         return
@@ -66,13 +66,13 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
             try:
                 yield future.result()
             except BrokenProcessPool:
-                why = f"the process died that played it, or one of the {len(pending)} after it"
+                why = f"the process that played it, or one of the {len(pending)} after it, died"
                 yield SeedResult(seed=seed, failure=(why,))
                 return
             for following in islice(waiting, 1):
                 pending.append((following, executor.submit(play_seed, protocol, following)))
     finally:
-        # What is still being played is of no interest any more, and could take for ever.
+        # Running seeds are of no interest any more, and could take for ever.
         for child in multiprocessing.active_children():
             child.terminate()
         executor.shutdown(cancel_futures=True)
@@ -81,7 +81,7 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
 def start_spark(master: str) -> "SparkSession":
     """Start Spark for a search."""
     spark = start(master, "ensue swarm")
-    # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
+    # Spark's own handler of Ctrl-C cancels every job with a long message each.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
@@ -93,8 +93,8 @@ def play_on_spark(
     watch: Callable[[SeedResult], bool],
     out: Path | None,
 ) -> None:
-    """Play many seeds on Spark and show their results in the order of the seeds."""
-    from ensue.spark.swarms import play_seeds  # noqa: PLC0415 - as above
+    """Play many seeds on Spark, and call `watch` with results in order of the seeds."""
+    from ensue.spark.campaigns.swarm import play_seeds  # noqa: PLC0415 - as above
 
     play_seeds(spark, protocol, seeds, watch=watch, out=out)
 
@@ -106,7 +106,7 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Give a function to be called with what is done: a bar on a terminal, else lines."""
+    """Yield a function that shows progress: a bar on a terminal, else lines."""
     if sys.stderr.isatty():
         bar = Progress(
             TextColumn(what),
@@ -121,12 +121,12 @@ def progress(what: str, total: int) -> Iterator[Callable[[int, str], None]]:
         with bar:
             yield lambda done, note: bar.update(task, completed=done, note=note)
         return
-    told = time.monotonic()
+    printed = time.monotonic()
 
-    def tell(done: int, note: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= PLAIN_SECONDS:
-            told = time.monotonic()
+    def show(done: int, note: str) -> None:
+        nonlocal printed
+        if time.monotonic() - printed >= PLAIN_SECONDS:
+            printed = time.monotonic()
             sys.stderr.write(f"{what}: {done} of {total}, {note}\n")
 
-    yield tell
+    yield show

@@ -1,4 +1,4 @@
-"""The commands `serve` and `token`: run a server, and make what lets somebody in."""
+"""The commands `serve` and `token`: run a server, and create tokens for users."""
 
 import asyncio
 import contextlib
@@ -17,35 +17,35 @@ import typer
 from msgspec.structs import replace
 
 from ensue.cli import output
-from ensue.errors import BadInput
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.quantities import parse_duration, parse_size
+from ensue.core.errors import BadInput
+from ensue.core.units import parse_duration, parse_size
+from ensue.protocols.total.config import SequencerConfig
 from ensue.server import Server, ServerConfig, config_file
-from ensue.server.access import new_token
 from ensue.server.brokered import BrokeredServer
 from ensue.server.config import TRANSACTION_GRACE_S, Retention, leased
-from ensue.server.logs import start_logging
-from ensue.transports.tcp_options import DEFAULT_PORT
+from ensue.server.log_format import start_logging
+from ensue.server.permissions import new_token
+from ensue.transports.tcp.options import DEFAULT_PORT
 
 __all__ = ["serve", "token"]
 
 SECOND_NS = 1_000_000_000
 STOPS = (signal.SIGINT, signal.SIGTERM)
 STATIONS = "station"
-"""Not a user: the servers of a chain among themselves."""
+"""Not a user: stands for the servers of a chain."""
 
 _log = logging.getLogger("ensue")
 
 
 class LogFormat(StrEnum):
-    """How a server logs."""
+    """Log format of a server."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """From where on a server logs."""
+    """Log level of a server."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -58,7 +58,7 @@ BrokerOption = Annotated[
     typer.Option(
         metavar="BROKER",
         help="Run on a broker instead of a port: nats://, redis://, mqtt:// or amqp://HOST:PORT. "
-        "Who may do what is up to the broker then.",
+        "The broker then authorizes clients.",
     ),
 ]
 ListenOption = Annotated[
@@ -69,32 +69,32 @@ AdminOption = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="Where to answer /metrics, /healthz and /status over HTTP; nowhere unless given.",
+        help="Address of the admin port: /metrics, /healthz, /status over HTTP; by default none.",
     ),
 ]
 InsecureAdminOption = Annotated[
     bool,
     typer.Option(
         "--insecure-admin-anyone",
-        help="Have --admin listen beyond this machine: everybody may look at everything.",
+        help="Allow --admin beyond this machine: any host may read everything there.",
     ),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where events are kept; made on first use.")
+    Path | None, typer.Option(metavar="DIR", help="Where events are kept; created on first use.")
 ]
 SyncOption = Annotated[
     str | None,
     typer.Option(
         metavar="always|SECONDS",
-        help="When events are synced to the disk: before their publisher is told (always), or "
-        "so often, such as 0.1 or 100ms; then a power failure may cost what came since.",
+        help="When events are synced to disk: before each receipt (always), or at this interval, "
+        "such as 0.1 or 100ms; then a power failure may lose the events since.",
     ),
 ]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="A TOML file that tells all servers of a chain everything; docs/operations.md.",
+        help="A TOML file that configures all servers of a chain.",
     ),
 ]
 NameOption = Annotated[
@@ -113,20 +113,20 @@ InsecureListenOption = Annotated[
     bool,
     typer.Option(
         "--insecure-listen-anyone",
-        help="Listen beyond this machine without TLS or login: everybody may do everything.",
+        help="Listen beyond this machine without TLS or login: any host may do everything.",
     ),
 ]
 AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Start, this once, on a journal that is damaged or incomplete, with what can be had of it: "
-        "subscribers are told that it is another log.",
+        help="Recover, this once, what can be read of a damaged or incomplete journal: "
+        "subscribers are notified that the log was replaced.",
     ),
 ]
 RetainBytesOption = Annotated[
     str | None,
-    typer.Option(metavar="SIZE", help="Drop the oldest events beyond so much, such as 10GB."),
+    typer.Option(metavar="SIZE", help="Drop the oldest events beyond this size, such as 10GB."),
 ]
 RetainAgeOption = Annotated[
     str | None,
@@ -136,14 +136,15 @@ LeaseOption = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="How long a publisher may take to put out an event that has its stamp; 10s. Others may wait so long for one that stalls.",
+        help="How long a publisher may take to put out a stamped event; 10s. Others may wait that "
+        "long for a stalled publisher.",
     ),
 ]
 LeaseLostOption = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="The same for a publisher whose connection is lost, which has so long to come back; 1s.",
+        help="The same for a disconnected publisher, which has this long to reconnect; 1s.",
     ),
 ]
 
@@ -166,16 +167,18 @@ def serve(
     insecure_admin_anyone: InsecureAdminOption = False,
     url: BrokerOption = None,
     accept_loss: AcceptLossOption = False,
-    log_format: Annotated[LogFormat, typer.Option(help="How to log.")] = LogFormat.TEXT,
-    log_level: Annotated[LogLevel, typer.Option(help="From where on to log.")] = LogLevel.INFO,
+    log_format: Annotated[LogFormat, typer.Option(help="Log format.")] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="Lowest level that is logged.")
+    ] = LogLevel.INFO,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when it is ready.")
     ] = False,
 ) -> int:
-    """Run a server until it is told to stop: on a port of its own, or on a broker.
+    """Run a server until a signal stops it: on a port of its own, or on a broker.
 
-    Says on stderr where it is as soon as it takes connections, and logs there. Ends with 0 on
-    SIGINT and SIGTERM, with everything written; with 2 if it can't start, or can't write.
+    Prints its URL on stderr when it accepts connections, and logs there. Ends with 0 on SIGINT and
+    SIGTERM, with everything written; with 2 if it can't start, or can't write.
 
     Example: [bold]ensue serve --listen 127.0.0.1:7400 --data ensue-data[/bold]
     """
@@ -222,21 +225,21 @@ def token(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The user it is for; station: what the servers of a chain show each other.",
+            help="The user it is for; station: the secret of the servers of a chain.",
         ),
     ],
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
-    """Make a token that lets a user in.
+    """Create a token for a user.
 
-    Prints the token, which is kept nowhere, and the lines for the server's configuration, which
-    does not need to be kept secret.
+    Prints the token, which is stored nowhere, and the lines for the server's configuration, which
+    need not be kept secret.
 
     Example: [bold]ensue token alice[/bold]
     """
     if not name:
-        raise BadInput("NAME: a user has a name")
+        raise BadInput("NAME: a user needs a name")
     made, stored = new_token()
     if json:
         output.print_json({"user": name, "token": made, "stored": stored})
@@ -248,7 +251,7 @@ def token(
                 "",
                 f"    {made}",
                 "",
-                "Put this line alone into a file that only they can read, the same for all of them.",
+                "Put this line alone into a file that only they can read, the same for all servers.",
                 "For their configuration:",
                 "",
                 "    [stations]",
@@ -276,7 +279,7 @@ def token(
 
 
 def _exclude(given: Mapping[str, object], other: str, why: str) -> None:
-    """Refuse options that another one leaves no room for."""
+    """Raise if an option is given that another one excludes."""
     for option, value in given.items():
         if value is not None:
             raise BadInput(f"{option}: {why}; leave {option} out, or {other}")
@@ -333,7 +336,7 @@ def _grace_s(given: str | None) -> float:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Have a server that ends as it was told to end with 0, however often it is told."""
+    """Ignore further signals once a server has ended, so that it exits with 0."""
     before = {number: signal.getsignal(number) for number in STOPS}
     try:
         yield
@@ -345,16 +348,16 @@ def _signals_held() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _stop_on_signals(told: asyncio.Event) -> None:
-    """Set an event when a signal comes, and do nothing when another does.
+def _stop_on_signals(stop_requested: asyncio.Event) -> None:
+    """Set an event on the first signal, and ignore further ones.
 
-    The loop's own handlers would be gone with it, while the process still has some way to go.
+    The event loop's own handlers would be removed with it, before the process ends.
     """
     loop = asyncio.get_running_loop()
 
     def stop(_number: int, _frame: object) -> None:
         with contextlib.suppress(RuntimeError):  # The loop has ended.
-            loop.call_soon_threadsafe(told.set)
+            loop.call_soon_threadsafe(stop_requested.set)
 
     for number in STOPS:
         signal.signal(number, stop)
@@ -363,8 +366,8 @@ def _stop_on_signals(told: asyncio.Event) -> None:
 async def _serve(
     config: ServerConfig, url: str | None, *, json: bool, logs_json: bool = False
 ) -> None:
-    told = asyncio.Event()
-    _stop_on_signals(told)
+    stop_requested = asyncio.Event()
+    _stop_on_signals(stop_requested)
     server = Server(config) if url is None else BrokeredServer(config, url)
     await server.start()
     if json:
@@ -382,7 +385,7 @@ async def _serve(
         else:
             output.print_error(ready_text)
     ended = asyncio.ensure_future(server.wait())
-    stopped = asyncio.ensure_future(told.wait())
+    stopped = asyncio.ensure_future(stop_requested.wait())
     try:
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
     finally:

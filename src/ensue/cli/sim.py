@@ -1,45 +1,44 @@
-"""The commands `sim`, `swarm` and `replay`: play a scenario, play many, play one again."""
+"""The commands `sim`, `swarm` and `replay`: play one scenario, many, or one again."""
 
 import os
 import shlex
 import time
 import traceback
 from contextlib import closing
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from ensue import trace as traces
+from ensue import orders
 from ensue.checkers import Verdict, rules_of
 from ensue.checkers.statistics import statistics
-from ensue.cli import describe, output, seeds
-from ensue.errors import BadInput, EnsueError
-from ensue.simulation import run, scenario_file
+from ensue.cli import narration, output, seed_pool
+from ensue.core import trace as traces
+from ensue.core.errors import BadInput, EnsueError
+from ensue.simulation import run
 from ensue.simulation.run import Outcome
 from ensue.simulation.scenario import Scenario
+from ensue.simulation.scenario_file import reader
 from ensue.simulation.seeds import DRAWS, SeedResult, raised
 
-__all__ = ["Protocol", "replay", "sim", "swarm"]
+__all__ = ["replay", "sim", "swarm"]
 
 FAILURES_TOLD = 20
-"""With `--keep-going`, so many failures are told in words; the others only by their seeds."""
+"""With `--keep-going`, failures that are explained; others are listed by seed."""
 SENTENCES_TOLD = 10
-"""So many sentences of one failure are told."""
+"""Sentences printed of one failure."""
 
 
-class Protocol(StrEnum):
-    """What can be searched for faults."""
-
-    TOTAL = "total"
-    CAUSAL = "causal"
-    MERGED = "merged"
-    TRANSACTIONS = "transactions"
-    DEADLINE = "deadline"
-
-
+ProtocolArgument = Annotated[
+    str,
+    typer.Argument(
+        parser=output.choice(lambda: DRAWS),
+        metavar="PROTOCOL",
+        help=f"The protocol to search for faults: {', '.join(DRAWS)}.",
+    ),
+]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
 TraceOption = Annotated[
     Path | None,
@@ -50,7 +49,7 @@ SwarmMasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spread the seeds over Spark instead, with this master: local[*], or the URL of a cluster.",
+        help="Spread the seeds over Spark instead, by its master: local[*], or a cluster's URL.",
     ),
 ]
 OutOption = Annotated[
@@ -58,7 +57,7 @@ OutOption = Annotated[
     typer.Option(
         metavar="DIR",
         help="With --master: keep the outcome of every seed here, as Parquet. "
-        "Started again, the search goes on where it was.",
+        "Started again, the search continues where it was.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -80,20 +79,18 @@ def sim(
     ] = None,
     frames: Annotated[
         bool,
-        typer.Option(
-            "--frames", help="Record every frame too, which also shows what was held back."
-        ),
+        typer.Option("--frames", help="Record every frame too, which also shows held-back events."),
     ] = False,
     json: Json = False,
 ) -> int:
-    """Play a scenario file and judge what came of it.
+    """Play a scenario file and judge its trace.
 
-    Prints figures and the verdict of each checker.
-    docs/simulator.md says how to write a scenario.
+    Prints figures and the verdict of each checker. docs/how-to/simulator.md describes scenario
+    files.
 
     Example: [bold]ensue sim examples/scenarios/two-desks.toml --seed 7 --trace runs/seven[/bold]
     """
-    scenario = scenario_file.load(file)
+    scenario = reader.load(file)
     if trace is not None and record is not None:
         raise BadInput("--record: a recorded run has its trace; leave --trace out")
     _check_free(trace)
@@ -123,7 +120,7 @@ def sim(
 
 @output.command
 def swarm(
-    protocol: Annotated[Protocol, typer.Argument(help="What to search for faults.")],
+    protocol: ProtocolArgument,
     *,
     seed_range: Annotated[
         str,
@@ -133,7 +130,7 @@ def swarm(
     ],
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="How many processes.", show_default="as many as there are cores"),
+        typer.Option(min=1, help="Number of processes.", show_default="one for each core"),
     ] = None,
     trace: TraceOption = None,
     keep_going: Annotated[
@@ -143,33 +140,33 @@ def swarm(
     out: OutOption = None,
     json: Json = False,
 ) -> int:
-    """Play a random scenario for each seed, with every fault there is, until one goes wrong.
+    """Play a random scenario with faults for each seed, until one fails.
 
-    Stops at the lowest seed that fails; prints what went wrong, and the line
-    that plays it again. --trace writes the trace of that seed.
+    Stops at the lowest seed that fails; prints the failure, and the command that plays it again.
+    --trace writes the trace of that seed.
 
     Example: [bold]ensue swarm total --seeds 0:10000[/bold]
     """
     with output.option("--seeds"):
-        chosen = seeds.parse_seeds(seed_range)
+        chosen = seed_pool.parse_seeds(seed_range)
     _check_master(master, jobs, out)
     _check_free(trace)
     done = _Done()
     started = time.monotonic()
     try:
-        spark = None if master is None else seeds.start_spark(master)
-        with seeds.progress(f"swarm {protocol.value}", len(chosen)) as tell:
+        spark = None if master is None else seed_pool.start_spark(master)
+        with seed_pool.progress(f"swarm {protocol}", len(chosen)) as show:
 
             def watch(result: SeedResult) -> bool:
                 done.add(result)
-                tell(done.seeds, f"{len(done.failures)} failed")
+                show(done.seeds, f"{len(done.failures)} failed")
                 return bool(result.failure) and not keep_going
 
             if spark is not None:
-                seeds.play_on_spark(spark, protocol.value, chosen, watch, out)
+                seed_pool.play_on_spark(spark, protocol, chosen, watch, out)
             else:
                 processes = jobs or os.cpu_count() or 1
-                with closing(seeds.play_all(protocol.value, chosen, processes)) as results:
+                with closing(seed_pool.play_all(protocol, chosen, processes)) as results:
                     any(map(watch, results))
     except KeyboardInterrupt:
         done.interrupted = True
@@ -188,7 +185,7 @@ def swarm(
 
 @output.command
 def replay(
-    protocol: Annotated[Protocol, typer.Argument(help="What was searched for faults.")],
+    protocol: ProtocolArgument,
     *,
     seed: Annotated[int, typer.Option(min=0, help="The seed that failed.")],
     trace: TraceOption = None,
@@ -197,19 +194,19 @@ def replay(
     ] = False,
     json: Json = False,
 ) -> int:
-    """Play one seed of a swarm again, and tell its scenario in words.
+    """Play one seed of a swarm again, and describe its scenario.
 
-    If it fails, the rows around what went wrong are shown.
+    If it fails, it prints the rows around the failure.
 
     Example: [bold]ensue replay total --seed 1234 --trace runs/1234[/bold]
     """
     _check_free(trace)
-    scenario = DRAWS[protocol.value](seed)
+    scenario = DRAWS[protocol](seed)
     if not json:
-        output.print_lines(describe.scenario_lines(scenario))
+        output.print_lines(narration.scenario_lines(scenario))
     try:
         outcome = run.play(scenario, seed)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's failure
+    except Exception as error:  # noqa: BLE001 - any exception is this seed's failure
         if verbose:
             traceback.print_exc()
         return _print_raised(error, scenario.name, seed, json=json)
@@ -220,18 +217,18 @@ def replay(
     _print_outcome(outcome)
     if not outcome.valid:
         output.print_lines(["", "around it:"])
-        output.print_lines(map(describe.row_line, describe.witness_rows(outcome)))
+        output.print_lines(map(narration.row_line, narration.witness_rows(outcome)))
     if verbose:
         output.print_lines(["", "all rows:"])
         rows = sorted(outcome.rows, key=lambda row: (row.true_ns or 0, row.node, row.step))
-        output.print_lines(map(describe.row_line, rows))
+        output.print_lines(map(narration.row_line, rows))
     if written is not None and trace is not None:
         output.print_lines([f"trace: {written}", _check_line(trace, scenario, outcome)])
     return _swarm_exit_code(outcome)
 
 
 class _Done(msgspec.Struct):
-    """What a swarm has done so far."""
+    """Totals of a swarm so far."""
 
     seeds: int = 0
     steps: int = 0
@@ -252,9 +249,9 @@ class _Done(msgspec.Struct):
     def per_second(self, count: int) -> float:
         return count / self.seconds if self.seconds else 0.0
 
-    def to_dict(self, protocol: Protocol, chosen: range, written: Path | None) -> dict[str, Any]:
+    def to_dict(self, protocol: str, chosen: range, written: Path | None) -> dict[str, Any]:
         return {
-            "protocol": protocol.value,
+            "protocol": protocol,
             "first_seed": chosen.start,
             "last_seed": chosen.stop - 1,
             "seeds": self.seeds,
@@ -273,15 +270,15 @@ class _Done(msgspec.Struct):
         }
 
 
-def _replay(protocol: Protocol, seed: int) -> str:
-    return f"{output.program()} replay {protocol.value} --seed {seed}"
+def _replay(protocol: str, seed: int) -> str:
+    return f"{output.program()} replay {protocol} --seed {seed}"
 
 
 def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
-    """Return the line that judges a trace as the run itself was judged."""
+    """Return the command that judges a trace as the run itself was judged."""
     words = [output.program(), "check", str(trace), "--order", outcome.report.order]
     rules = [finding.checker for finding in outcome.report.findings]
-    lossy = not scenario.ens_config.keeps_log or scenario.order == "deadline"
+    lossy = not scenario.ens_config.keeps_log or orders.named(scenario.order).is_lossy
     promised = rules_of(outcome.report.order, lossy=lossy)
     if ("causal" in rules) != ("causal" in promised):
         words.append("--causal" if "causal" in rules else "--no-causal")
@@ -291,7 +288,7 @@ def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
 
 
 def _print_done(
-    done: _Done, protocol: Protocol, chosen: range, written: Path | None, checked: str
+    done: _Done, protocol: str, chosen: range, written: Path | None, checked: str
 ) -> None:
     for failure in done.failures[:FAILURES_TOLD]:
         output.print_lines([f"seed {failure.seed} failed:"], style="bold red")
@@ -315,35 +312,35 @@ def _print_done(
         ("protocol events per second", f"{done.per_second(done.steps):,.0f}"),
         ("time", f"{done.seconds:.1f} s"),
     ]
-    output.print_table(f"swarm {protocol.value}", ("", ""), rows, right=(1,))
+    output.print_table(f"swarm {protocol}", ("", ""), rows, right=(1,))
 
 
-def _write_again(protocol: Protocol, seed: int, directory: Path) -> tuple[Path | None, str]:
-    """Play a seed once more to write its trace: rows don't travel between processes.
+def _write_again(protocol: str, seed: int, directory: Path) -> tuple[Path | None, str]:
+    """Play a seed again to write its trace: rows don't travel between processes.
 
-    Return where it is, and the line that checks it.
+    Return its directory, and the command that checks it.
     """
     try:
-        scenario = DRAWS[protocol.value](seed)
+        scenario = DRAWS[protocol](seed)
         outcome = run.play(scenario, seed)
-    except Exception:  # noqa: BLE001 - told already as the failure of this seed
+    except Exception:  # noqa: BLE001 - reported already as the failure of this seed
         return None, ""
     written = traces.write(outcome.rows, directory)
     return written, _check_line(directory, scenario, outcome)
 
 
 def _check_master(master: str | None, jobs: int | None, out: Path | None) -> None:
-    """Refuse options that say two things."""
+    """Raise if options contradict each other."""
     if master is not None and jobs is not None:
         raise BadInput(
-            "--jobs: Spark decides how many at once; leave it out, or leave --master out"
+            "--jobs: Spark decides how many run at once; leave it out, or leave --master out"
         )
     if master is None and out is not None:
         raise BadInput("--out: only a search on Spark keeps its outcomes; add --master 'local[*]'")
 
 
 def _write_log(outcome: Outcome, directory: Path) -> None:
-    """Write the events of a run, as far as its notification service holds them."""
+    """Write the events of a run that its notification service keeps."""
     from ensue.store import LogSink  # noqa: PLC0415 - loads much that other commands don't need
 
     sink = LogSink(directory)
@@ -353,7 +350,7 @@ def _write_log(outcome: Outcome, directory: Path) -> None:
 
 
 def _check_free(directory: Path | None, option: str = "--trace") -> None:
-    """Refuse a directory that can't take a trace before the run, not after it."""
+    """Raise, before the run, if a directory can't take its trace."""
     if directory is None:
         return
     if directory.exists() and not directory.is_dir():
@@ -372,13 +369,13 @@ def _print_outcome(outcome: Outcome) -> None:
     )
     output.print_findings(outcome.report)
     if outcome.stuck:
-        output.print_lines(["stuck: after healing, somebody waits for ever"], style="bold red")
+        output.print_lines(["stuck: after healing, a node waits for ever"], style="bold red")
     if not outcome.valid:
         output.print_lines(outcome.sentences())
 
 
 def _print_raised(error: Exception, scenario: str, seed: int, *, json: bool) -> int:
-    """Tell that the run ended in an exception, which is a failure of the code, not of the input."""
+    """Print that the run raised, a failure of the code and not of the input."""
     line = raised(error)
     if json:
         output.print_json(
@@ -412,7 +409,7 @@ def _exit_code(outcome: Outcome) -> int:
 
 
 def _swarm_exit_code(outcome: Outcome) -> int:
-    """Return the exit code of one seed, by the rule of the swarm: nothing to deliver is no fault."""
+    """Return the exit code of one seed; as in a swarm, no deliveries are no fault."""
     if outcome.valid:
         return output.EXIT_VALID
     invalid = outcome.stuck or outcome.report.verdict is Verdict.INVALID

@@ -1,10 +1,11 @@
-"""Work of a command on Spark: its session, what it says on stderr, and a bar on a terminal."""
+"""Spark sessions of commands, with their stderr and a progress bar."""
 
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ensue.cli import output
 from ensue.cli.child_stderr import filtered
+from ensue.core import trace
+from ensue.core.errors import BadInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["Work", "on_spark", "start"]
 
 LOOK_S = 0.5
-"""How often a bar is brought up to date."""
+"""Interval between updates of the bar."""
 
 
 def start(master: str | None, app: str, work: "Work | None" = None) -> "SparkSession":
-    """Start Spark, without the lines of its processes that say nothing."""
+    """Start Spark, without the noise on its processes' stderr."""
     from ensue.spark import session  # noqa: PLC0415 - an extra
     from ensue.spark.failures import log_failures  # noqa: PLC0415 - as above
     from ensue.spark.masters import check_master  # noqa: PLC0415 - as above
@@ -32,13 +35,13 @@ def start(master: str | None, app: str, work: "Work | None" = None) -> "SparkSes
         check_master(master, "--master")
     with filtered(work.tell if work is not None and work.has_bar else None):
         spark = session(master, app=app)
-    # The command says in one sentence what failed.
+    # The command prints failures in one sentence.
     log_failures(spark, written=False)
     return spark
 
 
 class Work:
-    """Tells what a command is at: in lines, and on a terminal by a bar beneath them."""
+    """The progress of a command: lines, and on a terminal a bar beneath them."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -50,7 +53,7 @@ class Work:
                 MofNCompleteColumn(),
                 TextColumn("tasks"),
                 TimeElapsedColumn(),
-                # A descriptor of its own, as that of stderr is another one while Spark starts.
+                # A duplicate, as descriptor 2 is redirected while Spark starts.
                 console=Console(file=os.fdopen(os.dup(2), "w"), highlight=False),
                 transient=True,
             )
@@ -58,18 +61,18 @@ class Work:
 
     @property
     def has_bar(self) -> bool:
-        """Whether there is a terminal to show one."""
+        """Whether a bar is shown, on a terminal."""
         return self._bar is not None
 
     def tell(self, line: str) -> None:
-        """Say something in a line."""
+        """Print a line."""
         if self._bar is None:
             output.tell(line)
         else:
             self._bar.console.print(line, markup=False, emoji=False, soft_wrap=True)
 
     def at(self, what: str) -> None:
-        """Say what is being done from now on."""
+        """Show the current stage."""
         if self._bar is None:
             output.tell(f"{what} …")
         else:
@@ -88,14 +91,14 @@ class Work:
                 self._ended.set()
 
     def follow(self, spark: "SparkSession") -> None:
-        """Let the bar tell how many of the tasks are done that Spark is at."""
+        """Show the completed tasks of Spark's active stages in the bar."""
         if self._bar is not None:
             tracker = spark.sparkContext.statusTracker()
             threading.Thread(target=self._follow, args=(tracker,), daemon=True).start()
 
     def _follow(self, tracker: Any) -> None:
         assert self._bar is not None
-        # Spark may end at any moment; who needs it tells of that.
+        # Spark may end at any moment; the command itself reports that.
         with suppress(Exception):
             while not self._ended.wait(LOOK_S):
                 stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
@@ -108,11 +111,32 @@ class Work:
 
 
 @contextmanager
-def on_spark(master: str | None, app: str) -> Iterator[tuple["SparkSession", Work]]:
-    """Start Spark for a command, and have it say meanwhile how far it is."""
+def on_spark(
+    master: str | None, app: str, *, reads: str | None = None
+) -> Iterator[tuple["SparkSession", Work]]:
+    """Start Spark for a command, and show its progress.
+
+    `reads` is a trace. If Spark fails and a file of the trace is damaged, the error names the file.
+    """
     work = Work()
     with work.shown():
         work.at("starting Spark")
         spark = start(master, app, work)
         work.follow(spark)
-        yield spark, work
+        try:
+            yield spark, work
+        except Exception as error:
+            damage = None if reads is None else _damage(reads, error)
+            if damage is None:
+                raise
+            raise damage from error
+
+
+def _damage(reads: str, error: Exception) -> BadInput | None:
+    """Return the error of a damaged file in a trace that Spark could not read."""
+    from ensue.spark.failures import is_of_spark  # noqa: PLC0415 - an extra
+    from ensue.spark.traces import find_damage, is_local  # noqa: PLC0415 - as above
+
+    if not is_of_spark(error) or not is_local(reads):
+        return None
+    return find_damage(trace.files(Path(reads)))

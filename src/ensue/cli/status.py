@@ -1,4 +1,4 @@
-"""The command `status`: what the servers of a chain are doing."""
+"""The command `status`: the state of the servers of a chain."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,16 @@ import typer
 
 from ensue.cli import output
 from ensue.cli.output import counted
-from ensue.cli.publishing import UrlOption
-from ensue.errors import BadInput, EnsueError
-from ensue.runtime.looking import ANSWER_S, look
+from ensue.cli.pub import UrlOption
+from ensue.core.errors import BadInput, EnsueError
+from ensue.runtime.status import ANSWER_S, look
 
 __all__ = ["status"]
 
 WATCH_S_MIN = 0.1
 pause = asyncio.sleep
 CLEAR = "\x1b[H\x1b[2J"
-"""Has a terminal begin anew."""
+"""Clears a terminal."""
 
 Json = dict[str, Any]
 
@@ -33,7 +33,7 @@ def status(
     url: UrlOption = "ensue://127.0.0.1:7400",
     watch: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Look again so often, until Ctrl-C."),
+        typer.Option(metavar="SECONDS", help="Refresh at this interval, until Ctrl-C."),
     ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long a server may take to answer.")
@@ -43,10 +43,10 @@ def status(
         typer.Option("--json", help="Print one JSON object instead; with --watch, one a line."),
     ] = False,
 ) -> int:
-    """Show what the servers of a chain are doing: any of them, or the broker they are on, is named by its URL.
+    """Show the state of a chain, by the URL of any of its servers or of its broker.
 
-    Asks every server, and says who does not answer; then it ends with 2. With a login, it shows
-    what you may subscribe to.
+    Asks every server, and lists those that do not answer; then it ends with 2. With a login, it
+    shows the topics you may subscribe to.
 
     Example: [bold]ensue status --url ensue://127.0.0.1:7400 --watch 2[/bold]
     """
@@ -126,7 +126,7 @@ def _show(found: Json, *, json: bool) -> None:
 
 
 def _show_servers(found: Json) -> None:
-    """Print two tables, each of which a terminal of 80 columns has room for."""
+    """Print two tables, each of which fits in 80 columns."""
     servers = found["servers"]
     output.print_table(
         f"{found['url']}",
@@ -205,7 +205,7 @@ def _show_subscriptions(found: Json) -> None:
 
 
 def _show_rooms(found: Json) -> None:
-    """Print who keeps an order among themselves, by order and server."""
+    """Print the clients of relayed orders, by order and server."""
     rooms = found.get("rooms", ())
     if rooms:
         output.print_table(
@@ -241,9 +241,9 @@ def _show_rooms(found: Json) -> None:
         )
 
 
-def _title(what: str, told: int, count: int) -> str:
+def _title(what: str, shown: int, count: int) -> str:
     all_of_them = counted(count, what)
-    return f"{told:,} of {all_of_them}" if told < count else all_of_them
+    return f"{shown:,} of {all_of_them}" if shown < count else all_of_them
 
 
 def _topics(subscription: Json) -> str:
@@ -253,7 +253,7 @@ def _topics(subscription: Json) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text that does nothing to a terminal: names are whatever clients made them."""
+    """Escape control characters for the terminal: clients choose names."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

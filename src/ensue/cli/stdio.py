@@ -1,4 +1,4 @@
-"""Standard input and output as pub and sub use them: unbuffered lines in, patient bytes out."""
+"""Standard input and output of `pub` and `sub`: unbuffered lines in, bytes out."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class LineTooLong(Exception):
-    """A line that nobody would take, behind those that were yielded."""
+    """A line beyond `LINE_BYTES_MAX`, after the yielded ones."""
 
 
 async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a file, a pipe or a terminal as they come, without their ends.
+    """Yield the lines of a file, pipe or terminal as they come, without newlines.
 
-    A thread does the reading, so that it works for everything that can be read.
+    A thread reads, so that it works for every kind of file.
     """
     rest = b""
     while True:
@@ -43,13 +43,13 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
 
 
 def as_bytes(text: str) -> bytes:
-    """Return what was given as an option as bytes, also if it is no text."""
+    """Return the value of an option as bytes, also if it is not valid text."""
     return text.encode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager
 def _called(name: str) -> Iterator[None]:
-    """Have what the system says of a stream say of which."""
+    """Name the stream in errors of the system."""
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ async def _read(descriptor: int) -> bytes:
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """Call in a thread of its own, which keeps nobody from ending while the call blocks."""
+    """Call a function in a daemon thread, which may block while the program ends."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -91,9 +91,9 @@ async def _in_thread(call: Callable[[], T]) -> T:
 class Output:
     """Standard output for bytes.
 
-    A reader that is slow makes `flush` wait, and the event loop goes on: a pager that shows its first page
-    for an hour must not cost a subscription. When whoever reads stops reading, it says so and is
-    silent.
+    A slow reader makes `flush` wait while the event loop goes on: a pager that shows its first page
+    for an hour must not cost a subscription. When the reader closes the pipe, `broken` is set and
+    output is discarded.
     """
 
     def __init__(self) -> None:
@@ -102,17 +102,17 @@ class Output:
 
     @property
     def full(self) -> bool:
-        """Whether so much is written that it should be flushed."""
+        """Whether enough is buffered to be flushed."""
         return len(self._data) >= CHUNK_BYTES
 
     def write(self, data: bytes) -> None:
-        """Write, to be flushed later."""
+        """Buffer data for the next flush."""
         self._data += data
 
     def when_gone(self, tell: Callable[[], object]) -> None:
-        """Have somebody told when whoever reads goes away, though there may be nothing to write.
+        """Call back when the reader of a pipe closes it, even without output.
 
-        Only of a pipe can that be seen: the system then says that its writing end can be read.
+        Works for pipes alone: the system then reports the writing end as readable.
         """
         try:
             descriptor = sys.stdout.fileno()
@@ -131,7 +131,7 @@ class Output:
         loop.add_reader(descriptor, gone)
 
     async def flush(self) -> None:
-        """Let go of everything written."""
+        """Write all buffered data."""
         data = bytes(self._data)
         self._data.clear()
         if not data or self.broken:
@@ -139,7 +139,7 @@ class Output:
         try:
             descriptor = sys.stdout.fileno()
         except OSError:
-            # Captured by a program: there is nobody to wait for.
+            # Captured by a program, which does not block.
             sys.stdout.buffer.write(data)
             return
         try:
@@ -153,7 +153,7 @@ class Output:
 
 
 def _takes(descriptor: int) -> bool:
-    """Tell whether a few bytes can be written without waiting."""
+    """Return whether a few bytes can be written without waiting."""
     return bool(select.select((), (descriptor,), (), 0)[1])
 
 

@@ -13,7 +13,8 @@ import typer
 
 from ensue import Bus, ReceivedEvent, Subscription
 from ensue.cli import output
-from ensue.cli.ordering import (
+from ensue.cli.order_options import (
+    DEFAULT_ORDER,
     DeltaOption,
     EpsilonOption,
     LateOption,
@@ -24,12 +25,12 @@ from ensue.cli.ordering import (
     check_kept,
     chosen_order,
 )
-from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
-from ensue.cli.streams import Output, as_bytes
-from ensue.client.checks import PENDING_MAX, Start, check_topics
-from ensue.errors import BadInput
-from ensue.order import Order
-from ensue.protocols.overlay.parsing import parse
+from ensue.cli.pub import UrlOption, WaitOption, connect_patiently
+from ensue.cli.stdio import Output, as_bytes
+from ensue.client.validation import PENDING_MAX, Start, check_topics
+from ensue.core.errors import BadInput
+from ensue.core.order import Order
+from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["formatter", "sub"]
 
@@ -52,7 +53,7 @@ _PLACEHOLDER = re.compile(r"\{(\w*)(\}|(?=(\W|$)))")
 
 
 def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
-    """Return what writes an event by a template such as `{topic} {payload}`."""
+    """Return a function that formats an event by a template like `{topic} {payload}`."""
     parts: list[bytes | Callable[[ReceivedEvent], bytes]] = []
     at = 0
     text = template.replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
@@ -60,11 +61,11 @@ def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
         field = _FIELDS.get(found[1])
         if not found[2]:
             if field is None:
-                continue  # A brace like any other character.
+                continue  # A literal brace.
             raise BadInput(f"--format: {{{found[1]} has no end; write {{{found[1]}}}")
         if field is None:
             raise BadInput(
-                f"--format has no {{{found[1]}}}; there are "
+                f"--format has no {{{found[1]}}}; expected one of "
                 + ", ".join(f"{{{name}}}" for name in _FIELDS)
             )
         parts += (as_bytes(text[at : found.start()]), field)
@@ -103,7 +104,7 @@ def _content_as_json(event: ReceivedEvent) -> bytes:
 
 
 def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Return bytes as text under a name; what is no text under another, so that nothing is lost of it."""
+    """Return bytes as text under a name, or as base64 under another if not text."""
     try:
         return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
@@ -113,8 +114,8 @@ def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
 DurableOption = Annotated[
     str | None,
     typer.Option(
-        help="A durable subscription: run again, by whomever, it goes on behind the last event "
-        "that was printed; after a kill -9 the last few may be printed again."
+        help="Name of a durable subscription: run again, on any machine, it continues after the "
+        "last printed event; after a kill -9 the last few may be printed again."
     ),
 ]
 StartOption = Annotated[
@@ -122,20 +123,20 @@ StartOption = Annotated[
     typer.Option(
         "--from",
         metavar="earliest|latest|PLACE",
-        help="Where to begin: with all that is kept, with what is new, or with a place in the "
-        "server's log. A durable subscription that exists goes on where it was.",
+        help="Where to begin: with the oldest event, with new ones, or at a place in the "
+        "server's log. An existing durable subscription continues where it was.",
     ),
 ]
 AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="With --name: go on, this once, if a server's log is not the one that was read before.",
+        help="With --name: continue, this once, if a server's log was replaced.",
     ),
 ]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="End, with code 2, if no event comes for so long."),
+    typer.Option(metavar="SECONDS", help="End with code 2 after this long without an event."),
 ]
 PendingOption = Annotated[
     int,
@@ -143,14 +144,15 @@ PendingOption = Annotated[
         "--pending-max",
         metavar="EVENTS",
         min=1,
-        help="How many events may wait to be printed (pending_max); with --where, more than that end it with code 2.",
+        help="Events that may wait to be printed (pending_max); with --where, more end it with 2.",
     ),
 ]
 JsonOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON object a line for each event; a key or payload that is no text as key_base64 or payload_base64.",
+        help="Print one JSON object a line for each event; a key or payload that is not text is "
+        "key_base64 or payload_base64.",
     ),
 ]
 FormatOption = Annotated[
@@ -169,14 +171,14 @@ def sub(
     *,
     where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: OrderOption = "total",
+    order: OrderOption = DEFAULT_ORDER,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
     ms: MsOption = None,
     late: LateOption = None,
     name: DurableOption = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="End after so many events; 0: never.")
+        int, typer.Option("--count", "-n", min=0, help="End after this many events; 0: never.")
     ] = ENOUGH,
     start: StartOption = "latest",
     accept_loss: AcceptLossOption = False,
@@ -188,10 +190,10 @@ def sub(
 ) -> int:
     """Print the events of topics as they come, one payload a line, in one order.
 
-    With `--where` there are no topics: events that match the filter come, as JSON objects of their attributes.
+    With `--where` there are no topics: it prints attributes of matching events, as JSON objects.
 
-    Ends after `--count` events, on Ctrl-C (with 2 if they, or the server, are not there yet), or when whoever reads
-    its output goes away.
+    Ends after `--count` events, on Ctrl-C (with 2 before that count, or before the server
+    answered), or when the reader of its output closes the pipe.
 
     Example: [bold]ensue sub orders payments --name billing --json[/bold]
     """
@@ -220,7 +222,7 @@ def sub(
         )
     else:
         if not topics:
-            raise BadInput("say which TOPIC to read, or what by content with --where")
+            raise BadInput("TOPIC is missing: name the topics to read, or use --where")
         check_topics(tuple(topics))
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
         options = _Topics(tuple(topics), name, begin, pending, accept_loss)
@@ -245,7 +247,7 @@ def _start(text: str) -> Start:
 
 
 class _Topics(msgspec.Struct, frozen=True):
-    """What is read by topic, and how."""
+    """The options of a subscription by topic."""
 
     topics: tuple[str, ...]
     name: str | None
@@ -271,7 +273,7 @@ class _Topics(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """Prints events until it is enough."""
+    """Printing of events up to a count or a timeout."""
 
     def __init__(
         self,
@@ -284,7 +286,7 @@ class _Reading:
         self.output = Output()
         self.printed = 0
         self.begun = False
-        """Whether there was a server to read from."""
+        """Whether the server has answered."""
         self.interrupted = False
         self.timed_out = False
         self._write = write
@@ -293,7 +295,7 @@ class _Reading:
         self._timeout_s = timeout_s
 
     async def read(self, events: Subscription) -> None:
-        """Print, flush and acknowledge, in this order, several events at a time."""
+        """Print, flush and acknowledge events, in this order, in batches."""
         self.begun = True
         output.print_error(f"listening to {self._what}")
         unacknowledged: list[int] = []
@@ -330,7 +332,7 @@ async def _follow(
     wait_s: float,
     subscribe: Callable[[Bus], Subscription],
 ) -> None:
-    """Read what is subscribed to until it is enough, or nobody wants it any more."""
+    """Subscribe and print until the count, a timeout, a signal or a closed pipe."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -357,7 +359,7 @@ async def _follow(
 
 
 async def _close(bus: Bus) -> None:
-    """Disconnect; a signal meanwhile has it not wait for a server that does not answer."""
+    """Close the bus; a signal ends the wait for a server that does not answer."""
     closing = asyncio.ensure_future(bus.close())
     try:
         await asyncio.shield(closing)

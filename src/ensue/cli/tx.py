@@ -1,4 +1,4 @@
-"""The command `tx`: carry out a planned transaction from a file."""
+"""The command `tx`: run a planned transaction from a file."""
 
 import asyncio
 import re
@@ -12,12 +12,12 @@ import msgspec
 import typer
 
 from ensue.cli import output
-from ensue.cli.publishing import UrlOption, WaitOption, connect_patiently
-from ensue.client.planned import PlannedClient, PlannedTransaction
-from ensue.errors import BadInput
-from ensue.protocols.overlay.filters import event_of
-from ensue.protocols.overlay.parsing import parse
-from ensue.tables import TableReader, read_text
+from ensue.cli.pub import UrlOption, WaitOption, connect_patiently
+from ensue.client.content.plan import PlannedClient, PlannedTransaction
+from ensue.core.errors import BadInput
+from ensue.core.toml_file import TableReader, read_text
+from ensue.protocols.content.filters.filter import event_of
+from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["Operation", "Plan", "read_plan", "tx"]
 
@@ -25,7 +25,7 @@ CHANGES = ("advertise", "unadvertise", "subscribe", "unsubscribe")
 
 
 class Operation(msgspec.Struct, forbid_unknown_fields=True):
-    """One operation of a plan's file: exactly one of the first five."""
+    """One operation of a plan: exactly one of the first five fields is set."""
 
     publish: dict[str, bool | int | float | str] | None = None
     """The attributes of an event."""
@@ -37,20 +37,20 @@ class Operation(msgspec.Struct, forbid_unknown_fields=True):
     unsubscribe: str | None = None
     payload: str = ""
     client: str = ""
-    """Who does it; empty: this command."""
+    """The client whose operation it is; empty: this command."""
     together: bool = False
-    """Whether its place among those next to it that say so too is of no matter."""
+    """Whether it is unordered among adjacent operations with this flag."""
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
-    """A plan's file."""
+    """The contents of a plan file."""
 
     operations: tuple[Operation, ...]
 
 
 _READER = TableReader(Plan)
 _OPERATION = re.compile(r"operations\[(\d+)\](?:\.|: )")
-"""How the reader begins what it says about an operation; people count from 1."""
+"""Prefix of the reader's errors about an operation; errors here count from 1."""
 
 
 @output.command
@@ -58,19 +58,20 @@ def tx(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The plan: a TOML or JSON file.")],
     *,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    name: Annotated[str | None, typer.Option(help="What this client is called.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name of this client.")] = None,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long to wait until it is committed."),
+        typer.Option(metavar="SECONDS", help="How long to wait for the commit."),
     ] = 5.0,
     wait: WaitOption = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
-    """Carry out a planned transaction: all operations of all clients happen, or none does.
+    """Run a planned transaction: all operations of all clients happen, or none does.
 
-    The file has an `[[operations]]` for each: `publish`, `advertise`, `unadvertise`, `subscribe` or `unsubscribe`, and if wished
-    `client` (whose operation it is: that of a program which is connected under this name, and no `ensue sub` is), `payload` and `together`.
-    They happen one after the other.
+    The file has an `[[operations]]` for each operation, with one of `publish`, `advertise`,
+    `unadvertise`, `subscribe` or `unsubscribe`, and optionally `client` (the name of a connected
+    program whose operation it is; `ensue sub` has none), `payload` and `together`. They run one
+    after the other.
 
     Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
     """
@@ -85,7 +86,7 @@ def tx(
 
 
 def read_plan(file: Path) -> Plan:
-    """Read a plan, or say where what is wrong with it stands."""
+    """Read a plan; errors name the file and the operation."""
     text = read_text(file, what="a plan", hint="name the file of a plan")
     try:
         plan = _decode(text, json=file.suffix == ".json")
@@ -122,14 +123,14 @@ def _decode(text: str, *, json: bool) -> Plan:
 def _check(one: Operation) -> None:
     given = [each for each in ("publish", *CHANGES) if getattr(one, each) is not None]
     if len(given) != 1:
-        said = " and ".join(given) or "none"
-        raise BadInput(f"it is one of publish, {', '.join(CHANGES)}; this has {said}")
+        found = " and ".join(given) or "none"
+        raise BadInput(f"expected one of publish, {', '.join(CHANGES)}; this has {found}")
     if one.payload and one.publish is None:
-        raise BadInput("only an event that is published has a payload")
+        raise BadInput("payload is for publish alone; leave it out")
     if one.publish is not None:
         event_of(one.publish)
     if not one.client and (one.subscribe is not None or one.unsubscribe is not None):
-        raise BadInput("this command reads nothing: say whose subscription it is with client")
+        raise BadInput("this command has no subscriptions: name the subscriber with client")
     _check_names(one)
     for where in (one.advertise, one.subscribe):
         if where is not None:
@@ -137,7 +138,7 @@ def _check(one: Operation) -> None:
 
 
 def _check_names(one: Operation) -> None:
-    """Refuse a filter where the name of what it was given for is meant."""
+    """Raise if a filter is given where a name is expected."""
     for what, name in (("unadvertise", one.unadvertise), ("unsubscribe", one.unsubscribe)):
         if name is None:
             continue
@@ -146,8 +147,12 @@ def _check_names(one: Operation) -> None:
         except BadInput:
             continue
         raise BadInput(
-            f"{what} is given a name, not a filter such as {name!r}: the one that "
-            + ("advertise() returned" if what == "unadvertise" else "bus.content_name(events) says")
+            f"{what} takes a name, not a filter such as {name!r}: the one that "
+            + (
+                "advertise() returned"
+                if what == "unadvertise"
+                else "bus.content_name(events) returns"
+            )
         )
 
 
@@ -167,7 +172,7 @@ async def _carry_out(
 
 
 def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Return operations next to each other that may happen together, and each other one alone."""
+    """Group adjacent operations that are unordered; other groups have one operation."""
     groups: list[list[Operation]] = []
     for one in operations:
         if groups and one.together and groups[-1][0].together:
@@ -178,7 +183,7 @@ def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
 
 
 async def _note(planned: PlannedTransaction, one: Operation) -> None:
-    """Write an operation down."""
+    """Add an operation to the plan."""
     who: PlannedTransaction | PlannedClient = planned
     if one.client:
         who = planned.client(one.client)
