@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ensue import trace
+from ensue.core import trace
 
 __all__ = ["Planted", "Shape", "generate"]
 

@@ -12,10 +12,10 @@ import platform
 import time
 from random import Random
 
-from ensue.protocols.overlay.filters import Filter
-from ensue.protocols.overlay.index import MatchIndex
-from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.spaces import Value
+from ensue.protocols.content.filters.filter import Filter
+from ensue.protocols.content.filters.index import MatchIndex
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.filters.spaces import Value
 
 SYMBOLS = 500
 GOAL_RATIO = 20

@@ -20,22 +20,22 @@ from typing import Any
 import msgspec
 
 from ensue.checkers import Verdict, check
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Broadcast, Deliver
-from ensue.protocols.ens import Attached, Notify
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.merge.timestamps import (
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Broadcast, Deliver
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.merged.timestamps import (
     ArrayTimestamp,
     CounterTimestamp,
     Timeline,
     timestamps_for,
 )
-from ensue.simulation.merged import published_from
+from ensue.protocols.topic_log.frames import Attached, Notify
+from ensue.simulation.deployments.merged import published_from
 from ensue.simulation.run import play
 from ensue.simulation.scenario import Scenario
-from ensue.simulation.swarm_merged import draw, kind_of
+from ensue.simulation.swarms.merged import draw, kind_of
 
 DELTA_TICKS = 100
 EPSILONS = (1, 2, 5, 10, 20, 50)
@@ -52,9 +52,9 @@ def encoded(value: Any) -> int:
     return len(msgspec.msgpack.encode(value))
 
 
-def bounds(epsilon: int, processes: int, *, array: bool, modulus: bool) -> MergeConfig:
+def bounds(epsilon: int, processes: int, *, array: bool, modulus: bool) -> MergedConfig:
     """Return a configuration with one event a tick."""
-    config = MergeConfig(
+    config = MergedConfig(
         epsilon_ticks=epsilon,
         delta_ticks=DELTA_TICKS,
         tick_ns=TICK_NS,
@@ -66,7 +66,7 @@ def bounds(epsilon: int, processes: int, *, array: bool, modulus: bool) -> Merge
     return msgspec.structs.replace(config, modulus=config.modulus_min) if modulus else config
 
 
-def largest(config: MergeConfig, r: int) -> dict[str, int]:
+def largest(config: MergedConfig, r: int) -> dict[str, int]:
     """Return the entries of the largest timestamp there can be."""
     epsilon, count = config.epsilon_ticks, config.count_max
     made: Any = CounterTimestamp(r, epsilon, count * (epsilon + 1) - 1)
@@ -75,7 +75,7 @@ def largest(config: MergeConfig, r: int) -> dict[str, int]:
     return timestamps_for(config).to_entries(made)
 
 
-def bits(config: MergeConfig) -> int:
+def bits(config: MergedConfig) -> int:
     """Return how many bits hold any timestamp."""
     epsilon, count = config.epsilon_ticks, config.count_max
     reading = 64 if config.modulus is None else (config.modulus - 1).bit_length()
@@ -113,7 +113,7 @@ def stamped(count: int, *, array: bool) -> Iterator[Event]:
     config = bounds(5, 100, array=array, modulus=False)
     config = msgspec.structs.replace(config, events_per_tick_max=1_000)
     publishers = [
-        MergePublisher(name=f"publisher-{number}", config=config) for number in range(PUBLISHERS)
+        MergedPublisher(name=f"publisher-{number}", config=config) for number in range(PUBLISHERS)
     ]
     for number in range(count):
         now_ns = 10**12 + number * TICK_NS // 64
@@ -128,7 +128,7 @@ def merge_speed(count: int, *, array: bool) -> float:
     """Return how many events a second of CPU time one core puts through all mergers."""
     config = bounds(5, 100, array=array, modulus=False)
     config = msgspec.structs.replace(config, events_per_tick_max=1_000, held_max=10**6)
-    mergers = [MergeSubscriber(name=f"m{number}", config=config) for number in range(MERGERS)]
+    mergers = [MergedSubscriber(name=f"m{number}", config=config) for number in range(MERGERS)]
     for merger in mergers:
         merger.subscribe(("t",), now_ns=10**12)
         merger.receive(Attached(topic="t", first=1, next=1, sent=1), source="ens", now_ns=10**12)

@@ -12,8 +12,9 @@ import resource
 import time
 from collections.abc import Mapping
 
-from ensue.experiments.hypercube.model import Cost, Run
-from ensue.protocols.core import Effect, Frame, Persist, Send
+from experiments.causal.model import Cost, Run
+
+from ensue.protocols.interface import Effect, Frame, Persist, Send
 from ensue.simulation import World
 
 PERIOD_NS = 1_000_000

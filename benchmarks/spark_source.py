@@ -30,7 +30,7 @@ from benchmarks.watching import descendants
 
 from ensue.spark import session
 from ensue.store import LogWriter, open_log
-from ensue.store.sequencing import publication_schema, publish
+from ensue.store.local_sequencer import publication_schema, publish
 
 TOPICS = ("orders", "payments", "stock", "refunds")
 BATCH = 250_000

@@ -30,13 +30,13 @@ from statistics import fmean
 
 import msgspec
 
-from ensue.event import Stamp
-from ensue.protocols.core import Send
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import ChangeRequest, Confirm, Grant, Stamped, StampRequest
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.wire import Records
+from ensue.core.event import Stamp
+from ensue.core.wire import Records
+from ensue.protocols.interface import Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import ChangeRequest, Confirm, Grant, Stamped, StampRequest
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
 
 _STAMP = Records[Stamp](Stamp)
 
@@ -127,7 +127,7 @@ class Publishing:
     def __init__(self, work: Workload, *, groups: int, leave_out: bool) -> None:
         self._next = 1
         fixed = work.subscriptions if groups == 2 else None
-        self.node = SequencerNode(
+        self.node = Sequencer(
             name=NODE,
             placement=Placement([NODE], topics={NODE: work.topics}),
             config=SequencerConfig(groups=groups, fixed=fixed, leave_out=leave_out, durable=False),
@@ -140,7 +140,7 @@ class Publishing:
 
     def partners(self, topics: Sequence[str]) -> list[list[str]]:
         """Return the other topics that each topic is ordered with."""
-        return [list(self.node._group(topic).members) for topic in topics]  # noqa: SLF001
+        return [list(self.node.state.group(topic).members) for topic in topics]
 
     def stamps(self, topics: Sequence[str]) -> Iterator[tuple[str, Stamp]]:
         """Publish on topics, one after the other, and yield each with its stamp."""

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from random import Random
 from statistics import median
 
-from ensue.protocols.core import Frame, Persist, Send
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import ChangeRequest, Confirm, Stamped, StampRequest
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.interface import Frame, Persist, Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import ChangeRequest, Confirm, Stamped, StampRequest
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
 
 NODE = "node"
 PUBLISHER = "publisher"
@@ -33,10 +33,10 @@ GOAL_RUN = 16
 """The goal is judged at runs of this length."""
 
 
-def build(group: int, *, durable: bool, leave_out: bool) -> tuple[SequencerNode, list[str]]:
+def build(group: int, *, durable: bool, leave_out: bool) -> tuple[Sequencer, list[str]]:
     """Return a node with its subscriptions made, and its topics."""
     topics = [f"topic-{index}" for index in range(GROUPS * group)]
-    node = SequencerNode(
+    node = Sequencer(
         name=NODE,
         placement=Placement([NODE], topics={NODE: topics}),
         config=SequencerConfig(durable=durable, leave_out=leave_out),
@@ -64,7 +64,7 @@ def frames(topics: list[str], run: int, stamps: int) -> list[Frame]:
     return made
 
 
-def drive(node: SequencerNode, to_come: list[Frame]) -> Iterator[Send | Persist]:
+def drive(node: Sequencer, to_come: list[Frame]) -> Iterator[Send | Persist]:
     """Hand the frames over one by one, as a driver does, and yield what the node wants done."""
     for now_ns, frame in enumerate(to_come):
         node.receive(frame, source=PUBLISHER, now_ns=now_ns)
@@ -73,7 +73,7 @@ def drive(node: SequencerNode, to_come: list[Frame]) -> Iterator[Send | Persist]
             yield effect
 
 
-def cpu_s(node: SequencerNode, to_come: list[Frame]) -> float:
+def cpu_s(node: Sequencer, to_come: list[Frame]) -> float:
     """Return the CPU time that a node takes for some frames."""
     started_s = time.process_time()
     for now_ns, frame in enumerate(to_come):

@@ -1,5 +1,6 @@
-"""The commands `experiment list` and `experiment run`: the evaluations of the papers, on Spark."""
+"""`python -m experiments list` and `run`: the evaluations of the papers, on Spark."""
 
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,35 +8,41 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ensue.cli import output
-from ensue.cli.auditing import MasterOption
-from ensue.cli.helping import Command, Group, paragraphs
-from ensue.cli.seeds import progress
-from ensue.cli.spark_work import start
-from ensue.errors import BadInput
+from ensue.cli.audit import MasterOption
+from ensue.cli.help_format import Command, Group, paragraphs
+from ensue.cli.seed_pool import progress
+from ensue.cli.spark_runs import start
+from ensue.core.errors import BadInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ensue.experiments.running import Result
+    from experiments.runner import Result
 
-__all__ = ["experiment"]
+__all__ = ["main"]
 
 OUT = Path("runs/experiments")
 
 
-def experiment() -> typer.Typer:
-    """Return the group of commands."""
+def main() -> None:
+    """Run the command line of the experiments."""
     group = typer.Typer(
-        name="experiment",
+        name="experiments",
         cls=Group,
-        help="Repeat the papers' evaluations on Spark, and judge what comes of them.",
+        help="Repeat the papers' evaluations on Spark, and judge the results.",
         no_args_is_help=True,
         rich_markup_mode="rich",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name, function in (("list", list_experiments), ("run", run_experiments)):
-        told = paragraphs(function.__doc__ or "")
-        group.command(name, cls=Command, help=told)(function)
-    return group
+        group.command(name, cls=Command, help=paragraphs(function.__doc__ or ""))(function)
+    # Spark's Python workers import the cases by name.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
+    )
+    group()
 
 
 @output.command
@@ -45,9 +52,9 @@ def list_experiments(
 ) -> int:
     """Say which experiments there are.
 
-    Example: [bold]ensue experiment list[/bold]
+    Example: [bold]python -m experiments list[/bold]
     """
-    from ensue.experiments.catalogue import EXPERIMENTS  # noqa: PLC0415 - loads every protocol
+    from experiments.catalog import EXPERIMENTS  # noqa: PLC0415 - loads every protocol
 
     found = [
         {
@@ -89,7 +96,7 @@ def list_experiments(
 def run_experiments(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME…", help="As ensue experiment list tells them; or all."),
+        typer.Argument(metavar="NAME…", help="As python -m experiments list tells them; or all."),
     ],
     *,
     quick: Annotated[
@@ -114,16 +121,16 @@ def run_experiments(
 
     Exit codes: 0 if every criterion that was judged is met, 1 if one is not.
 
-    Example: [bold]ensue experiment run vcube-single --quick[/bold]
+    Example: [bold]python -m experiments run vcube-single --quick[/bold]
     """
-    from ensue.experiments.catalogue import chosen  # noqa: PLC0415 - loads every protocol
+    from experiments.catalog import chosen  # noqa: PLC0415 - loads every protocol
 
     experiments = chosen(names)
     if docs is not None and not docs.is_dir():
         raise BadInput(f"--docs: {docs} is no directory; make it first")
     session = _session(master)
-    from ensue.experiments.page import write  # noqa: PLC0415 - they need Spark
-    from ensue.experiments.running import play  # noqa: PLC0415 - as above
+    from experiments.page import write  # noqa: PLC0415 - they need Spark
+    from experiments.runner import play  # noqa: PLC0415 - as above
 
     results: list[Result] = []
     for number, each in enumerate(experiments, 1):
@@ -149,7 +156,7 @@ def run_experiments(
 
 
 def _session(master: str | None) -> "SparkSession":
-    started = start(master, "ensue experiment")
+    started = start(master, "experiments")
     # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return started
@@ -188,3 +195,7 @@ def _told(result: "Result") -> dict[str, object]:
             for each in result.claims
         ],
     }
+
+
+if __name__ == "__main__":
+    main()

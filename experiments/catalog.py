@@ -1,19 +1,24 @@
 """All experiments, by name."""
 
-from ensue.errors import BadInput
-from ensue.experiments import choices, deadlines, dispatching, merges, total, vcube, vcube_wider
-from ensue.experiments.experiment import Experiment
+from ensue.core.errors import BadInput
+from experiments.causal import figures_one_topic, figures_wider
+from experiments.deadline import figures as deadline
+from experiments.experiment import Experiment
+from experiments.guarantees import figures as guarantees
+from experiments.merged import figures as merged
+from experiments.total import figures as total
+from experiments.transactions import figures as transactions
 
 __all__ = ["EXPERIMENTS", "chosen"]
 
 _ALL = (
     *total.EXPERIMENTS,
-    *vcube.EXPERIMENTS,
-    *vcube_wider.EXPERIMENTS,
-    *dispatching.EXPERIMENTS,
-    *merges.EXPERIMENTS,
-    *deadlines.EXPERIMENTS,
-    *choices.EXPERIMENTS,
+    *figures_one_topic.EXPERIMENTS,
+    *figures_wider.EXPERIMENTS,
+    *transactions.EXPERIMENTS,
+    *merged.EXPERIMENTS,
+    *deadline.EXPERIMENTS,
+    *guarantees.EXPERIMENTS,
 )
 EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 

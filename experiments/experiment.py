@@ -4,7 +4,7 @@ Theory of operation. A case is a mapping of parameters, its seed among them; all
 rows of `figure`, `series`, `x` and `value`: a point of a curve. Spark reduces the rows of all cases to one table, a row for each point, with the mean
 over its cases. Claims are made about that table alone, so whoever has the table can judge them again.
 
-Assumption: `play` depends on its case and on nothing else. What took part in a result is its parameters and the code (`running.code_version`).
+Assumption: `play` depends on its case and on nothing else. What took part in a result is its parameters and the code (`runner.code_version`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

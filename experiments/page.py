@@ -8,18 +8,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ensue.experiments.catalogue import EXPERIMENTS
-from ensue.experiments.experiment import Chart, Claim, Table
-from ensue.experiments.page_parts import (
-    Cost,
-    Part,
-    anchor_of,
-    heading_of,
-    kept_parts,
-    opening_of,
-)
-from ensue.experiments.plots import draw
-from ensue.experiments.running import Result
+from experiments.catalog import EXPERIMENTS
+from experiments.experiment import Chart, Claim, Table
+from experiments.page_sections import Cost, Part, anchor_of, heading_of, kept_parts, opening_of
+from experiments.plots import draw
+from experiments.runner import Result
 
 __all__ = ["figure_table", "number", "write"]
 
@@ -47,10 +40,10 @@ The evaluations of the five papers, repeated in the simulator with the nodes tha
 
 ```sh
 make experiments                          # all of them in quick form: this page and its plots
-ensue experiment list                     # what there is
-ensue experiment run vcube-single         # one, as large as in the paper; --quick for the form shown here
-ensue experiment run all --master spark://host:7077
-ensue experiment run vcube-single --quick --docs docs   # one of them anew; the page keeps the others
+python -m experiments list                     # what there is
+python -m experiments run vcube-single         # one, as large as in the paper; --quick for the form shown here
+python -m experiments run all --master spark://host:7077
+python -m experiments run vcube-single --quick --docs docs/explanation   # one of them anew; the page keeps the others
 ```
 
 Cases are spread over Spark, locally unless told otherwise, and reduced by it to one table. Results are kept in `runs/experiments` as Parquet: an interrupted

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.experiments.experiment import Experiment
+from experiments.experiment import Experiment
 
 __all__ = ["Cost", "Part", "anchor_of", "heading_of", "kept_parts", "opening_of"]
 
 _RUN = re.compile(
-    r"^`ensue experiment run ([\w-]+)`, (quick|full) form, ([\d,]+) cases\. .*$", re.MULTILINE
+    r"^`python -m experiments run ([\w-]+)`, (quick|full) form, ([\d,]+) cases\. .*$", re.MULTILINE
 )
 _VERDICT = re.compile(r"^\|.*\| (met|not met|not judged) \|$", re.MULTILINE)
 _COST = r"^\| {} \| ([\d,]+) \| ([\d,]+) \| [\d,]+ \| ([\d,]+) \|$"
@@ -54,7 +54,7 @@ def anchor_of(experiment: Experiment) -> str:
 def opening_of(experiment: Experiment, form: str, cases: str) -> str:
     """Return the first paragraph of a section: the command, the form and the setting."""
     told = " ".join(experiment.setting)
-    return f"`ensue experiment run {experiment.name}`, {form} form, {cases} cases. {told}"
+    return f"`python -m experiments run {experiment.name}`, {form} form, {cases} cases. {told}"
 
 
 def kept_parts(page: str, experiments: Mapping[str, Experiment]) -> dict[str, Part]:

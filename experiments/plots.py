@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ensue.experiments.experiment import Chart, Point, Table
 from ensue.spark.report import svg
+from experiments.experiment import Chart, Point, Table
 
 __all__ = ["draw"]
 

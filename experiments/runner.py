@@ -18,13 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import ensue.protocols
-from ensue.errors import EnsueError
-from ensue.experiments.experiment import COLUMNS, Chart, Claim, Experiment, Point, Table
-from ensue.spark.campaigns import campaign
+from ensue.core.errors import EnsueError
+from ensue.spark.campaigns.campaign import campaign
+from experiments.experiment import COLUMNS, Chart, Claim, Experiment, Point, Table
 
 __all__ = ["Result", "code_version", "play", "reduced"]
 
-_SOURCES = ("*.py", "protocols/**/*.py", "simulation/**/*.py", "experiments/*/**/*.py")
+_SOURCES = (
+    (
+        Path(ensue.protocols.__file__).parents[1],
+        ("core/*.py", "protocols/**/*.py", "simulation/**/*.py"),
+    ),
+    (Path(__file__).parent, ("*/**/*.py",)),
+)
 """The code that results come from: values, protocols, simulator, and what is played. Which cases there are and what is said of them is not."""
 
 
@@ -60,10 +66,11 @@ class CaseFailed(EnsueError):
 @cache
 def code_version() -> str:
     """Return what stands for the code that results come from."""
-    root = Path(ensue.protocols.__file__).parents[1]
     digest = blake2b(digest_size=4)
-    for path in sorted({path for pattern in _SOURCES for path in root.glob(pattern)}):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    for root, patterns in _SOURCES:
+        found = {path for pattern in patterns for path in root.glob(pattern)}
+        for path in sorted(path for path in found if not path.stem.startswith("figures")):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -12,20 +12,20 @@ import msgspec
 from fuzz.wire import Draw, value
 from msgspec import inspect
 
-from ensue.errors import RemoteProtocolError
-from ensue.protocols.core import Frame, Persist, Send
-from ensue.protocols.link import LinkAck, LinkData
-from ensue.protocols.overlay import frames as f
-from ensue.protocols.overlay.nodes import BrokerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import FRAMES
+from ensue.core.errors import RemoteProtocolError
+from ensue.core.wire import VERSION, Codec
+from ensue.protocols.content import frames as f
+from ensue.protocols.interface import Frame, Persist, Send
+from ensue.protocols.shared.link import LinkAck, LinkData
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.station import FRAMES
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.nodes import BrokerNode
+from ensue.server.authorization import Authorization
 from ensue.server.config import ServerConfig
-from ensue.server.content import screen_content
-from ensue.server.rules import Rules
-from ensue.server.visitor import Visitor
-from ensue.wire import VERSION, Codec
+from ensue.server.connection import Connection
+from ensue.server.content_broker import screen_content
 
 BROKER = "s1/content"
 NEIGHBOURS = ("s0/content", "s2/content")
@@ -65,7 +65,7 @@ _WIRE = Codec(FRAMES)
 class Nobody:
     """A house with nobody in it: faults are not counted."""
 
-    def fault(self, visitor: Visitor, kind: str, why: str) -> None:
+    def fault(self, connection: Connection, kind: str, why: str) -> None:
         """Take no note."""
 
 
@@ -76,14 +76,14 @@ class ContentRig:
         self.records: dict[str, bytes] = {}
         self._now_ns = 1
         self._sent: dict[str, int] = {}
-        self._rules = Rules(
+        self._rules = Authorization(
             ServerConfig(data="nowhere"),
             placement=Placement(["node-1"]),
             may_put=lambda _event, _source: False,
             owners={},
             write=lambda _writes, done: done(),
         )
-        self._visitor = Visitor(cast("Any", Nobody()))
+        self._connection = Connection(cast("Any", Nobody()))
         self.node = self._build()
         for client in CLIENTS:
             self.receive(f.Hello(), client)
@@ -92,9 +92,9 @@ class ContentRig:
         now_ns = self._now_ns
         return BrokerNode(
             lambda own: TransactionBroker(
-                name=BROKER, neighbours=NEIGHBOURS, records=own, now_ns=now_ns
+                name=BROKER, neighbors=NEIGHBOURS, records=own, now_ns=now_ns
             ),
-            neighbours=NEIGHBOURS,
+            neighbors=NEIGHBOURS,
             codec=TransactionBroker.codec,
             records=self.records,
             now_ns=now_ns,
@@ -108,7 +108,7 @@ class ContentRig:
 
     def receive(self, frame: Frame, client: str) -> None:
         """Hand a client's frame over, if it is let through, and carry out what comes of it."""
-        admitted, _ = screen_content(self._rules, self._visitor, client, [frame])
+        admitted, _ = screen_content(self._rules, self._connection, client, [frame])
         for each in admitted:
             self.node.receive(each, source=client, now_ns=self._now_ns)
         self._carry_out()

@@ -15,26 +15,27 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from ensue.errors import LimitReached, RemoteProtocolError
-from ensue.event import COUNT_MAX
-from ensue.protocols.core import Frame, Multicast, Node, Persist, Send
-from ensue.protocols.enlistment import Lists
-from ensue.protocols.ens import AttachRequest, DetachRequest, EnsConfig, Put
-from ensue.protocols.exchange import Exchange
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.enrolled import EnrolledBroker
-from ensue.protocols.gossip.frames import BETWEEN_BROKERS
-from ensue.protocols.hypercube import enrolment
-from ensue.protocols.hypercube import frames as cube
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.enrolled import EnrolledNode
-from ensue.protocols.hypercube.enrolment import Members, Registry
-from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
-from ensue.transports.tcp_messages import CONTROL, Framer, decode_control
-from ensue.wire import VERSION, Codec, bundle
+from ensue.core.errors import LimitReached, RemoteProtocolError
+from ensue.core.event import COUNT_MAX
+from ensue.core.wire import VERSION, Codec, bundle
+from ensue.protocols.causal import frames as cube
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import BETWEEN_BROKERS
+from ensue.protocols.deadline.registered import RegisteredBroker
+from ensue.protocols.interface import Frame, Multicast, Node, Persist, Send
+from ensue.protocols.membership import frames as membership
+from ensue.protocols.membership.client import KnownMembers
+from ensue.protocols.membership.frames import Members
+from ensue.protocols.membership.registry import Registry
+from ensue.protocols.shared.link import Linked
+from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, EnsConfig, Put
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
+from ensue.transports.tcp.messages import CONTROL, Framer, decode_control
 
 CODEC = Codec(FRAMES)
 NAMES = ("t", "u", "a.b", "c~1", "d~2", "durable", "s0", "s1", "s2")
@@ -47,7 +48,7 @@ KINDS_OF_RIG = 6
 RIGS = (ALONE, CHAINED, ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, NODE, BROKER, BROKER)
 """Stations have the most to them."""
 FRAMES_MAX = 40
-DEADLINES = GossipConfig(
+DEADLINES = DeadlineConfig(
     lifetime_ns_max=3_600_000_000_000,
     durable=False,
     spreads=False,
@@ -91,9 +92,9 @@ class Draw:
 KINDS = [inspect.type_info(kind) for kind in FRAMES]
 OWN = {
     EXCHANGE: (Put, AttachRequest, DetachRequest),
-    REGISTRY: enrolment.FROM_NODES,
-    NODE: (*cube.FRAMES, *enrolment.FRAMES),
-    BROKER: (*BETWEEN_BROKERS, *enrolment.FRAMES),
+    REGISTRY: membership.FROM_NODES,
+    NODE: (*cube.FRAMES, *membership.FRAMES),
+    BROKER: (*BETWEEN_BROKERS, *membership.FRAMES),
 }
 """What those who are no stations expect; of all else hardly anything would be for them."""
 OWN_KINDS = {rig: [inspect.type_info(kind) for kind in kinds] for rig, kinds in OWN.items()}
@@ -193,18 +194,18 @@ def _beside(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
             records=records,
             now_ns=now_ns,
         )
-    lists = Lists()
+    lists = KnownMembers()
     names = ("c~1", "d~2", "own~1")
     lists.take(Members(epoch=1, first=0, names=names, total=3, gone_first=0, gone=(), gone_total=0))
-    node: EnrolledNode | EnrolledBroker
+    node: RegisteredNode | RegisteredBroker
     if kind == BROKER:
-        node = EnrolledBroker(
-            name="own~1", registry="durable", lists=lists, config=DEADLINES, now_ns=now_ns
+        node = RegisteredBroker(
+            name="own~1", registry="durable", members=lists, config=DEADLINES, now_ns=now_ns
         )
     else:
-        config = HypercubeConfig(durable=False, held_max=4, retained_max=4, outgoing_max=64)
-        node = EnrolledNode(
-            name="own~1", registry="durable", lists=lists, config=config, now_ns=now_ns
+        config = CausalConfig(durable=False, held_max=4, retained_max=4, outgoing_max=64)
+        node = RegisteredNode(
+            name="own~1", registry="durable", members=lists, config=config, now_ns=now_ns
         )
     node.subscribe(("t",), now_ns=now_ns)
     node.publish("u", b"", now_ns=now_ns)
@@ -232,7 +233,7 @@ class Rig:
         match node:
             case Exchange():
                 node.forget(SOURCES[draw.number(len(SOURCES))], now_ns=now_ns)
-            case EnrolledNode() | EnrolledBroker():
+            case RegisteredNode() | RegisteredBroker():
                 match draw.number(4):
                     case 0:
                         node.subscribe((topic,), now_ns=now_ns)
@@ -279,8 +280,8 @@ def _polite(frame: Frame) -> Frame | None:
     match frame:
         case cube.Change(token=token) | cube.Publication(token=token):
             return cube.Receipt(token=token, covered=b"\x07", final=True)
-        case enrolment.Ask(topic=topic, action=action) if topic != "a.b":
-            return enrolment.Granted(topic=topic, action=action)
+        case membership.TopicRequest(topic=topic, action=action) if topic != "a.b":
+            return membership.TopicGranted(topic=topic, action=action)
     return None
 
 

@@ -10,10 +10,10 @@ from math import log
 from random import Random
 from statistics import fmean
 
-from ensue.event import Event
-from ensue.experiments.experiment import Case, Row, row
-from ensue.experiments.hypercube.model import TOPIC_NAME, UNIT_NS, Cost, Run
-from ensue.experiments.hypercube.srpt import broker_plan, subscriber_plan
+from ensue.core.event import Event
+from experiments.causal.model import TOPIC_NAME, UNIT_NS, Cost, Run
+from experiments.causal.srpt import broker_plan, subscriber_plan
+from experiments.experiment import Case, Row, row
 
 __all__ = [
     "BINS",

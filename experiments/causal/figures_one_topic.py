@@ -3,16 +3,8 @@
 from collections.abc import Sequence
 from itertools import product
 
-from ensue.experiments.experiment import (
-    Case,
-    Chart,
-    Claim,
-    Experiment,
-    Table,
-    claim,
-    close_to,
-)
-from ensue.experiments.hypercube import playing
+from experiments.causal import cases as playing
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim, close_to
 
 __all__ = ["COPY", "COST", "EXPERIMENTS", "PAPER", "SYSTEMS", "deliveries", "grid"]
 

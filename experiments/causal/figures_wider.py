@@ -3,9 +3,9 @@
 from itertools import product
 from math import log
 
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Table, between, claim
-from ensue.experiments.hypercube import playing
-from ensue.experiments.vcube import COPY, COST, PAPER, SYSTEMS, deliveries, grid
+from experiments.causal import cases
+from experiments.causal.figures_one_topic import COPY, COST, PAPER, SYSTEMS, deliveries, grid
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, between, claim
 
 __all__ = ["EXPERIMENTS"]
 
@@ -364,7 +364,7 @@ EXPERIMENTS = (
             "Every node answers one question, or ten, after a wait of 180 units on average: the paper does not say how waits are drawn. They are exponential here, which fits its figures for ten questions as even ones do not.",
         ),
         cases=_answers_cases,
-        play=playing.play_answers,
+        play=cases.play_answers,
         charts=(
             Chart(
                 figure="6",
@@ -391,7 +391,7 @@ EXPERIMENTS = (
             _SPREAD,
         ),
         cases=_topics_cases,
-        play=playing.play_topics,
+        play=cases.play_topics,
         charts=(
             Chart(
                 figure="7",
@@ -422,7 +422,7 @@ EXPERIMENTS = (
             CHURN,
         ),
         cases=_churn_cases,
-        play=playing.play_churn,
+        play=cases.play_churn,
         charts=(
             Chart(
                 figure="8a",
@@ -464,7 +464,7 @@ EXPERIMENTS = (
             "4,096 nodes, events about 500 units apart from subscribers drawn at random: 32 in the quick form, 128 in the paper's. What a subscriber of a broker publishes goes to its broker, and from there to the root. Across: brokers; those without any stand at 4,096.",
         ),
         cases=_brokers_cases,
-        play=playing.play_brokers,
+        play=cases.play_brokers,
         charts=(
             Chart(
                 figure="9",

@@ -12,16 +12,16 @@ from statistics import fmean
 
 import msgspec
 
-from ensue.event import Event
-from ensue.experiments.hypercube.srpt import Down, Plan, SrptNode
-from ensue.protocols.core import Deliver, Frame, Outcome, Publish
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.cube import Cube
-from ensue.protocols.hypercube.frames import Publication, Row
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.protocols.hypercube.records import TOPIC, TopicRecord
-from ensue.protocols.hypercube.rolls import Rolls
+from ensue.core.event import Event
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import Publication, Row
+from ensue.protocols.causal.hypercube import Hypercube
+from ensue.protocols.causal.membership import Membership
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.causal.records import TOPIC, TopicRecord
+from ensue.protocols.interface import Deliver, Frame, Outcome, Publish
 from ensue.simulation import Constant, NetworkConfig, QueueConfig, QueueStatistics, World
+from experiments.causal.srpt import Down, Plan, SrptNode
 
 __all__ = ["TOPIC_NAME", "UNIT_NS", "Cost", "Run"]
 
@@ -51,14 +51,14 @@ class Cost:
         return self.acknowledgement if name == "Receipt" else 0
 
 
-def _rolls(rows: Iterable[Row]) -> Rolls:
-    rolls = Rolls()
+def _membership(rows: Iterable[Row]) -> Membership:
+    membership = Membership()
     for row in rows:
-        rolls.put(row)
-    return rolls
+        membership.put(row)
+    return membership
 
 
-class _Punctual(HypercubeNode):
+class _Punctual(CausalNode):
     """A node that need not look when to send again: nothing is lost, and looking would take most of a simulation's time."""
 
     def next_timer_ns(self) -> None:
@@ -127,11 +127,11 @@ class Run:
         If membership is fixed, they share what they know. As published, a node sends the next event of a topic when everybody has acknowledged the one before; else as many
         are under way as the configuration has by default, and more go together.
         """
-        cube = Cube(f"p{number}" for number in range(count))
+        cube = Hypercube(f"p{number}" for number in range(count))
         chosen = frozenset(subscribers)
         rows = [Row(each, 1, tuple(topics) if each in chosen else ()) for each in range(count)]
-        shared = _rolls(rows)
-        config = HypercubeConfig(
+        shared = _membership(rows)
+        config = CausalConfig(
             across_topics=False, durable=False, retry_ns=NEVER_NS, retry_ns_max=NEVER_NS,
             suspect_ns=NEVER_NS, answer_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
             gap_ns=NEVER_NS, patience_ns=NEVER_NS,
@@ -149,12 +149,12 @@ class Run:
 
             def build(
                 _records: object, now_ns: int, name: str = name, records: dict[str, bytes] = records
-            ) -> HypercubeNode:
+            ) -> CausalNode:
                 return _Punctual(
                     name=name,
                     names=cube,
                     config=config,
-                    rolls=shared if fixed else _rolls(rows),
+                    membership=shared if fixed else _membership(rows),
                     records=records,
                     now_ns=now_ns,
                 )
@@ -177,7 +177,7 @@ class Run:
         """Let a node publish at a time."""
         at_ns = int((START_UNITS + at_units) * UNIT_NS)
 
-        def command(node: HypercubeNode | SrptNode, now_ns: int) -> None:
+        def command(node: CausalNode | SrptNode, now_ns: int) -> None:
             node.publish(topic, b"", now_ns=now_ns)
 
         self.world.call(f"p{number}", command, at_ns=max(at_ns, self.world.now_ns))
@@ -185,7 +185,7 @@ class Run:
     def change(self, number: int, at_units: float, *, joins: bool) -> None:
         """Let a node come or go at a time."""
 
-        def command(node: HypercubeNode | SrptNode, now_ns: int) -> None:
+        def command(node: CausalNode | SrptNode, now_ns: int) -> None:
             act = node.subscribe if joins else node.unsubscribe
             act((TOPIC_NAME,), now_ns=now_ns)
 

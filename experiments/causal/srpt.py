@@ -18,10 +18,10 @@ before it and before those after it, so that everybody cuts the tree down to the
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ensue.event import Event
-from ensue.protocols.core import Deliver, Effect, Frame, Join, Leave, Publish, Send
-from ensue.protocols.hypercube.cube import bits, cluster_of, split
-from ensue.protocols.numbering import EventNumbers
+from ensue.core.event import Event
+from ensue.protocols.causal.hypercube import bits, cluster_of, split
+from ensue.protocols.interface import Deliver, Effect, Frame, Join, Leave, Publish, Send
+from ensue.protocols.shared.event_numbers import EventNumbers
 
 __all__ = ["Ask", "Changed", "Down", "Plan", "SrptNode", "Up", "broker_plan", "subscriber_plan"]
 

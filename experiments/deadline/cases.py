@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ensue.experiments.experiment import Case, Row, row
-from ensue.experiments.gossip.model import Load, gossip, reliable
-from ensue.experiments.gossip.sizes import between_members, from_brokers
+from experiments.deadline.model import Load, gossip, reliable
+from experiments.deadline.sizes import between_members, from_brokers
+from experiments.experiment import Case, Row, row
 
 __all__ = ["FIGURES", "play_bytes", "play_scale", "play_throughput"]
 
@@ -56,7 +56,7 @@ def play_bytes(case: Case) -> Iterator[Row]:
         yield row("brokers", "to a broker, a number for each pair", size, sizes.plain)
         yield row("brokers", "to a broker, matrix whole", size, sizes.whole)
         yield row("brokers", "to a broker, as it travels", size, sizes.differences)
-        yield row("brokers", "to a subscriber", size, sizes.rumour)
+        yield row("brokers", "to a subscriber", size, sizes.rumor)
     else:
         yield row("members", "reliable group, 4 publish", size, between_members(size, 4))
         yield row("members", "reliable group, all publish", size, between_members(size, size))

@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
-from ensue.experiments.gossip import playing
+from experiments.deadline import cases as playing
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
 
 __all__ = ["EXPERIMENTS"]
 

@@ -2,7 +2,7 @@
 
 The paper says how large groups are, which share of their members is perturbed, and that 0.1 % of messages are lost and of processes crash. The rest is stated
 here. Publishers publish 100 bytes at random times. A perturbed member stands still for half of the time, 50 to 150 ms at a stretch. A
-message takes 1 to 5 ms; everybody sends through a card of 100 Mbit/s and takes 20 µs to handle a frame. Each event is of use for as long as a rumour lives, in both systems.
+message takes 1 to 5 ms; everybody sends through a card of 100 Mbit/s and takes 20 µs to handle a frame. Each event is of use for as long as a rumor lives, in both systems.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from ensue.event import Event
-from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
-from ensue.protocols.core import Deliver, Frame, Node, Outcome, Publish
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Matrix, Message, Rumour, Rumours
-from ensue.protocols.gossip.subscriber import GossipSubscriber
+from ensue.core.event import Event
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Matrix, Message, Rumor, Rumors
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Deliver, Frame, Node, Outcome, Publish
 from ensue.simulation import NetworkConfig, QueueConfig, Uniform, World
-from ensue.simulation.faults import Crash, Faults, Pause
+from ensue.simulation.world.faults import Crash, Faults, Pause
+from experiments.deadline.reliable import Acknowledgement, Copy, ReliableMember
 
 __all__ = ["Figures", "Load", "frame_bytes", "gossip", "reliable"]
 
@@ -47,11 +47,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     fan_out: int = 3
 
     @property
-    def config(self) -> GossipConfig:
+    def config(self) -> DeadlineConfig:
         """What gossip is set to."""
-        rounds = GossipConfig(subscribers_max=self.subscribers, alpha=self.alpha).lifetime_rounds
+        rounds = DeadlineConfig(subscribers_max=self.subscribers, alpha=self.alpha).lifetime_rounds
         lifetime_ns = rounds * self.period_ns
-        return GossipConfig(
+        return DeadlineConfig(
             subscribers_max=self.subscribers,
             alpha=self.alpha,
             period_ns=self.period_ns,
@@ -173,9 +173,9 @@ def _event_bytes(events: Iterable[Event]) -> int:
     return sum(EVENT_BYTES + len(event.payload) for event in events)
 
 
-def _rumour_bytes(rumour: Rumour) -> int:
-    entries = sum(map(len, rumour.live.values()))
-    return 10 + ENTRY_BYTES * entries + _event_bytes(rumour.events)
+def _rumor_bytes(rumor: Rumor) -> int:
+    entries = sum(map(len, rumor.live.values()))
+    return 10 + ENTRY_BYTES * entries + _event_bytes(rumor.events)
 
 
 def frame_bytes(frame: Frame) -> int:
@@ -185,8 +185,8 @@ def frame_bytes(frame: Frame) -> int:
         case Copy(event=event, after=rows) | Message(event=event, after=rows):
             sets = sum(ENTRY_BYTES + len(bits) for row in rows.values() for bits in row.values())
             size += _event_bytes((event,)) + sets
-        case Rumours(rumours=rumours, have=have, peers=peers):
-            size += sum(map(_rumour_bytes, rumours)) + 10 * len(have) + PEER_BYTES * len(peers)
+        case Rumors(rumors=rumors, have=have, peers=peers):
+            size += sum(map(_rumor_bytes, rumors)) + 10 * len(have) + PEER_BYTES * len(peers)
         case Acknowledgement():
             pass
         case _:
@@ -202,10 +202,12 @@ def gossip(load: Load, seed: int, *, warm_up_rounds: int = 60) -> Figures:
     world, names = group.world, group.publishers
 
     def broker(name: str) -> Callable[[object, int], Node]:
-        return lambda _records, now: GossipBroker(name=name, names=names, config=config, now_ns=now)
+        return lambda _records, now: DeadlineBroker(
+            name=name, names=names, config=config, now_ns=now
+        )
 
     def subscriber(name: str) -> Callable[[object, int], Node]:
-        return lambda _records, now: GossipSubscriber(
+        return lambda _records, now: DeadlineSubscriber(
             name=name, brokers=names, config=config, now_ns=now
         )
 

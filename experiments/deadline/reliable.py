@@ -4,7 +4,7 @@ Every member is in one group, publishers and subscribers alike, as in Rodrigues,
 what its sender knew was sent, by sender and member, encoded as brokers encode theirs: each row as sets of members with the same stamp. It travels whole; brokers send what has changed. A message is sent again until each of them has acknowledged it, and a sender may have `WINDOW` messages
 that somebody has not; further ones wait, and their time runs. A member that acknowledges nothing for `SUSPECT_NS` is left out by its sender.
 
-The order is that of `ensue.protocols.gossip.causality`, with the corrections to the published rules: what differs is who takes part, and what it costs.
+The order is that of `ensue.protocols.deadline.causality`, with the corrections to the published rules: what differs is who takes part, and what it costs.
 """
 
 from collections import deque
@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
-from ensue.protocols.core import Deliver, Discard, Effect, Frame, Publish, Send
-from ensue.protocols.gossip.causality import ACCEPTED, Causality, Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Matrix, Rows
-from ensue.protocols.gossip.letters import matrix_of, rows_of
-from ensue.protocols.numbering import EventNumbers
+from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.deadline.causality import ACCEPTED, Causality, Sent
+from ensue.protocols.deadline.codec import matrix_of, rows_of
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Matrix, Rows
+from ensue.protocols.interface import Deliver, Discard, Effect, Frame, Publish, Send
+from ensue.protocols.shared.event_numbers import EventNumbers
 
 __all__ = ["Acknowledgement", "Copy", "ReliableMember"]
 
@@ -68,7 +68,7 @@ class ReliableMember:
         self._names = names
         self._numbers = numbers
         self.number = numbers[name]
-        config = GossipConfig(
+        config = DeadlineConfig(
             lifetime_ns=lifetime_ns, lifetime_ns_max=lifetime_ns, durable=False, spreads=False
         )
         self._lifetime_ns = lifetime_ns

@@ -8,13 +8,13 @@ from statistics import fmean
 
 import msgspec
 
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
-from ensue.experiments.gossip.reliable import Copy
-from ensue.protocols.core import Frame, Send
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Enter, Message, Peer, Rumours
-from ensue.protocols.gossip.letters import rows_of
+from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.codec import rows_of
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Enter, Message, Peer, Rumors
+from ensue.protocols.interface import Frame, Send
+from experiments.deadline.reliable import Copy
 
 __all__ = ["Sizes", "between_members", "from_brokers"]
 
@@ -32,7 +32,7 @@ class Sizes(msgspec.Struct, frozen=True):
     """From broker to broker, if matrices travelled whole, each row as sets of brokers with the same stamp."""
     differences: float
     """From broker to broker, as they travel."""
-    rumour: float
+    rumor: float
     """To a subscriber."""
 
 
@@ -44,7 +44,7 @@ class _Brokers:
     """Brokers of one group that publish in turn, one in each round, and a listener that they all know."""
 
     def __init__(self, count: int) -> None:
-        self.config = GossipConfig(
+        self.config = DeadlineConfig(
             period_ns=10 * MS,
             subscribers_max=200,
             lifetime_ns=200 * MS,
@@ -54,13 +54,13 @@ class _Brokers:
         self.now_ns = 1_000 * MS
         names = [f"b{number}" for number in range(count)]
         self.brokers = {
-            name: GossipBroker(name=name, names=names, config=self.config, now_ns=self.now_ns)
+            name: DeadlineBroker(name=name, names=names, config=self.config, now_ns=self.now_ns)
             for name in names
         }
         self.plain: list[int] = []
         self.whole: list[int] = []
         self.messages: list[int] = []
-        self.rumours: list[int] = []
+        self.rumors: list[int] = []
         self.measuring = False
         peer = Peer("listener", "", (TOPIC,), self.config.round_of(self.now_ns))
         for name, broker in self.brokers.items():
@@ -92,7 +92,7 @@ class _Brokers:
     def _measure(self, frame: Frame, target: str) -> None:
         if isinstance(frame, Message):
             # Only the receiver can tell what the whole matrix is.
-            sent = self.brokers[target]._letters.read(frame)  # noqa: SLF001
+            sent = self.brokers[target]._codec.read(frame)  # noqa: SLF001
             assert sent is not None
             bare = _bare(frame.event)
             empty = msgspec.structs.replace(frame, base=0, after={})
@@ -100,9 +100,9 @@ class _Brokers:
             self.plain.append(len(_encode(empty)) - 1 + len(_encode(sent.after)) - bare)
             self.whole.append(len(_encode(whole)) - bare)
             self.messages.append(len(_encode(frame)) - bare)
-        elif isinstance(frame, Rumours):
-            for rumour in frame.rumours:
-                self.rumours.append(len(_encode(rumour)) - sum(map(_bare, rumour.events)))
+        elif isinstance(frame, Rumors):
+            for rumor in frame.rumors:
+                self.rumors.append(len(_encode(rumor)) - sum(map(_bare, rumor.events)))
 
 
 def from_brokers(count: int, *, turns: int = 4) -> Sizes:
@@ -112,7 +112,7 @@ def from_brokers(count: int, *, turns: int = 4) -> Sizes:
         group.measuring = turn > 0
         for name in group.brokers:
             group.publish(name)
-    return Sizes(*map(fmean, (group.plain, group.whole, group.messages, group.rumours)))
+    return Sizes(*map(fmean, (group.plain, group.whole, group.messages, group.rumors)))
 
 
 def between_members(members: int, publishers: int) -> float:

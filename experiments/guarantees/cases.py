@@ -13,17 +13,13 @@ Faults: nothing; 2 % of messages lost; one subscriber down for half a second; wh
 from collections.abc import Iterator
 from random import Random
 
-from ensue.experiments.experiment import Case, Row, row
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.merge.config import MergeConfig
+from ensue.core.trace import Row as TraceRow
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.transactions.frames import PLANNED
 from ensue.simulation import run as simulation
-from ensue.simulation.acting import Act, RegularSpec, TransactionSpec
-from ensue.simulation.delays import Constant, Uniform
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.faults import Crash, Faults
-from ensue.simulation.network import NetworkConfig
-from ensue.simulation.overlay_spec import OverlaySpec
+from ensue.simulation.content_spec import ContentSpec
+from ensue.simulation.deployments.transaction_clients import Act, RegularSpec, TransactionSpec
 from ensue.simulation.scenario import (
     DeadlineSpec,
     MergeSpec,
@@ -32,7 +28,11 @@ from ensue.simulation.scenario import (
     Scenario,
     SubscriberSpec,
 )
-from ensue.trace import Row as TraceRow
+from ensue.simulation.world.delays import Constant, Uniform
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.faults import Crash, Faults
+from ensue.simulation.world.network import NetworkConfig
+from experiments.experiment import Case, Row, row
 
 __all__ = ["FAULTS", "ORDERS", "play_choice"]
 
@@ -68,12 +68,12 @@ def _scenario(order: str, faults: str, seed: int) -> Scenario:
         subscribers=tuple(
             SubscriberSpec(name=name, topics=TOPICS) for name in subscribers if people
         ),
-        merge=MergeSpec(config=MergeConfig(epsilon_ticks=2, delta_ticks=12)),
+        merge=MergeSpec(config=MergedConfig(epsilon_ticks=2, delta_ticks=12)),
         deadline=DeadlineSpec(
-            config=GossipConfig(lifetime_ns=100 * MS, lifetime_ns_max=100 * MS, spreads=False),
+            config=DeadlineConfig(lifetime_ns=100 * MS, lifetime_ns_max=100 * MS, spreads=False),
             listening=subscribers,
         ),
-        overlay=OverlaySpec() if people else _overlay(publishers, subscribers, seed),
+        overlay=ContentSpec() if people else _overlay(publishers, subscribers, seed),
         network=NetworkConfig(
             default=Uniform(1 * MS, 5 * MS), loss=0.02 if faults == "loss" else 0.0
         ),
@@ -82,7 +82,7 @@ def _scenario(order: str, faults: str, seed: int) -> Scenario:
     )
 
 
-def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: int) -> OverlaySpec:
+def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: int) -> ContentSpec:
     """Return the same workload for brokers: topics are an attribute, and every event a transaction."""
     random = Random(f"choosing/{seed}")
     brokers = {"b0": ("b1",), "b1": ("b0", "b2"), "b2": ("b1",)}
@@ -111,7 +111,7 @@ def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: in
                     client=name, at_ns=int(at_ns), acts=(act,), isolation=PLANNED, attempts=5
                 )
             )
-    return OverlaySpec(
+    return ContentSpec(
         brokers=brokers,
         clients={name: homes[at % 3] for at, name in enumerate((*publishers, *subscribers))},
         regular=tuple(regular),

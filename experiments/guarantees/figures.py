@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from ensue.experiments.choosing import playing
-from ensue.experiments.choosing.playing import FAULTS, MIDDLE, ORDERS
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
+from experiments.guarantees import cases
+from experiments.guarantees.cases import FAULTS, MIDDLE, ORDERS
 
 __all__ = ["EXPERIMENTS"]
 
@@ -88,7 +88,7 @@ EXPERIMENTS = (
         title="The guarantees on the same workload, network and faults",
         setting=(SETTING,),
         cases=_cases,
-        play=playing.play_choice,
+        play=cases.play_choice,
         charts=(
             Chart(
                 figure="latency",

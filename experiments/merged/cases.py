@@ -12,18 +12,14 @@ from typing import Any
 import msgspec
 
 from ensue.checkers import Verdict, check
-from ensue.event import Stamp
-from ensue.experiments.experiment import Case, Row, row
-from ensue.experiments.merging.figure3 import Figure3Line
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.timestamps import Timeline, timestamps_for
-from ensue.protocols.topic_log import EnsConfig
+from ensue.core.event import Stamp
+from ensue.core.trace import Row as TraceRow
+from ensue.core.wire import Records
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.timestamps import Timeline, timestamps_for
+from ensue.protocols.topic_log.log import EnsConfig
 from ensue.simulation import run as simulation
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.delays import Constant
-from ensue.simulation.disks import DiskConfig
-from ensue.simulation.merged import published_from
-from ensue.simulation.network import LinkDelay, NetworkConfig
+from ensue.simulation.deployments.merged import published_from
 from ensue.simulation.scenario import (
     Corruption,
     MergeSpec,
@@ -33,8 +29,12 @@ from ensue.simulation.scenario import (
     Scenario,
     SubscriberSpec,
 )
-from ensue.trace import Row as TraceRow
-from ensue.wire import Records
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.delays import Constant
+from ensue.simulation.world.disks import DiskConfig
+from ensue.simulation.world.network import LinkDelay, NetworkConfig
+from experiments.experiment import Case, Row, row
+from experiments.merged.figure3 import Figure3Line
 
 __all__ = ["play_delay", "play_growth", "play_recovery", "play_sizes"]
 
@@ -51,7 +51,7 @@ _STAMP = Records[Stamp](Stamp)
 def _scenario(epsilon: int, delta: int, seed: int, **merge: Any) -> Scenario:
     """Return a scenario within its assumptions, and just so; epsilon and delta are in milliseconds."""
     random = Random(f"merging/{epsilon}/{delta}/{seed}")
-    config = MergeConfig(
+    config = MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=delta, processes_max=20, events_per_tick_max=1000
     )
     names = [f"p{number}" for number in range(PEOPLE)] + [f"s{number}" for number in range(PEOPLE)]
@@ -156,7 +156,7 @@ def _recovered_ms(rows: list[TraceRow]) -> float:
 def play_sizes(case: Case) -> Iterator[Row]:
     """Let processes talk to each other all the time, and encode their stamps."""
     count, epsilon = case["processes"], case["epsilon_ticks"]
-    config = MergeConfig(
+    config = MergedConfig(
         epsilon_ticks=epsilon,
         delta_ticks=50,
         processes_max=count,
@@ -186,7 +186,7 @@ def play_sizes(case: Case) -> Iterator[Row]:
 def play_growth(case: Case) -> Iterator[Row]:
     """Figure 4: three processes hand a message round, always to the one whose clock is behind."""
     epsilon, rounds, every = case["epsilon_ticks"], case["rounds"], case["window_every"]
-    config = MergeConfig(
+    config = MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=10, tick_ns=1, events_per_tick_max=4, processes_max=3
     )
     lines: list[Any] = [

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ensue.protocols.merge.config import MergeConfig
+from ensue.protocols.merged.config import MergedConfig
 
 __all__ = ["Figure3", "Figure3Line"]
 
@@ -19,7 +19,7 @@ class Figure3(msgspec.Struct, frozen=True):
 class Figure3Line:
     """The program of Figure 3."""
 
-    def __init__(self, config: MergeConfig) -> None:
+    def __init__(self, config: MergedConfig) -> None:
         self.epsilon = config.epsilon_ticks
         self.last = Figure3(0, 0)
 

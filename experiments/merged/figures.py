@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
-from ensue.experiments.merging import playing
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
+from experiments.merged import cases
 
 __all__ = ["EXPERIMENTS"]
 
@@ -186,7 +186,7 @@ EXPERIMENTS = (
         title="How long events wait for their turn",
         setting=(WORLD, "Told is the longest wait, from publication to delivery in true time."),
         cases=_delay_cases,
-        play=playing.play_delay,
+        play=cases.play_delay,
         charts=(
             Chart(
                 figure="delay",
@@ -209,7 +209,7 @@ EXPERIMENTS = (
             "Half of all stamps are tampered with until 300 ms, when every memory is filled with anything. Told is how long after that the last event was published that is missing or out of order anywhere: the slowest run.",
         ),
         cases=_recovery_cases,
-        play=playing.play_recovery,
+        play=cases.play_recovery,
         charts=(
             Chart(
                 figure="recovery",
@@ -230,7 +230,7 @@ EXPERIMENTS = (
             "Every process makes an event each tick, having heard of another's last one; stamps are encoded as they travel, clocks modulo 2ε + δ + 1. Ten processes or ε = 10 where the other varies.",
         ),
         cases=_sizes_cases,
-        play=playing.play_sizes,
+        play=cases.play_sizes,
         charts=(
             Chart(
                 figure="epsilon",
@@ -258,7 +258,7 @@ EXPERIMENTS = (
             "Three processes, epsilon 5; a message goes round from the clock that is ahead to those that are behind. Windows of 2ε ticks in which nobody makes an event come every so many ticks.",
         ),
         cases=_growth_cases,
-        play=playing.play_growth,
+        play=cases.play_growth,
         charts=(Chart(figure="4", title="Figure 4: the largest c", across="rounds", up="ticks"),),
         judge=_judge_growth,
         work=lambda case: float(case["rounds"]),

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ensue.experiments.experiment import Case, Row, row
-from ensue.experiments.stamping.servers import Load, measure
-from ensue.experiments.stamping.workload import TOPICS, counts_of, law, subscribe
+from experiments.experiment import Case, Row, row
+from experiments.total.servers import Load, measure
+from experiments.total.workload import TOPICS, counts_of, law, subscribe
 
 __all__ = ["PATTERNS", "play_rates", "play_sizes"]
 

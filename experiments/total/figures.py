@@ -2,9 +2,9 @@
 
 from itertools import product
 
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Table, claim, close_to
-from ensue.experiments.stamping import playing
-from ensue.experiments.stamping.playing import PATTERNS
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim, close_to
+from experiments.total import cases as playing
+from experiments.total.cases import PATTERNS
 
 __all__ = ["EXPERIMENTS"]
 

@@ -15,17 +15,17 @@ from random import Random
 import msgspec
 import numpy as np
 
-from ensue.event import Stamp
-from ensue.experiments.stamping.workload import SITES, TOPICS, Sites
-from ensue.protocols.core import Effect, Frame, Node, Send
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Fill, Grant, Stamped, StampRequest
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
+from ensue.core.event import Stamp
+from ensue.protocols.interface import Effect, Frame, Node, Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import Fill, Grant, Stamped, StampRequest
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
 from ensue.simulation import NetworkConfig, QueueConfig, World
-from ensue.simulation.delays import Normal
-from ensue.simulation.network import LinkDelay
-from ensue.simulation.process import Factory
+from ensue.simulation.world.delays import Normal
+from ensue.simulation.world.network import LinkDelay
+from ensue.simulation.world.process import Factory
+from experiments.total.workload import SITES, TOPICS, Sites
 
 __all__ = ["SYSTEMS", "Load", "Measured", "measure"]
 
@@ -121,7 +121,7 @@ class _Traffic:
         return effects
 
 
-class _Ours(SequencerNode):
+class _Ours(Sequencer):
     """A node, watched."""
 
     traffic: _Traffic
@@ -191,7 +191,7 @@ def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
     if system != PLACED:
         return [SITES - 1 - topic // own for topic in range(TOPICS)], list(reversed(range(SITES)))
     # Not needed to say which experiments there are, which works without the extra.
-    from ensue.spark.splitting import Problem, solve  # noqa: PLC0415
+    from ensue.spark.chain_partition import Problem, solve  # noqa: PLC0415
 
     rate = sites.chances.sum(axis=0)
     left, right = np.nonzero(np.triu(sites.counts))

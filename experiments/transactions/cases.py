@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ensue.experiments.experiment import Case, Row, row
-from ensue.experiments.transactions.model import BL_WAIT, MS, SCHEMES, Setting, play
-from ensue.experiments.transactions.regular import disturb
-from ensue.experiments.transactions.waiting import shortest_wait
+from experiments.experiment import Case, Row, row
+from experiments.transactions.model import BL_WAIT, MS, SCHEMES, Setting, play
+from experiments.transactions.regular_events import disturb
+from experiments.transactions.wait_baseline import shortest_wait
 
 __all__ = ["FIGURES", "play_dispatching", "play_regular", "waited"]
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import product
 
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Table, claim, close_to
-from ensue.experiments.transactions import playing
-from ensue.experiments.transactions.model import SCHEMES
+from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim, close_to
+from experiments.transactions import cases
+from experiments.transactions.model import SCHEMES
 
 __all__ = ["EXPERIMENTS"]
 
@@ -189,7 +189,7 @@ EXPERIMENTS = (
         title="Four ways to dispatch an instance",
         setting=(MODEL, "Three brokers, four clients, one transaction at a time."),
         cases=_base_cases,
-        play=playing.play_dispatching,
+        play=cases.play_dispatching,
         charts=(
             Chart(
                 figure="5 latency", title="Figure 5: latency", across="scheme", up="ms", names=NAMES
@@ -218,7 +218,7 @@ EXPERIMENTS = (
         title="Larger overlays, more at once, more clients",
         setting=(MODEL,),
         cases=_sensitivity_cases,
-        play=playing.play_dispatching,
+        play=cases.play_dispatching,
         charts=(
             *(
                 Chart(figure=figure, title=f"Figure 6({figure[1]}): {what}", across=across, up=up)
@@ -228,7 +228,7 @@ EXPERIMENTS = (
                     ("clients", "clients"),
                 )
                 for figure, what, up in zip(
-                    playing.FIGURES[varies],
+                    cases.FIGURES[varies],
                     ("latency", "throughput"),
                     ("ms", "transactions a second"),
                     strict=True,
@@ -256,7 +256,7 @@ EXPERIMENTS = (
             "1,000 regular events a second, which cost a broker a tenth of a millisecond each; four instances dispatched at once after every 1,000 of them (20,000 in the full form and in the paper); means over four seeds.",
         ),
         cases=_regular_cases,
-        play=playing.play_regular,
+        play=cases.play_regular,
         charts=(
             Chart(
                 figure="6g",

@@ -23,16 +23,21 @@ from typing import Any
 
 import msgspec
 
-from ensue.experiments.transactions.waiting import Waiting
-from ensue.protocols.core import Frame, Node, Outcome, Told
-from ensue.protocols.overlay.client import Notified
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.frames import Done, Notify, Operate, Routed
+from ensue.protocols.content.client import Notified
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.frames import Done, Notify, Operate, Routed
+from ensue.protocols.interface import Frame, Node, Outcome, Told
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
-from ensue.protocols.transactions.planner import TransactionBroker
 from ensue.simulation import NetworkConfig, QueueConfig, Uniform, World
-from ensue.simulation.acting import Act, Application, RegularSpec, TransactionSpec
+from ensue.simulation.deployments.transaction_clients import (
+    Act,
+    Application,
+    RegularSpec,
+    TransactionSpec,
+)
+from experiments.transactions.wait_baseline import Waiting
 
 __all__ = ["BL_WAIT", "OVERLAYS", "SCHEMES", "Dispatching", "Figures", "Setting", "play"]
 
@@ -116,7 +121,7 @@ class Dispatching:
         """By client: how long operations occupied it."""
         self.application = Application(self.call)
         self.waiting = Waiting(self.call, self._later, setting.wait_ns)
-        self.config = OverlayConfig(
+        self.config = ContentConfig(
             durable=False, lease_ns=NEVER_NS, beat_ns=NEVER_NS // 10, away_ns=NEVER_NS
         )
         self.homes = self._place()
@@ -160,7 +165,7 @@ class Dispatching:
 
         def broker(name: str) -> Callable[[object, int], Node]:
             return lambda _records, now: TransactionBroker(
-                name=name, neighbours=neighbours[name], config=self.config, now_ns=now
+                name=name, neighbors=neighbours[name], config=self.config, now_ns=now
             )
 
         def client(name: str) -> Callable[[object, int], Node]:
@@ -303,7 +308,7 @@ class Dispatching:
         value: Any = outcome.value
         if isinstance(value, Notified):
             self._notified(client, value)
-        self.application.told(client, value)
+        self.application.take(client, value)
         for spec, refused in self.application.outcomes[self._seen :]:
             self._seen += 1
             self._told(spec, refused)

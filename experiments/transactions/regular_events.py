@@ -9,11 +9,11 @@ from statistics import fmean
 
 import msgspec
 
-from ensue.experiments.transactions.model import MS, SECOND, Dispatching, Setting
-from ensue.protocols.core import Node
-from ensue.protocols.overlay.client import Notified
+from ensue.protocols.content.client import Notified
+from ensue.protocols.interface import Node
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.simulation.acting import Act, RegularSpec
+from ensue.simulation.deployments.transaction_clients import Act, RegularSpec
+from experiments.transactions.model import MS, SECOND, Dispatching, Setting
 
 __all__ = ["Disturbance", "disturb"]
 
